@@ -102,6 +102,12 @@ pub enum Error {
         /// Total bytes.
         budget: usize,
     },
+    /// The state of a mixer is not known at a position where a request begins: an error of this program.
+    #[error("the state of the sequence at position {position} is not known")]
+    UnknownState {
+        /// The position.
+        position: usize,
+    },
     /// A file cannot be read or written.
     #[error("{}: {source}", path.display())]
     Io {

@@ -8,9 +8,9 @@ use triad_model::description::{BlockDescription, Linear};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LinearInput {
-    /// The norm before attention, read by query, key and value.
+    /// The norm before attention, read by query, key and value; or before another mixer.
     Attention,
-    /// The output of the attention heads, read by attention's output layer.
+    /// The output of the attention heads, or of another mixer's operator, read by the output layer.
     AttentionOutput,
     /// The norm before the feed-forward, read by gate and up.
     FeedForward,
@@ -30,8 +30,8 @@ impl LinearInput {
     /// Returns the input that `linear` reads.
     pub fn of(linear: Linear) -> Self {
         match linear {
-            Linear::Query | Linear::Key | Linear::Value => Self::Attention,
-            Linear::AttentionOutput => Self::AttentionOutput,
+            Linear::Query | Linear::Key | Linear::Value | Linear::MixerInput => Self::Attention,
+            Linear::AttentionOutput | Linear::MixerOutput => Self::AttentionOutput,
             Linear::Gate | Linear::Up | Linear::ExpertGate(_) | Linear::ExpertUp(_) => {
                 Self::FeedForward
             }
@@ -43,7 +43,7 @@ impl LinearInput {
     pub fn channels(self, block: &BlockDescription, hidden: usize) -> usize {
         match self {
             Self::Attention | Self::FeedForward => hidden,
-            Self::AttentionOutput => block.attention.heads * block.attention.head_dim,
+            Self::AttentionOutput => block.mixer.width(),
             Self::Down => block.feed_forward.width,
         }
     }

@@ -3,19 +3,20 @@
 use std::ops::Range;
 
 use serde::Serialize;
+use triad_kernels::attention::PAGE;
 use triad_model::checkpoint::Checkpoint;
 use triad_model::description::{BlockDescription, ModelDescription};
 use triad_model::tensor_map::TensorSlice;
 
 use crate::forward::Buffers;
-use crate::kv::KvFormat;
+use crate::kv::{KvFormat, checkpoint_bytes, state_bytes};
 
 /// The bytes that a run needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Memory {
     /// Weights in the format used for compute.
     pub weights: usize,
-    /// Keys and values of the whole context.
+    /// Keys and values of the whole context, and the states of mixers.
     pub kv_cache: usize,
     /// Activations of one chunk and logits of one token.
     pub activations: usize,
@@ -38,7 +39,9 @@ pub fn of_session(
 ) -> Memory {
     Memory {
         weights,
-        kv_cache: description.kv_bytes_per_token(|head_dim| format.bytes(head_dim)) * context,
+        kv_cache: description.kv_bytes_per_token(|head_dim| format.bytes(head_dim)) * context
+            + checkpoint_bytes(description) * context.div_ceil(PAGE)
+            + state_bytes(description),
         activations: Buffers::bytes_per_row(description) * chunk.min(context)
             + description.vocab * size_of::<f32>(),
     }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use triad_kernels::Phase;
 use triad_kernels::chunks::map;
 use triad_kernels::log_softmax::log_sum_exp;
+use triad_model::description::ModelDescription;
 
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
@@ -90,15 +91,24 @@ impl Session {
         };
         let mut scores: Vec<_> = branches.iter().map(no_score).collect();
         let model = Arc::clone(self.model());
+        self.resume(cancel)?;
+        let longest = branches.iter().map(|branch| branch.tokens.len() - 1).max();
+        self.reserve(longest.unwrap_or(0))?;
+        self.mark(true);
         let mut done = 0;
-        for pass in passes(branches, self.chunk()) {
-            model
-                .pool()
-                .install(|| self.score_pass(branches, &pass, &mut scores, cancel))?;
-            done += pass.iter().map(|(_, part)| part.len()).sum::<usize>();
-            progress(done);
-        }
-        Ok(scores)
+        let parts = parts_to_run(branches, has_states(model.description()));
+        let outcome = passes(parts, self.chunk())
+            .into_iter()
+            .try_for_each(|pass| {
+                model
+                    .pool()
+                    .install(|| self.score_pass(branches, &pass, &mut scores, cancel))?;
+                done += pass.iter().map(|(_, part)| part.len()).sum::<usize>();
+                progress(done);
+                Ok(())
+            });
+        self.mark(false);
+        outcome.map(|()| scores)
     }
 
     /// Runs the parts of branches of one pass and adds the results to `scores`.
@@ -110,8 +120,7 @@ impl Session {
         cancel: &Cancel,
     ) -> Result<()> {
         let vocab = self.model().description().vocab;
-        let longest = pass.iter().map(|(_, part)| part.end).max().unwrap_or(0);
-        let cache = self.reserve(longest)?;
+        let cache = self.reserved();
         let (mut tokens, mut segments, mut targets) = (Vec::new(), Vec::new(), Vec::new());
         for (branch, part) in pass {
             let Branch {
@@ -124,6 +133,7 @@ impl Session {
                 cache: &cache,
                 rows: row..row + part.len(),
                 position,
+                is_branch: part.start == 0,
             });
             tokens.extend_from_slice(&all[part.clone()]);
             let scored = part.clone().filter(|index| index + 1 >= scored_from);
@@ -165,21 +175,30 @@ impl Session {
     }
 }
 
-/// Returns the number of tokens that [`Session::score`] runs for these branches.
-pub fn tokens_to_run(branches: &[Branch]) -> usize {
-    parts_to_run(branches).map(|part| part.len()).sum()
+/// Returns the number of tokens that [`Session::score`] runs for these branches with a model of this description.
+pub fn tokens_to_run(description: &ModelDescription, branches: &[Branch]) -> usize {
+    let parts = parts_to_run(branches, has_states(description));
+    parts.map(|part| part.len()).sum()
+}
+
+fn has_states(description: &ModelDescription) -> bool {
+    description.states().next().is_some()
 }
 
 /// Returns the range of tokens that each branch runs: those after the prefix that it shares with the branch before it,
 /// whose keys and values are still in the cache at that time. The token before the first scored one always runs, for
-/// its logits.
-fn parts_to_run<'a>(branches: &'a [Branch]) -> impl Iterator<Item = Range<usize>> + 'a {
+/// its logits. Mixers with states know these only where the branches begin: all tokens then run.
+fn parts_to_run<'a>(
+    branches: &'a [Branch],
+    has_states: bool,
+) -> impl Iterator<Item = Range<usize>> + 'a {
     let before = iter::once(&[][..]).chain(
         branches
             .iter()
             .map(|branch| &branch.tokens[..branch.tokens.len() - 1]),
     );
-    branches.iter().zip(before).map(|(branch, before)| {
+    branches.iter().zip(before).map(move |(branch, before)| {
+        let before = if has_states { &[] } else { before };
         let shared = branch
             .tokens
             .iter()
@@ -193,11 +212,14 @@ fn parts_to_run<'a>(branches: &'a [Branch]) -> impl Iterator<Item = Range<usize>
 /// Returns the parts that branches run, one after the other, in passes of `chunk` rows: the branch, and the range of
 /// its tokens. A branch that is cut continues as the first of the next pass. Its keys and values are then still in the
 /// cache, since only those of a later branch overwrite them.
-fn passes(branches: &[Branch], chunk: usize) -> Vec<Vec<(usize, Range<usize>)>> {
+fn passes(
+    parts: impl Iterator<Item = Range<usize>>,
+    chunk: usize,
+) -> Vec<Vec<(usize, Range<usize>)>> {
     let mut passes = Vec::new();
     let mut pass = Vec::new();
     let mut free = chunk;
-    for (branch, mut part) in parts_to_run(branches).enumerate() {
+    for (branch, mut part) in parts.enumerate() {
         while !part.is_empty() {
             let end = part.end.min(part.start + free);
             pass.push((branch, part.start..end));
@@ -235,7 +257,7 @@ mod tests {
             scored_from: 1,
         };
         let branches = [branch(0, 4), branch(1, 12), branch(2, 2)];
-        let cut = passes(&branches, 5);
+        let cut = passes(parts_to_run(&branches, false), 5);
         assert_eq!(
             cut,
             [
@@ -244,8 +266,9 @@ mod tests {
                 vec![(1, 7..11), (2, 0..1)]
             ]
         );
-        assert_eq!(tokens_to_run(&branches), 15);
-        assert!(passes(&[], 5).is_empty());
+        let description = triad_model::family::shape("smollm2-135m").unwrap();
+        assert_eq!(tokens_to_run(&description, &branches), 15);
+        assert!(passes(iter::empty(), 5).is_empty());
     }
 
     #[test]
@@ -261,8 +284,12 @@ mod tests {
             branch(&[7, 2], 1),
         ];
         assert_eq!(
-            parts_to_run(&branches).collect::<Vec<_>>(),
+            parts_to_run(&branches, false).collect::<Vec<_>>(),
             [0..4, 2..3, 0..2, 0..1]
+        );
+        assert_eq!(
+            parts_to_run(&branches, true).collect::<Vec<_>>(),
+            [0..4, 0..3, 0..2, 0..1]
         );
     }
 

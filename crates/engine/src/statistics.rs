@@ -32,6 +32,8 @@ pub enum Operator {
     CacheWrite,
     /// Attention of the queries to all keys and values that they may see.
     Attention,
+    /// The operator of a mixer with a state.
+    Mixer,
     /// The output layer of attention.
     AttentionOutput,
     /// Linear layers of gate and up.
@@ -63,7 +65,7 @@ pub enum Operator {
 
 impl Operator {
     /// All operators.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::Embedding,
         Self::Norm,
         Self::Quantize,
@@ -71,6 +73,7 @@ impl Operator {
         Self::Rope,
         Self::CacheWrite,
         Self::Attention,
+        Self::Mixer,
         Self::AttentionOutput,
         Self::GateUp,
         Self::Activation,
@@ -109,6 +112,7 @@ impl Operator {
             Self::Rope => "RoPE",
             Self::CacheWrite => "cache write",
             Self::Attention => "attention",
+            Self::Mixer => "mixer with a state",
             Self::AttentionOutput => "attention output product",
             Self::GateUp => "gate, up product",
             Self::Activation => "activation, quantize",

@@ -8,6 +8,7 @@ mod probed;
 mod prompts;
 mod save;
 mod sequences;
+mod states;
 
 use std::sync::Arc;
 

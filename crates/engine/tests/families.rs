@@ -14,7 +14,7 @@ const TOLERANCE: f32 = 1e-4;
 
 /// Checkpoint, its session in the golden file, and the context of a session here, which determines the frequencies of
 /// LongRoPE.
-const CASES: [(&str, &str, usize); 64] = [
+const CASES: [(&str, &str, usize); 67] = [
     ("llama", "llama", 512),
     ("llama.gguf", "llama", 512),
     ("llama-biases", "llama-biases", 512),
@@ -66,6 +66,9 @@ const CASES: [(&str, &str, usize); 64] = [
     ("qwen3vl.gguf", "qwen3vl", 512),
     ("smolvlm", "smolvlm", 512),
     ("llava", "llava", 512),
+    ("lfm2", "lfm2", 512),
+    ("lfm2.gguf", "lfm2", 512),
+    ("lfm2-biases", "lfm2-biases", 512),
     ("gemma", "gemma", 512),
     ("gemma.gguf", "gemma", 512),
     ("gemma2", "gemma2", 512),

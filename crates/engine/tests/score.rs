@@ -73,7 +73,7 @@ proptest! {
             branches.iter().map(|(tokens, scored_from)| Branch { tokens, scored_from: *scored_from }).collect();
         let mut done = 0;
         let scores = session.score(&branches, &Cancel::new(), |tokens| done = tokens).unwrap();
-        prop_assert_eq!(done, tokens_to_run(&branches));
+        prop_assert_eq!(done, tokens_to_run(model.description(), &branches));
         prop_assert_eq!(session.tokens(), &prefix);
         prop_assert_eq!(scores.len(), branches.len());
         for (branch, score) in branches.iter().zip(&scores) {

@@ -256,7 +256,7 @@ impl Run<'_> {
         } else {
             Engine::new(self.model, &engine)?.session()
         };
-        self.tokens = tokens_to_run(&branches);
+        self.tokens = tokens_to_run(self.model.description(), &branches);
         let (total, progress) = (self.tokens, &mut *self.progress);
         progress(0, total);
         let start = Instant::now();

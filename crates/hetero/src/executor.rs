@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use triad_engine::batch::{Batch, SequenceId};
 use triad_engine::executor::{Executor, Limits, ProcessorUse};
+use triad_engine::kv::MAX_IN_FLIGHT;
 use triad_engine::linear::{Backend, CpuBackend};
 use triad_engine::{Engine, ExecutorSetup, Model};
 use triad_kernels::lock;
@@ -110,7 +111,14 @@ impl HeteroExecutor {
         let in_flight = if units.len() == 1 {
             1
         } else {
-            chunks_in_flight.min(context.div_ceil(chunk))
+            // States at the beginnings of chunks are kept, so that a lost chunk can run again.
+            let has_states = model.description().states().next().is_some();
+            let most = if has_states {
+                MAX_IN_FLIGHT
+            } else {
+                usize::MAX
+            };
+            chunks_in_flight.min(context.div_ceil(chunk)).min(most)
         };
         let cuts = Cuts {
             by_role: &cuts,

@@ -265,7 +265,10 @@ fn keep(description: &ModelDescription, rows: &[Rows], keys_and_values: &[f16]) 
     let mut rest = keys_and_values;
     let mut wide = Vec::new();
     for (index, block) in description.blocks.iter().enumerate() {
-        let width = block.attention.kv_heads * block.attention.head_dim;
+        let Some(attention) = block.attention() else {
+            continue;
+        };
+        let width = attention.kv_heads * attention.head_dim;
         let of_block = rest
             .split_off(..2 * count * width)
             .expect("values of all blocks");

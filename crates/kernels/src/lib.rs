@@ -2,7 +2,7 @@
 //!
 //! [`matmul`](mod@matmul) multiplies float activations by a weight [`Matrix`] of any format, in the arithmetic of a
 //! [`Phase`]. [`attention`](mod@attention) reads keys and values from a cache. [`norm`], [`rope`] and [`activation`]
-//! are the operators between them. [`log_softmax`] scores logits. [`int8`] multiplies quantized activations by
+//! are the operators between them. [`mixer`] has those with a state. [`log_softmax`] scores logits. [`int8`] multiplies quantized activations by
 //! quantized weights. [`int4`] quantizes weights for float activations. [`peak`] measures peak rates of this processor.
 //! [`tier`] selects the instructions that kernels may use. All matrices are row-major; outputs are views,
 //! [`OutputMut`], whose rows need not be contiguous. [`lease`] shares a buffer between threads that write parts of it.
@@ -41,6 +41,7 @@ pub mod log_softmax;
 mod magnitude;
 pub mod matmul;
 mod matrix;
+pub mod mixer;
 pub mod norm;
 mod output;
 pub mod peak;

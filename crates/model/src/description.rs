@@ -5,11 +5,13 @@
 
 mod check;
 mod feed_forward;
+mod mixer;
 
 use serde::{Deserialize, Serialize};
 
 pub(crate) use check::limits;
 pub use feed_forward::{Activation, Experts, FeedForward, Routing};
+pub use mixer::{Mixer, MixerWeight, ShortConv, StateSize};
 
 /// A decoder-only transformer: embedding, blocks, final norm, output matrix.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -49,11 +51,12 @@ fn one() -> f32 {
     1.0
 }
 
-/// One block: attention and feed-forward around the residual stream.
+/// One block: a token mixer and a feed-forward around the residual stream.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BlockDescription {
-    /// Attention.
-    pub attention: Attention,
+    /// The token mixer: attention in most families.
+    #[serde(flatten)]
+    pub mixer: Mixer,
     /// Feed-forward.
     pub feed_forward: FeedForward,
     /// The kind of all norms of a block.
@@ -268,24 +271,24 @@ impl ModelDescription {
             .blocks
             .iter()
             .map(|block| {
-                let qk_norm = match block.attention.qk_norm {
-                    Some(_) => block.attention.qk_norm_widths().iter().sum(),
-                    None => 0,
-                };
+                let qk_norms = block.qk_norms().into_iter().flatten();
+                let qk_norm: usize = qk_norms.map(|(_, width)| width).sum();
+                let mixer: usize = block
+                    .mixer
+                    .weights()
+                    .iter()
+                    .map(|(_, shape)| shape.iter().product::<usize>())
+                    .sum();
                 let linears: usize = block
                     .linears(self.hidden)
                     .iter()
                     .map(LinearShape::parameters)
                     .sum();
-                let sinks = match block.attention.sinks {
-                    true => block.attention.heads,
-                    false => 0,
-                };
                 let router = match block.feed_forward.experts {
                     Some(experts) => experts.router_parameters(self.hidden),
                     None => 0,
                 };
-                linears + block.residual.norms() * norm(&block.norm) + qk_norm + sinks + router
+                linears + block.residual.norms() * norm(&block.norm) + qk_norm + mixer + router
             })
             .sum();
         let output = if self.tied_output {
@@ -326,9 +329,16 @@ impl ModelDescription {
     /// value of a head's width (twice the width in f16).
     pub fn kv_bytes_per_token(&self, bytes_per_head: impl Fn(usize) -> usize) -> usize {
         let of_block = |block: &BlockDescription| {
-            2 * block.attention.kv_heads * bytes_per_head(block.attention.head_dim)
+            block.attention().map_or(0, |attention| {
+                2 * attention.kv_heads * bytes_per_head(attention.head_dim)
+            })
         };
         self.blocks.iter().map(of_block).sum()
+    }
+
+    /// Returns the sizes of the states of all mixers that have one.
+    pub fn states(&self) -> impl Iterator<Item = StateSize> {
+        self.blocks.iter().filter_map(|block| block.mixer.state())
     }
 }
 
@@ -350,6 +360,10 @@ pub enum Linear {
     Up,
     /// Down projection.
     Down,
+    /// Input projection of a mixer with a state.
+    MixerInput,
+    /// Output projection of a mixer with a state.
+    MixerOutput,
     /// Gate projection of an expert.
     ExpertGate(u16),
     /// Up projection of an expert.
@@ -391,9 +405,6 @@ impl LinearShape {
 impl BlockDescription {
     /// Returns the linear layers in the order in which they run, with their shapes.
     pub fn linears(&self, hidden: usize) -> Vec<LinearShape> {
-        let attention = &self.attention;
-        let query = attention.heads * attention.head_dim;
-        let key_value = attention.kv_heads * attention.head_dim;
         let width = self.feed_forward.width;
         let bias = self.feed_forward.bias;
         let shape = |linear, out_features, in_features, bias| LinearShape {
@@ -402,17 +413,8 @@ impl BlockDescription {
             in_features,
             bias,
         };
-        let mut linears = vec![
-            shape(Linear::Query, query, hidden, attention.qkv_bias),
-            shape(Linear::Key, key_value, hidden, attention.qkv_bias),
-            shape(Linear::Value, key_value, hidden, attention.qkv_bias),
-            shape(
-                Linear::AttentionOutput,
-                hidden,
-                query,
-                attention.output_bias,
-            ),
-        ];
+        let mut linears = self.mixer.inputs(hidden);
+        linears.push(self.mixer.output(hidden));
         if width > 0 {
             if self.feed_forward.gated {
                 linears.push(shape(Linear::Gate, width, hidden, bias));

@@ -11,11 +11,12 @@ use crate::description::Linear;
 pub enum Role {
     /// Residual addition of the previous block, norm, quantization.
     AttentionNorm,
-    /// Query, key and value layers.
+    /// Query, key and value layers, or those before another mixer's operator.
     QueryKeyValue,
-    /// RoPE, writing keys and values to the cache, attention over all tokens so far, quantization.
+    /// RoPE, writing keys and values to the cache, attention over all tokens so far, quantization; or the operator of a
+    /// mixer with a state.
     Attention,
-    /// Output layer of attention.
+    /// Output layer of attention or of another mixer.
     AttentionOutput,
     /// Residual addition, norm, quantization. If one norm serves both halves of a block, the residual addition alone.
     FeedForwardNorm,
@@ -127,8 +128,10 @@ impl Role {
     /// Returns whether it contains `linear`.
     pub fn has(self, linear: Linear) -> bool {
         match linear {
-            Linear::Query | Linear::Key | Linear::Value => self == Self::QueryKeyValue,
-            Linear::AttentionOutput => self == Self::AttentionOutput,
+            Linear::Query | Linear::Key | Linear::Value | Linear::MixerInput => {
+                self == Self::QueryKeyValue
+            }
+            Linear::AttentionOutput | Linear::MixerOutput => self == Self::AttentionOutput,
             Linear::Gate | Linear::Up => matches!(self, Self::FeedForward | Self::GateUp),
             Linear::Down => matches!(self, Self::FeedForward | Self::Down),
             Linear::ExpertGate(_) | Linear::ExpertUp(_) | Linear::ExpertDown(_) => {

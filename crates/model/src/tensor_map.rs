@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::description::Linear;
+use crate::description::{Linear, MixerWeight};
 
 /// A stored tensor, or some of its rows where a file keeps several parts in one tensor (Phi-3's
 /// query, key and value).
@@ -33,6 +33,15 @@ pub struct NormTensors {
     pub bias: Option<String>,
 }
 
+/// A weight of a mixer's operator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MixerTensor {
+    /// Name in the file.
+    pub name: String,
+    /// Whether the file has the two dimensions of the weight in the other order.
+    pub is_transposed: bool,
+}
+
 /// The tensors that choose among experts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouterTensors {
@@ -59,12 +68,12 @@ pub struct BlockTensors {
     pub query_norm: Option<NormTensors>,
     /// Norm on keys, of the second width.
     pub key_norm: Option<NormTensors>,
-    /// The sinks of attention `[heads]`, if the block has them.
-    pub sinks: Option<TensorSlice>,
     /// The choice of experts, if the block has them.
     pub router: Option<RouterTensors>,
     /// One entry for each of [`crate::description::BlockDescription::linears`].
     pub linears: BTreeMap<Linear, LinearTensors>,
+    /// One entry for each of [`crate::description::Mixer::weights`].
+    pub mixer: BTreeMap<MixerWeight, MixerTensor>,
 }
 
 /// The tensors of a model.

@@ -130,8 +130,9 @@ impl<'a> Base<'a> {
             ..description.clone()
         };
         for block in &mut seen.blocks {
-            block.attention.window = block
-                .attention
+            block.attention_mut().unwrap().window = block
+                .attention()
+                .unwrap()
                 .window
                 .filter(|&window| window < self.tokens);
         }

@@ -30,11 +30,12 @@ pub struct Subgraph {
     pub activation_bytes_per_row: usize,
     /// Number of these values, in any format.
     pub activation_numbers_per_row: usize,
-    /// Output features: the sum of query, key and value, or of gate and up.
+    /// Output features: the sum of query, key and value (or of another mixer's inputs), or of gate and up.
     pub output_columns: usize,
     /// Multiplications and additions of linear layers per row.
     operations_per_row: u64,
-    /// Width of all query heads; 0 for subgraphs other than attention.
+    /// Width of all query heads; 0 for subgraphs other than attention. The operations of other mixers' operators are few,
+    /// and are not counted.
     attention_width: usize,
     /// Maximum number of positions that attention sees.
     window: Option<usize>,
@@ -52,11 +53,13 @@ impl Subgraph {
             shape.out_features * (shape.in_features * INT8 + scale_sum_and_bias * F32)
         };
         let operations = |shape: &LinearShape| 2 * (shape.out_features * shape.in_features) as u64;
-        let attention = &block.attention;
-        let (query, key_value) = (
-            attention.heads * attention.head_dim,
-            attention.kv_heads * attention.head_dim,
-        );
+        let attention = block.attention();
+        let outputs_of = |role: Role| -> usize {
+            let linears = block.linears(hidden).into_iter();
+            let outputs = linears.filter(|shape| role.has(shape.linear));
+            outputs.map(|shape| shape.out_features).sum()
+        };
+        let (inputs, mixed) = (outputs_of(Role::QueryKeyValue), block.mixer.width());
         let width = block.feed_forward.width;
         let norm = match block.norm.kind {
             NormKind::Rms => hidden,
@@ -70,8 +73,9 @@ impl Subgraph {
             _ => [false; 2],
         };
         let norms = norms.into_iter().filter(|exists| *exists).count();
-        let qk_norm = if role == Role::Attention && attention.qk_norm.is_some() {
-            attention.qk_norm_widths().iter().sum()
+        let qk_norm = if role == Role::Attention {
+            let widths = block.qk_norms().into_iter().flatten();
+            widths.map(|(_, width)| width).sum()
         } else {
             0
         };
@@ -85,9 +89,9 @@ impl Subgraph {
             // Two summands and their sum. The first block has only the embedding.
             Role::AttentionNorm if index == 0 => (hidden, hidden),
             Role::AttentionNorm => (3 * hidden, hidden),
-            Role::QueryKeyValue => (query + 2 * key_value, hidden),
-            Role::Attention => (query + 2 * key_value, query),
-            Role::AttentionOutput => (hidden, query),
+            Role::QueryKeyValue => (inputs, hidden),
+            Role::Attention => (inputs, mixed),
+            Role::AttentionOutput => (hidden, mixed),
             Role::FeedForwardNorm if block.residual == Residual::Parallel => (3 * hidden, 0),
             Role::FeedForwardNorm => (3 * hidden, hidden),
             Role::FeedForward => (inner + hidden, hidden + width),
@@ -96,8 +100,8 @@ impl Subgraph {
             Role::Down => (hidden, width),
         };
         let output_columns = match role {
-            Role::QueryKeyValue => query + 2 * key_value,
-            Role::Attention => query,
+            Role::QueryKeyValue => inputs,
+            Role::Attention => mixed,
             Role::GateUp => inner,
             Role::Activation => width,
             Role::AttentionNorm
@@ -106,7 +110,7 @@ impl Subgraph {
             | Role::FeedForward
             | Role::Down => hidden,
         };
-        let is_attention = role == Role::Attention;
+        let attention = attention.filter(|_| role == Role::Attention);
         Self {
             block: index,
             role,
@@ -115,8 +119,8 @@ impl Subgraph {
             activation_numbers_per_row: floats + quantized,
             output_columns,
             operations_per_row: linears.iter().map(operations).sum(),
-            attention_width: if is_attention { query } else { 0 },
-            window: if is_attention { attention.window } else { None },
+            attention_width: attention.map_or(0, |_| mixed),
+            window: attention.and_then(|attention| attention.window),
         }
     }
 
@@ -424,7 +428,7 @@ mod tests {
     #[test]
     fn attention_looks_at_every_position_so_far_or_at_its_window() {
         let mut description = shape("smollm2-135m").unwrap();
-        description.blocks[1].attention.window = Some(3);
+        description.blocks[1].attention_mut().unwrap().window = Some(3);
         let graph = Graph::new(&description, 6, 4);
         let of = |block: usize, chunk: usize| {
             graph.operations(Task {

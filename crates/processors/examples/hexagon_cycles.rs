@@ -160,11 +160,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (hidden, width, head) = (
         description.hidden,
         block.feed_forward.width,
-        block.attention.head_dim,
+        block.attention().unwrap().head_dim,
     );
     let (query, key) = (
-        block.attention.heads * head,
-        block.attention.kv_heads * head,
+        block.attention().unwrap().heads * head,
+        block.attention().unwrap().kv_heads * head,
     );
     let linear = |layers| {
         DeviceSubgraph::Linear(Linear {

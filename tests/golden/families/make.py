@@ -97,6 +97,10 @@ MINISTRAL3 = dict(
     rope_type="yarn", rope_theta=1e4, factor=4.0, original_max_position_embeddings=16, mscale=1.0, mscale_all_dim=1.0,
     llama_4_scaling_beta=0.8,
 )
+LFM2 = SMALL | dict(
+    num_hidden_layers=5, layer_types=["conv", "conv", "full_attention", "conv", "full_attention"], rope_theta=1e6,
+    intermediate_size=64, block_multiple_of=16,
+)
 MOE = dict(num_experts=6, num_experts_per_tok=2, moe_intermediate_size=24)
 EXPERTS = WIDE_HEADS | MOE
 SHORT = [1.0, 1.1, 1.2, 1.4, 1.7, 2.0]
@@ -267,6 +271,24 @@ CASES = {
         ),
         features=[dict(sliding_window=None)],
     ),
+    # Convolutions and attention take turns; the width of the feed-forward is adjusted.
+    "lfm2": Case(
+        "lfm2", LFM2,
+        features=[
+            dict(layer_types=["full_attention", "conv", "conv", "full_attention", "conv"]), dict(rope_theta=1e4),
+            dict(intermediate_size=96),
+        ],
+        architecture="lfm2",
+    ),
+    # The other names of old configurations, biases, four taps, and an output matrix of its own.
+    "lfm2-biases": Case(
+        "lfm2",
+        {name: value for name, value in LFM2.items() if name not in ("layer_types", "intermediate_size")} | dict(
+            full_attn_idxs=[1, 4], conv_bias=True, conv_L_cache=4, block_ff_dim=64, block_ffn_dim_multiplier=1.3,
+            tie_embedding=False, norm_eps=1e-3,
+        ),
+        features=[dict(full_attn_idxs=[1, 3]), dict(norm_eps=1e-1), dict(block_ffn_dim_multiplier=1.6)],
+    ),
     "gemma": Case("gemma", WIDE_HEADS | dict(num_key_value_heads=1), architecture="gemma"),
     "gemma2": Case(
         "gemma2",
@@ -387,13 +409,19 @@ POST_NORM_NAMES = BLOCK_NAMES | {
     "post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
 }
+LFM2_NAMES = BLOCK_NAMES | {
+    "self_attn.out_proj": "attn_output", "self_attn.q_layernorm": "attn_q_norm", "self_attn.k_layernorm": "attn_k_norm",
+    "feed_forward.w1": "ffn_gate", "feed_forward.w2": "ffn_down", "feed_forward.w3": "ffn_up",
+    "operator_norm": "attn_norm", "ffn_norm": "ffn_norm", "conv.conv": "shortconv.conv",
+    "conv.in_proj": "shortconv.in_proj", "conv.out_proj": "shortconv.out_proj",
+}
 EXPERT_NAMES = {
     "gate_proj": "ffn_gate_exps", "up_proj": "ffn_up_exps", "down_proj": "ffn_down_exps",
     "w1": "ffn_gate_exps", "w3": "ffn_up_exps", "w2": "ffn_down_exps",
 }
 OUTER_NAMES = {
     "model.embed_tokens": "token_embd", "model.norm": "output_norm", "model.final_layernorm": "output_norm",
-    "lm_head": "output",
+    "lm_head": "output", "model.embedding_norm": "token_embd_norm",
 }
 
 
@@ -412,6 +440,7 @@ def gguf_tensors(case, model):
     config, architecture = model.config, case.architecture
     names = BLOCK_NAMES | {"post_attention_layernorm": "post_attention_norm"} if architecture == "gpt-oss" else BLOCK_NAMES
     names = POST_NORM_NAMES if architecture in ("gemma2", "gemma3", "exaone4", "olmo2") else names
+    names = LFM2_NAMES if architecture == "lfm2" else names
     stacked = {}
     for name, parameter in model.named_parameters():
         values = parameter.detach().float().numpy()
@@ -451,6 +480,8 @@ def gguf_tensors(case, model):
         if architecture == "gemma2" and part_is(stem, "q_proj"):
             # GGUF can't say `query_pre_attn_scalar`: it is the head's width. The difference goes into the query.
             values = values * math.sqrt(config.head_dim / config.query_pre_attn_scalar)
+        if part_is_convolution(target):
+            values = values.squeeze(1)
         yield target, values
     for target, experts in stacked.items():
         yield target, np.stack(experts)
@@ -459,6 +490,10 @@ def gguf_tensors(case, model):
     if architecture == "phi3":
         yield "rope_factors_short.weight", np.array(SHORT, dtype=np.float32)
         yield "rope_factors_long.weight", np.array(LONG, dtype=np.float32)
+
+
+def part_is_convolution(target):
+    return target.endswith("conv.weight")
 
 
 def part_is(stem, part):
@@ -480,9 +515,15 @@ def write_gguf(path, case, model, matrices, original_context=None):
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_feed_forward_length(width(model) if case.architecture == "lfm2" else config.intermediate_size)
     writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
+    if case.architecture == "lfm2":
+        is_attention = [kind == "full_attention" for kind in config.layer_types]
+        writer.add_head_count_kv([config.num_key_value_heads * there for there in is_attention])
+        writer.add_shortconv_l_cache(config.conv_L_cache)
+        writer.add_vocab_size(VOCAB)
+    else:
+        writer.add_head_count_kv(config.num_key_value_heads)
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     writer.add_key_length(head_dim)
     writer.add_value_length(head_dim)
@@ -495,7 +536,7 @@ def write_gguf(path, case, model, matrices, original_context=None):
     if case.architecture == "phi2":
         writer.add_layer_norm_eps(config.layer_norm_eps)
     else:
-        writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+        writer.add_layer_norm_rms_eps(config.norm_eps if case.architecture == "lfm2" else config.rms_norm_eps)
     if case.architecture in ("gemma2", "gemma3", "gpt-oss") or case.model_type == "olmo3":
         writer.add_sliding_window(config.sliding_window)
     if case.architecture == "gemma2":
@@ -547,15 +588,20 @@ def write_gguf(path, case, model, matrices, original_context=None):
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     for name, values in gguf_tensors(case, model):
-        kind = matrices if values.ndim > 1 and name.endswith(".weight") else F32
-        stored = gguf.quantize(values.astype(np.float32), kind)
-        if kind != F32:
+        is_matrix = values.ndim > 1 and name.endswith(".weight") and not part_is_convolution(name)
+        stored = gguf.quantize(values.astype(np.float32), matrices if is_matrix else F32)
+        if is_matrix:
             assert (gguf.dequantize(stored, matrices) == values).all(), f"{name} does not fit {matrices.name}"
-        writer.add_tensor(name, stored, raw_dtype=kind)
+        writer.add_tensor(name, stored, raw_dtype=matrices if is_matrix else F32)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def width(model):
+    """The inner width of LFM2's feed-forward, which its configuration states before its adjustment."""
+    return model.model.layers[0].feed_forward.w1.weight.shape[0]
 
 
 def llama_cpp_log_probabilities(path, ids):

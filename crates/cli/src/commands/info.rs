@@ -11,7 +11,7 @@ use triad_engine::package::{Manifest, Package};
 use triad_frontend::hashes;
 use triad_model::ErrorKind;
 use triad_model::checkpoint::Checkpoint;
-use triad_model::description::{BlockDescription, Experts};
+use triad_model::description::{Attention, BlockDescription, Experts};
 use triad_model::fetch;
 use triad_model::quantized;
 use triad_model::template::ChatTemplate;
@@ -180,6 +180,9 @@ fn inspect(checkpoint: &Arc<Checkpoint>, arguments: &Arguments) -> Result<Info> 
         checkpoint.path().display()
     );
     let shape = |of: fn(&BlockDescription) -> usize| block.map_or(0, of);
+    let mut blocks = description.blocks.iter();
+    let attention = blocks.find_map(BlockDescription::attention);
+    let heads = |of: fn(&Attention) -> usize| attention.map_or(0, of);
     let mut stored_bytes = BTreeMap::new();
     for tensor in checkpoint.tensors().values() {
         *stored_bytes.entry(tensor.format.to_string()).or_insert(0) += tensor.bytes.len();
@@ -232,9 +235,9 @@ fn inspect(checkpoint: &Arc<Checkpoint>, arguments: &Arguments) -> Result<Info> 
         active_parameters: description.active_parameters(),
         blocks: description.blocks.len(),
         hidden: description.hidden,
-        heads: shape(|block| block.attention.heads),
-        kv_heads: shape(|block| block.attention.kv_heads),
-        head_dim: shape(|block| block.attention.head_dim),
+        heads: heads(|attention| attention.heads),
+        kv_heads: heads(|attention| attention.kv_heads),
+        head_dim: heads(|attention| attention.head_dim),
         feed_forward: shape(|block| block.feed_forward.width),
         experts: description
             .blocks

@@ -179,6 +179,7 @@ impl Batch {
                 cache: request.cache(),
                 rows,
                 position: request.position() + own.start,
+                is_branch: false,
             });
         }
         segments

@@ -5,7 +5,9 @@ use std::sync::{Mutex, RwLock};
 
 use triad_kernels::lease::{LeasedMatrix, ReadLease};
 use triad_kernels::rope::Angles;
-use triad_model::description::{BlockDescription, Linear, ModelDescription, Rope, RopeScaling};
+use triad_model::description::{
+    Attention, BlockDescription, Linear, Mixer, ModelDescription, Rope, RopeScaling,
+};
 use triad_model::role::Role;
 
 use crate::hot_rows::Requested;
@@ -26,7 +28,9 @@ pub struct Buffers {
     pub(super) keys: LeasedMatrix,
     /// `[rows, kv_heads, head_dim]`.
     pub(super) values: LeasedMatrix,
-    /// `[rows, heads, head_dim]`.
+    /// The inputs of a mixer with a state.
+    pub(super) mixed: LeasedMatrix,
+    /// `[rows, heads, head_dim]`, or the output of another mixer.
     pub(super) attended: LeasedMatrix,
     /// Output of attention and of the feed-forward `[rows, hidden]`.
     pub(super) projected: LeasedMatrix,
@@ -91,7 +95,7 @@ pub(super) struct Chosen {
 pub struct Rotation {
     /// The distinct ones of the model: frequencies `[dims / 2]`, and the factor on cosine and sine.
     pub(super) distinct: Vec<(Vec<f32>, f32)>,
-    /// The index of each block's own among them.
+    /// The index of each block's own among them; arbitrary for blocks without attention.
     pub(super) of_block: Vec<usize>,
 }
 
@@ -100,7 +104,10 @@ impl Rotation {
     pub(crate) fn new(description: &ModelDescription, context: usize) -> Self {
         let mut ropes: Vec<&Rope> = Vec::new();
         let of_block = description.blocks.iter().map(|block| {
-            let rope = &block.attention.rope;
+            let Mixer::Attention(attention) = &block.mixer else {
+                return 0;
+            };
+            let rope = &attention.rope;
             ropes
                 .iter()
                 .position(|other| *other == rope)
@@ -158,7 +165,13 @@ fn frequencies(rope: &Rope, context: usize) -> (Vec<f32>, f32) {
 impl Buffers {
     /// Allocates buffers for up to `rows` rows, and for shadows apart from their linear layers if `has_shadows`.
     pub fn new(description: &ModelDescription, rows: usize, has_shadows: bool) -> Self {
-        let [query, key_value, width] = widths(description);
+        let Widths {
+            query,
+            key_value,
+            mixed,
+            attended,
+            width,
+        } = Widths::new(description);
         let zeros = |width: usize| LeasedMatrix::new(rows * width);
         Self {
             rows,
@@ -167,7 +180,8 @@ impl Buffers {
             queries: zeros(query),
             keys: zeros(key_value),
             values: zeros(key_value),
-            attended: zeros(query),
+            mixed: zeros(mixed),
+            attended: zeros(attended),
             projected: zeros(description.hidden),
             gate: zeros(width),
             up: zeros(width),
@@ -191,7 +205,8 @@ impl Buffers {
             Linear::Query => &self.queries,
             Linear::Key => &self.keys,
             Linear::Value => &self.values,
-            Linear::AttentionOutput | Linear::Down => &self.projected,
+            Linear::MixerInput => &self.mixed,
+            Linear::AttentionOutput | Linear::MixerOutput | Linear::Down => &self.projected,
             Linear::Gate => &self.gate,
             Linear::Up => &self.up,
             Linear::ExpertGate(_) | Linear::ExpertUp(_) | Linear::ExpertDown(_) => {
@@ -212,11 +227,13 @@ impl Buffers {
 
     /// Returns the maximum number of rows that buffers can have.
     pub(crate) fn most_rows(description: &ModelDescription) -> usize {
-        let [query, key_value, width] = widths(description);
+        let widths = Widths::new(description);
         let widest = [
-            query,
-            key_value,
-            width,
+            widths.query,
+            widths.key_value,
+            widths.mixed,
+            widths.attended,
+            widths.width,
             description.hidden,
             shadow_width(description),
         ];
@@ -225,15 +242,21 @@ impl Buffers {
 
     /// Returns the bytes per row.
     pub fn bytes_per_row(description: &ModelDescription) -> usize {
-        let [query, key_value, width] = widths(description);
-        let floats = 3 * description.hidden + 2 * query + 2 * key_value + 2 * width;
+        let Widths {
+            query,
+            key_value,
+            mixed,
+            attended,
+            width,
+        } = Widths::new(description);
+        let floats = 3 * description.hidden + query + 2 * key_value + mixed + attended + 2 * width;
         let of_experts = |block: &BlockDescription| match block.feed_forward.experts {
             Some(experts) => experts.count + 2 * experts.width + 2 * description.hidden,
             None => 0,
         };
         let floats = floats + description.blocks.iter().map(of_experts).max().unwrap_or(0);
         // Also the widest input of linear layers, in INT8.
-        floats * size_of::<f32>() + description.hidden.max(query).max(width)
+        floats * size_of::<f32>() + description.hidden.max(attended).max(width)
     }
 
     /// Returns the bytes per row of shadows that are computed apart.
@@ -256,14 +279,36 @@ fn shadow_width(description: &ModelDescription) -> usize {
     description.blocks.iter().map(of_block).max().unwrap_or(0)
 }
 
-/// Returns the widest query, key and feed-forward of all blocks.
-fn widths(description: &ModelDescription) -> [usize; 3] {
-    let widest = |width: &dyn Fn(&BlockDescription) -> usize| {
-        description.blocks.iter().map(width).max().unwrap_or(0)
-    };
-    [
-        widest(&|block| block.attention.heads * block.attention.head_dim),
-        widest(&|block| block.attention.kv_heads * block.attention.head_dim),
-        widest(&|block| block.feed_forward.width),
-    ]
+/// The widest values of all blocks.
+struct Widths {
+    query: usize,
+    key_value: usize,
+    /// Inputs of mixers with a state.
+    mixed: usize,
+    /// Outputs of all mixers.
+    attended: usize,
+    /// Inner values of the feed-forward.
+    width: usize,
+}
+
+impl Widths {
+    fn new(description: &ModelDescription) -> Self {
+        let widest = |width: &dyn Fn(&BlockDescription) -> usize| {
+            description.blocks.iter().map(width).max().unwrap_or(0)
+        };
+        let heads = |heads: &dyn Fn(&Attention) -> usize| {
+            widest(&|block| {
+                block
+                    .attention()
+                    .map_or(0, |attention| heads(attention) * attention.head_dim)
+            })
+        };
+        Self {
+            query: heads(&|attention| attention.heads),
+            key_value: heads(&|attention| attention.kv_heads),
+            mixed: widest(&|block| block.mixer.state().map_or(0, |size| size.row)),
+            attended: widest(&|block| block.mixer.width()),
+            width: widest(&|block| block.feed_forward.width),
+        }
+    }
 }

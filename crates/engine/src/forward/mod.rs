@@ -10,6 +10,7 @@ mod adapters;
 mod buffers;
 mod experts;
 mod feed_forward;
+mod mixer;
 mod rows;
 mod subgraphs;
 
@@ -44,6 +45,9 @@ pub struct Segment<'a> {
     pub rows: Range<usize>,
     /// Position of the first row in the sequence.
     pub position: usize,
+    /// Whether other rows may have run at these positions: states of mixers go back to those before them, which are
+    /// [marked](crate::Session::score).
+    pub is_branch: bool,
 }
 
 impl Segment<'_> {

@@ -15,7 +15,9 @@ use triad_kernels::lease::ReadLease;
 use triad_kernels::lock;
 use triad_kernels::norm::rms_norm_in_place;
 use triad_kernels::rope::{Angles, Pairing, rope};
-use triad_model::description::{self, Linear, ModelDescription, Residual, RopePairing};
+use triad_model::description::{
+    self, Attention, Linear, MixerWeight, ModelDescription, Residual, RopePairing,
+};
 use triad_model::role::Role;
 
 use super::{Buffers, Rotation, Segment};
@@ -159,7 +161,7 @@ impl ForwardContext<'_> {
     ) -> Result<()> {
         match role {
             Role::AttentionNorm => self.attention_norm(block, chunk, multiplier),
-            Role::Attention => self.attention(block, chunk, multiplier),
+            Role::Attention => return self.mix(block, chunk, multiplier),
             Role::FeedForwardNorm => self.feed_forward_norm(block, chunk, multiplier),
             Role::FeedForward => return self.feed_forward(block, chunk, multiplier),
             Role::Activation => self.activation(block, chunk, multiplier),
@@ -242,7 +244,7 @@ impl ForwardContext<'_> {
             ..
         } = chunk.buffers;
         let (x, channels) = match role {
-            Role::AttentionOutput => (attended, self.attention_widths(index)[0]),
+            Role::AttentionOutput => (attended, description.mixer.width()),
             Role::Down if description.feed_forward.gated => (gate, description.feed_forward.width),
             Role::Down => (up, description.feed_forward.width),
             _ => (normed, self.description.hidden),
@@ -286,7 +288,7 @@ impl ForwardContext<'_> {
     }
 
     /// Adds a shadow that was computed apart to the outputs of its linear layers.
-    fn join_shadow(&self, rows: usize, buffers: &Buffers) {
+    pub(super) fn join_shadow(&self, rows: usize, buffers: &Buffers) {
         let Some((index, role)) = lock(&buffers.shadow_of).take() else {
             return;
         };
@@ -328,17 +330,20 @@ impl ForwardContext<'_> {
     }
 
     /// Applies RoPE; writes keys and values to the cache; computes attention; quantizes its output.
-    fn attention(&self, index: usize, chunk: Chunk, multiplier: &mut MatmulContext) {
-        let (description, weights) = (&self.description.blocks[index].attention, self.block(index));
+    pub(super) fn attention(
+        &self,
+        (index, description): (usize, &Attention),
+        chunk: Chunk,
+        multiplier: &mut MatmulContext,
+    ) {
+        let weights = self.block(index);
         let (head_dim, heads, kv_heads) = (
             description.head_dim,
             description.heads,
             description.kv_heads,
         );
-        let [query, key_value] = self.attention_widths(index);
+        let [query, key_value] = [heads, kv_heads].map(|heads| heads * head_dim);
         let (Chunk { segments, buffers }, rows) = (chunk, chunk.rows());
-        self.join_shadow(rows, buffers);
-        self.add_adapters(index, Role::QueryKeyValue, chunk);
         let (mut queries, mut keys) = (
             buffers.queries.write(query, 0..rows),
             buffers.keys.write(key_value, 0..rows),
@@ -394,7 +399,10 @@ impl ForwardContext<'_> {
             scale: description.scale,
             window: description.window,
             soft_cap: description.soft_cap,
-            sinks: weights.sinks.as_deref(),
+            sinks: weights
+                .mixer
+                .get(&MixerWeight::Sinks)
+                .map(|sinks| &sinks[..]),
             // If linear layers round their input, attention need not be more exact than bf16.
             precision: if weights.rounds_activations() {
                 Precision::Fast
@@ -409,6 +417,7 @@ impl ForwardContext<'_> {
                     cache,
                     rows,
                     position,
+                    ..
                 } in segments
                 {
                     let mut cache = cache.block(index);
@@ -439,6 +448,7 @@ impl ForwardContext<'_> {
                              cache,
                              rows,
                              position,
+                             ..
                          }| {
                             let mut cache = cache.block(index);
                             self.write_cache(
@@ -585,12 +595,6 @@ impl ForwardContext<'_> {
             self.description.hidden,
             role,
         )
-    }
-
-    /// Returns the widths of all query heads and of all key heads.
-    fn attention_widths(&self, index: usize) -> [usize; 2] {
-        let attention = &self.description.blocks[index].attention;
-        [attention.heads, attention.kv_heads].map(|heads| heads * attention.head_dim)
     }
 }
 

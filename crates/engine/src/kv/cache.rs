@@ -2,16 +2,18 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use triad_kernels::Matrix;
+use smallvec::SmallVec;
 use triad_kernels::attention::{Cache, PAGE};
 use triad_kernels::lock;
+use triad_kernels::{Matrix, Phase};
 
 use super::memory::KvMemory;
 use super::page::{BlockPage, Page, PageShape};
 use super::prefixes::Tree;
 use super::salt::PrefixSalt;
+use super::state::{SequenceState, Update, number, position_from, position_of};
 use crate::adapter::Adapters;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// The keys and values of one sequence. Tasks of a forward pass hold it while they run. Each block has a lock of its
 /// own, so attention of different blocks may run concurrently.
@@ -22,10 +24,14 @@ pub struct KvCache {
     blocks: Vec<Mutex<BlockCache>>,
 }
 
-/// The pages of one sequence in one block.
+/// The pages of one sequence in one block, and the states of its mixer.
 pub struct BlockCache {
     shape: PageShape,
     pages: Vec<Arc<BlockPage>>,
+    /// `None` if the block has attention. Forks share them until one of the two continues.
+    states: Option<Arc<SequenceState>>,
+    /// The states after this position are forgotten.
+    states_end: usize,
 }
 
 impl BlockCache {
@@ -60,6 +66,36 @@ impl BlockCache {
     }
 }
 
+impl BlockCache {
+    /// Goes back to the states at `position`, after which other rows may have run.
+    pub fn go_back(&mut self, position: usize) {
+        if let Some(states) = &mut self.states {
+            Arc::make_mut(states).forget_after(position);
+        }
+    }
+
+    /// Runs `rows` of a mixer's inputs, which follow the first `position` positions, through `update`.
+    ///
+    /// # Errors
+    /// If the state at `position` is not known: the session has to compute its tokens again first.
+    ///
+    /// # Panics
+    /// If the block has attention, or its pages are not [reserved](KvCache::reserve).
+    pub fn advance(
+        &mut self,
+        position: usize,
+        rows: &[f32],
+        phase: Phase,
+        update: Update,
+    ) -> Result<()> {
+        let states = self.states.as_mut().expect("the mixer keeps a state");
+        match Arc::make_mut(states).advance(position, rows, phase, &mut self.pages, update) {
+            true => Ok(()),
+            false => Err(Error::UnknownState { position }),
+        }
+    }
+}
+
 impl Cache for BlockCache {
     fn keys(&self, page: usize) -> Matrix<'_> {
         self.pages[page].keys.view()
@@ -77,6 +113,8 @@ impl KvCache {
             Mutex::new(BlockCache {
                 shape: *shape,
                 pages: Vec::new(),
+                states: shape.state.map(SequenceState::new).map(Arc::new),
+                states_end: usize::MAX,
             })
         };
         let (salt, blocks) = (
@@ -103,6 +141,8 @@ impl KvCache {
             Mutex::new(BlockCache {
                 shape: block.shape,
                 pages: block.pages.clone(),
+                states: block.states.clone(),
+                states_end: block.states_end,
             })
         };
         let (memory, adapters, salt) = (Arc::clone(&self.memory), self.adapters.clone(), self.salt);
@@ -131,26 +171,37 @@ impl KvCache {
         }
     }
 
-    /// Makes positions up to `end` writable, of which those up to `held` hold tokens: allocates the missing pages, and
-    /// copies the page of position `held` if it is shared.
+    /// Makes positions from `held` to `end` writable: allocates the missing pages, and copies those from that of position
+    /// `held` on that are shared. Gives the states of mixers memory, and forgets those after `held`.
     ///
     /// # Errors
     /// If the engine's memory for keys and values is full and other sequences hold all of it.
     pub(crate) fn reserve(&self, held: usize, end: usize) -> Result<()> {
         let have = lock(&self.blocks[0]).pages.len();
         let wanted = end.div_ceil(PAGE).saturating_sub(have);
-        let is_last_shared = || {
-            lock(&self.blocks[0])
-                .pages
-                .get(held / PAGE)
-                .is_some_and(is_shared)
+        let shared_pages = || {
+            let block = lock(&self.blocks[0]);
+            let pages = block.pages.iter().enumerate().skip(held / PAGE);
+            let shared = pages.filter(|(_, page)| is_shared(page));
+            shared.map(|(page, _)| page).collect::<SmallVec<[_; 1]>>()
         };
+        let missing_bytes = |block: &Mutex<BlockCache>| {
+            let block = lock(block);
+            block.states.as_ref().map_or(0, |states| {
+                states.missing_bytes(Arc::strong_count(states) > 1)
+            })
+        };
+        let states = self.blocks.iter().map(missing_bytes).sum();
         let (reserved, shared) = loop {
-            let shared = is_last_shared();
-            match self.memory.reserve(wanted + usize::from(shared)) {
+            let shared = shared_pages();
+            match self.memory.reserve(wanted + shared.len(), states) {
                 Ok(reserved) => break (reserved, shared),
-                // If only the index shares the page, the page is removed from the index, and no copy is needed.
-                Err(full) if !shared || !self.memory.unindex(&self.page(held / PAGE)) => {
+                // If only the index shares a page, the page is removed from the index, and no copy is needed.
+                Err(full)
+                    if !shared
+                        .iter()
+                        .any(|page| self.memory.unindex(&self.page(*page))) =>
+                {
                     return Err(full);
                 }
                 Err(_) => {}
@@ -158,22 +209,66 @@ impl KvCache {
         };
         for (index, block) in self.blocks.iter().enumerate() {
             let mut block = lock(block);
-            if shared {
-                Arc::make_mut(&mut block.pages[held / PAGE]);
+            for page in &shared {
+                Arc::make_mut(&mut block.pages[*page]);
             }
             block
                 .pages
                 .extend((0..wanted).map(|_| Arc::new(self.memory.page(index))));
+            let end = std::mem::replace(&mut block.states_end, usize::MAX);
+            if let Some(states) = &mut block.states {
+                let states = Arc::make_mut(states);
+                states.allocate(|bytes| self.memory.count(bytes));
+                states.forget_after(held.min(end));
+            }
         }
         drop(reserved);
         Ok(())
     }
 
-    /// Releases the pages that have none of the first `tokens` positions.
+    /// Releases the pages that have none of the first `tokens` positions, and forgets the states after them.
     pub(crate) fn truncate(&self, tokens: usize) {
-        self.blocks
-            .iter()
-            .for_each(|block| lock(block).pages.truncate(tokens.div_ceil(PAGE)));
+        for block in &self.blocks {
+            let mut block = lock(block);
+            block.pages.truncate(tokens.div_ceil(PAGE));
+            block.states_end = block.states_end.min(tokens);
+            if tokens == 0 {
+                block.states = block.shape.state.map(SequenceState::new).map(Arc::new);
+            }
+        }
+    }
+
+    /// Returns the last position, up to `tokens`, from which the sequence can continue: the states of all mixers are known
+    /// there.
+    pub(crate) fn resumable(&self, tokens: usize) -> usize {
+        let mut position = tokens;
+        loop {
+            let of_block = |block: &Mutex<BlockCache>| {
+                let block = lock(block);
+                let states = block.states.as_ref();
+                states.map_or(position, |states| {
+                    states.last_known(position, block.states_end, &block.pages)
+                })
+            };
+            let last = self.blocks.iter().map(of_block).min().unwrap_or(position);
+            if last == position {
+                return position;
+            }
+            position = last;
+        }
+    }
+
+    /// Keeps the states at `position`, where the sequence must be [resumable](KvCache::resumable), whatever is computed
+    /// next; or goes back to that position and ends that.
+    pub(crate) fn mark(&self, position: usize, is_begin: bool) {
+        for block in &self.blocks {
+            let BlockCache { states, pages, .. } = &mut *lock(block);
+            match states {
+                Some(states) if is_begin => Arc::make_mut(states).mark(position, pages),
+                Some(states) => Arc::make_mut(states).unmark(position),
+                None => {}
+            }
+        }
     }
 
     /// Takes over the indexed pages of the longest known prefix of `tokens`, if it is longer than the `held` tokens
@@ -191,6 +286,7 @@ impl KvCache {
             block
                 .pages
                 .extend(pages[from..].iter().map(|page| Arc::clone(&page[index])));
+            block.states_end = block.states_end.min(held);
         }
         length
     }
@@ -247,6 +343,14 @@ impl KvCache {
             for (page, positions) in block.pages.iter().zip(positions(tokens)) {
                 page.read(positions, block.shape, &mut visit)?;
             }
+            if let Some(states) = &block.states {
+                for (index, page) in block.pages.iter().take(tokens.div_ceil(PAGE)).enumerate() {
+                    let known = position_of(index, page).filter(|known| *known <= tokens);
+                    visit(&number(known))?;
+                    visit(bytemuck::cast_slice(&page.checkpoint.values))?;
+                }
+                states.read(block.states_end, &mut visit)?;
+            }
         }
         Ok(())
     }
@@ -265,6 +369,21 @@ impl KvCache {
             let shape = block.shape;
             for (page, positions) in block.pages.iter_mut().zip(positions(tokens)) {
                 Arc::make_mut(page).fill(positions, shape, &mut visit)?;
+            }
+            let BlockCache { states, pages, .. } = &mut *block;
+            if let Some(states) = states {
+                for (index, page) in pages.iter_mut().take(tokens.div_ceil(PAGE)).enumerate() {
+                    let checkpoint = &mut Arc::make_mut(page).checkpoint;
+                    let mut position = [0; 8];
+                    visit(&mut position)?;
+                    visit(bytemuck::cast_slice_mut(&mut checkpoint.values))?;
+                    let positions = position_from(position)
+                        .filter(|position| *position <= tokens)
+                        .and_then(|position| position.checked_sub(index * PAGE))
+                        .filter(|positions| *positions <= PAGE);
+                    checkpoint.positions = positions.unwrap_or(0);
+                }
+                Arc::make_mut(states).fill(tokens, &mut visit)?;
             }
         }
         Ok(())

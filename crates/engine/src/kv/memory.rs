@@ -5,10 +5,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
 use triad_kernels::attention::PAGE;
-use triad_model::description::{BlockDescription, ModelDescription};
+use triad_model::description::{BlockDescription, ModelDescription, StateSize};
 
-use super::page::{BlockPage, Home, KvFormat, Page, PageShape};
+use super::page::{BlockPage, Counted, Home, KvFormat, Page, PageShape};
 use super::prefixes::{Prefixes, Tree};
+use super::state::{SequenceState, position_of};
 use crate::error::{Error, Result};
 
 /// Counts the pages of all sequences of an engine, and looks up prefixes of prompts in the index.
@@ -40,15 +41,19 @@ pub struct KvUse {
 }
 
 impl KvMemory {
-    /// Creates the memory for models with this description. The budget is raised to one page if it is smaller.
+    /// Creates the memory for models with this description. The budget is raised to one page, and the
+    /// states of one sequence, if it is smaller.
     pub(crate) fn new(description: &ModelDescription, format: KvFormat, budget: usize) -> Self {
         let shape = |block: &BlockDescription| PageShape {
             format,
-            kv_heads: block.attention.kv_heads,
-            head_dim: block.attention.head_dim,
+            kv_heads: block.attention().map_or(0, |attention| attention.kv_heads),
+            head_dim: block.attention().map_or(0, |attention| attention.head_dim),
+            state: block.mixer.state(),
         };
         let shapes: Vec<_> = description.blocks.iter().map(shape).collect();
-        let budget = budget.max(shapes.iter().map(|shape| shape.bytes()).sum());
+        let states = description.states().map(SequenceState::bytes_of);
+        let least = shapes.iter().map(|shape| shape.bytes()).sum::<usize>() + states.sum::<usize>();
+        let budget = budget.max(least);
         Self {
             shapes,
             budget,
@@ -59,20 +64,25 @@ impl KvMemory {
         }
     }
 
-    /// Returns the bytes of the pages that hold `tokens` positions.
+    /// Returns the bytes of a sequence of `tokens` positions: its pages, and the states of mixers.
     pub(crate) fn bytes_of(
         description: &ModelDescription,
         format: KvFormat,
         tokens: usize,
     ) -> usize {
-        let of_page = description.kv_bytes_per_token(|head_dim| format.bytes(head_dim)) * PAGE;
-        of_page * tokens.div_ceil(PAGE)
+        let rows = description.kv_bytes_per_token(|head_dim| format.bytes(head_dim)) * PAGE;
+        let of_page = rows + checkpoint_bytes(description);
+        of_page * tokens.div_ceil(PAGE) + state_bytes(description)
     }
 
     /// Returns the bytes of `tokens` tokens and their keys and values in a saved session, without padding of pages.
     pub(super) fn saved_bytes(&self, tokens: usize) -> usize {
-        let of_token: usize = self.shapes.iter().map(|shape| shape.bytes() / PAGE).sum();
+        let of_token: usize = self.shapes.iter().map(|shape| shape.bytes_of(1)).sum();
+        let states = self.shapes.iter().filter_map(|shape| shape.state);
+        // A position and a state for each page, and for the latest state.
+        let of_state = |size: StateSize| size_of::<u64>() + size.state * size_of::<f32>();
         tokens * (of_token + size_of::<u32>())
+            + (tokens.div_ceil(PAGE) + 1) * states.map(of_state).sum::<usize>()
     }
 
     /// Returns heads and format of each block.
@@ -96,21 +106,26 @@ impl KvMemory {
         BlockPage::new(self.shapes[block], &self.home)
     }
 
-    /// Makes room for `pages` more pages by evicting the least recently used pages that no sequence holds. The room is
+    /// Counts `bytes` of states as used until the result is dropped.
+    pub(super) fn count(&self, bytes: usize) -> Counted {
+        self.home.count(bytes)
+    }
+
+    /// Makes room for `pages` more pages, and `states` bytes of states, by evicting the least recently used pages that no sequence holds. The room is
     /// reserved until the returned guard is dropped.
     ///
     /// # Errors
     /// If sequences hold all other pages.
-    pub(super) fn reserve(&self, pages: usize) -> Result<MutexGuard<'_, Prefixes>> {
+    pub(super) fn reserve(&self, pages: usize, states: usize) -> Result<MutexGuard<'_, Prefixes>> {
         let mut prefixes = self.prefixes();
-        let needed = pages * self.page_bytes();
+        let needed = pages * self.page_bytes() + states;
         while self.home.used() + needed > self.budget {
-            if pages == 0 || !prefixes.evict() {
+            if needed == 0 || !prefixes.evict() {
                 break;
             }
         }
         let used = self.home.used();
-        if pages > 0 && used + needed > self.budget {
+        if needed > 0 && used + needed > self.budget {
             return Err(Error::KvMemoryFull {
                 needed,
                 free: self.budget.saturating_sub(used),
@@ -126,10 +141,34 @@ impl KvMemory {
     /// `held` of them.
     pub(super) fn find(&self, tree: Tree, held: usize, tokens: &[u32]) -> (usize, Vec<Page>) {
         let (length, pages) = self.prefixes().find(tree, tokens);
+        let (length, pages) = self.resumable(length, pages);
         self.looked_up
             .fetch_add((tokens.len() - held) as u64, Ordering::Relaxed);
         self.found
             .fetch_add(length.saturating_sub(held) as u64, Ordering::Relaxed);
+        (length, pages)
+    }
+
+    /// Returns the part of a prefix up to the last position where all its states are known.
+    fn resumable(&self, length: usize, mut pages: Vec<Page>) -> (usize, Vec<Page>) {
+        let Some(block) = self.shapes.iter().position(|shape| shape.state.is_some()) else {
+            return (length, pages);
+        };
+        let position = |(index, page): (usize, &Page)| {
+            let first = position_of(index, &page[block])?;
+            let mut states = self.shapes.iter().zip(page);
+            let is_known = states.all(|(shape, of_block)| {
+                shape.state.is_none() || position_of(index, of_block) == Some(first)
+            });
+            (is_known && first <= length).then_some(first)
+        };
+        let length = pages
+            .iter()
+            .enumerate()
+            .rev()
+            .find_map(position)
+            .unwrap_or(0);
+        pages.truncate(length.div_ceil(PAGE));
         (length, pages)
     }
 
@@ -164,4 +203,15 @@ impl KvMemory {
     fn prefixes(&self) -> MutexGuard<'_, Prefixes> {
         self.prefixes.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Returns the bytes of the checkpoint of all states in a page.
+pub(crate) fn checkpoint_bytes(description: &ModelDescription) -> usize {
+    let values: usize = description.states().map(|size| size.state).sum();
+    values * size_of::<f32>()
+}
+
+/// Returns the bytes of the states of one sequence, whatever its length.
+pub(crate) fn state_bytes(description: &ModelDescription) -> usize {
+    description.states().map(SequenceState::bytes_of).sum()
 }

@@ -1,4 +1,4 @@
-//! A page: keys and values of consecutive positions in one block of the model.
+//! A page: keys and values of consecutive positions in one block of the model, and the state of a mixer at one of them.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,6 +9,7 @@ use triad_kernels::attention::PAGE;
 use triad_kernels::chunks::{chunks_mut, for_each_chunk};
 use triad_kernels::int8::quantize_weight_rows;
 use triad_kernels::{Matrix, narrow_f16};
+use triad_model::description::StateSize;
 
 /// Positions of a head that one task writes, a divisor of [`PAGE`].
 const TASK_POSITIONS: usize = 32;
@@ -42,18 +43,25 @@ impl KvFormat {
 /// A page over all blocks of the model.
 pub(crate) type Page = Vec<Arc<BlockPage>>;
 
-/// The key and value heads of one block, and their format.
+/// The key and value heads of one block, and their format; the size of its mixer's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PageShape {
     pub(crate) format: KvFormat,
     pub(crate) kv_heads: usize,
     pub(crate) head_dim: usize,
+    /// The sizes of the mixer's state; `None` if the block has attention.
+    pub(crate) state: Option<StateSize>,
 }
 
 impl PageShape {
-    /// Returns the bytes of a page's keys and values.
+    /// Returns the bytes of a page: keys, values, and the checkpoint of a state.
     pub(crate) fn bytes(self) -> usize {
-        self.bytes_of(PAGE)
+        self.bytes_of(PAGE) + self.state_values() * size_of::<f32>()
+    }
+
+    /// Returns the number of values of a state.
+    fn state_values(self) -> usize {
+        self.state.map_or(0, |size| size.state)
     }
 
     /// Returns the bytes of keys and values of this number of positions.
@@ -68,7 +76,7 @@ impl PageShape {
         part: &[u8],
         positions: usize,
     ) -> impl Iterator<Item = std::ops::Range<usize>> + use<> {
-        let of_head = part.len() / self.kv_heads;
+        let of_head = part.len() / self.kv_heads.max(1);
         let used = of_head / PAGE * positions;
         (0..self.kv_heads).map(move |head| head * of_head..head * of_head + used)
     }
@@ -190,13 +198,27 @@ impl Plane {
     }
 }
 
+/// A mixer's state at a position of a page.
+#[derive(Clone, Default)]
+pub(crate) struct Checkpoint {
+    /// The number of the page's positions that the state has seen; 0: there is no state.
+    pub(crate) positions: usize,
+    /// The state; arbitrary if there is none.
+    pub(crate) values: Vec<f32>,
+}
+
 /// Keys and values of a page in one block. Its bytes are counted until it is dropped; its memory is then reused.
 pub(crate) struct BlockPage {
     pub(crate) keys: Plane,
     pub(crate) values: Plane,
+    /// Empty if the block has attention.
+    pub(crate) checkpoint: Checkpoint,
     shape: PageShape,
     home: Arc<Home>,
 }
+
+/// Memory of a dropped page: its shape, keys, values and state.
+type Free = (PageShape, Plane, Plane, Vec<f32>);
 
 /// The allocator of pages, which reuses the memory of dropped ones.
 #[derive(Default)]
@@ -204,7 +226,7 @@ pub(super) struct Home {
     /// Bytes of the live pages.
     used: AtomicUsize,
     /// Memory of dropped pages. A new page that reuses it has arbitrary content.
-    free: Mutex<Vec<(PageShape, Plane, Plane)>>,
+    free: Mutex<Vec<Free>>,
 }
 
 impl Home {
@@ -224,8 +246,35 @@ impl Home {
         }
     }
 
-    fn free(&self) -> MutexGuard<'_, Vec<(PageShape, Plane, Plane)>> {
+    /// Counts `bytes` more as used by something other than a page, until the result is dropped.
+    pub(super) fn count(self: &Arc<Self>, bytes: usize) -> Counted {
+        self.used.fetch_add(bytes, Ordering::Relaxed);
+        Counted {
+            home: Arc::clone(self),
+            bytes,
+        }
+    }
+
+    fn free(&self) -> MutexGuard<'_, Vec<Free>> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Bytes that count as used.
+pub(super) struct Counted {
+    home: Arc<Home>,
+    bytes: usize,
+}
+
+impl Clone for Counted {
+    fn clone(&self) -> Self {
+        self.home.count(self.bytes)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.home.used.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -238,11 +287,18 @@ impl BlockPage {
             let place = free.iter().rposition(|(of, ..)| *of == shape);
             place.map(|place| free.swap_remove(place))
         };
-        let (_, keys, values) =
-            known.unwrap_or_else(|| (shape, Plane::new(shape), Plane::new(shape)));
+        let new = || {
+            let state = vec![0.0; shape.state_values()];
+            (shape, Plane::new(shape), Plane::new(shape), state)
+        };
+        let (_, keys, values, state) = known.unwrap_or_else(new);
         Self {
             keys,
             values,
+            checkpoint: Checkpoint {
+                positions: 0,
+                values: state,
+            },
             shape,
             home: Arc::clone(home),
         }
@@ -297,6 +353,10 @@ impl Clone for BlockPage {
         let mut copy = Self::new(self.shape, &self.home);
         copy.keys.copy_from(&self.keys);
         copy.values.copy_from(&self.values);
+        copy.checkpoint.positions = self.checkpoint.positions;
+        copy.checkpoint
+            .values
+            .copy_from_slice(&self.checkpoint.values);
         copy
     }
 }
@@ -308,7 +368,8 @@ impl Drop for BlockPage {
             std::mem::replace(&mut self.keys, nothing()),
             std::mem::replace(&mut self.values, nothing()),
         );
-        self.home.free().push((self.shape, keys, values));
+        let state = std::mem::take(&mut self.checkpoint.values);
+        self.home.free().push((self.shape, keys, values, state));
         self.home
             .used
             .fetch_sub(self.shape.bytes(), Ordering::Relaxed);
@@ -333,7 +394,7 @@ mod tests {
             places in (0usize..=PAGE, 0usize..=PAGE).prop_map(|(a, b)| a.min(b)..a.max(b)),
             threads in 1usize..4,
         ) {
-            let shape = PageShape { format, kv_heads, head_dim };
+            let shape = PageShape { format, kv_heads, head_dim, state: None };
             let number = |index: usize| ((index * 37) % 199) as f32 - 99.0;
             let rows: Vec<f32> = (0..places.len() * kv_heads * head_dim).map(number).collect();
             let mut plane = Plane::new(shape);

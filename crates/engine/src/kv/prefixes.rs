@@ -238,6 +238,7 @@ mod tests {
         format: KvFormat::F32,
         kv_heads: 1,
         head_dim: 1,
+        state: None,
     };
 
     /// Returns a key that depends on all `tokens`, as the keys and values at the last position do.

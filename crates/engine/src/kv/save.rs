@@ -32,7 +32,7 @@ use crate::hexadecimal;
 const MAGIC: [u8; 8] = *b"TRIADKV\x01";
 const HASH: usize = 32;
 /// The maximum length of a header that is read.
-const MAX_HEADER: u64 = 4096;
+const MAX_HEADER: u64 = 1 << 20;
 /// The minimum size of reads and writes.
 const BUFFER: usize = 1 << 20;
 
@@ -50,6 +50,9 @@ pub(crate) struct Header {
     pub(crate) tokens: usize,
     /// The number of leading tokens that were computed by prefill.
     pub(crate) prefilled: usize,
+    /// The ends of prompts and answers, by turns, if the model has mixers with states: they may be computed again.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) phases: Vec<usize>,
     /// The adapters that keys and values were computed with, and their scales, if there were any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) adapters: Option<String>,

@@ -12,7 +12,7 @@ use std::ops::Range;
 use smallvec::SmallVec;
 use triad_kernels::int8::{self as int8_kernels, QuantizedView};
 use triad_kernels::{OutputMut, Phase, Product, matmul_each};
-use triad_model::description::{BlockDescription, Linear};
+use triad_model::description::{BlockDescription, Linear, Mixer};
 use triad_model::role::Role;
 
 pub use backend::{Backend, CpuBackend};
@@ -45,24 +45,33 @@ pub struct LinearOutput<'a> {
 
 /// Returns the layers of a role of linear layers with one input, in the order of their outputs; none for other roles.
 pub fn layers(block: &BlockDescription, hidden: usize, role: Role) -> Layers {
-    let attention = &block.attention;
-    let [query, key_value] =
-        [attention.heads, attention.kv_heads].map(|heads| heads * attention.head_dim);
     let width = block.feed_forward.width;
-    match role {
-        Role::QueryKeyValue => [
-            (Linear::Query, query),
-            (Linear::Key, key_value),
-            (Linear::Value, key_value),
-        ]
-        .into_iter()
-        .collect(),
-        Role::AttentionOutput => [(Linear::AttentionOutput, hidden)].into_iter().collect(),
-        Role::GateUp => {
+    match (role, &block.mixer) {
+        (Role::QueryKeyValue, Mixer::Attention(attention)) => {
+            let [query, key_value] =
+                [attention.heads, attention.kv_heads].map(|heads| heads * attention.head_dim);
+            [
+                (Linear::Query, query),
+                (Linear::Key, key_value),
+                (Linear::Value, key_value),
+            ]
+            .into_iter()
+            .collect()
+        }
+        (Role::QueryKeyValue, Mixer::ShortConv(conv)) => [(Linear::MixerInput, 3 * conv.channels)]
+            .into_iter()
+            .collect(),
+        (Role::AttentionOutput, Mixer::Attention(_)) => {
+            [(Linear::AttentionOutput, hidden)].into_iter().collect()
+        }
+        (Role::AttentionOutput, Mixer::ShortConv(_)) => {
+            [(Linear::MixerOutput, hidden)].into_iter().collect()
+        }
+        (Role::GateUp, _) => {
             let gate = block.feed_forward.gated.then_some((Linear::Gate, width));
             [(Linear::Up, width)].into_iter().chain(gate).collect()
         }
-        Role::Down => [(Linear::Down, hidden)].into_iter().collect(),
+        (Role::Down, _) => [(Linear::Down, hidden)].into_iter().collect(),
         _ => Layers::new(),
     }
 }

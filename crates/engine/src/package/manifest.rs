@@ -112,10 +112,9 @@ impl Manifest {
         self.model
             .check()
             .map_err(|error| malformed("field `model`".into()).caused_by(error))?;
-        let has_sinks = self.model.blocks.iter().any(|block| block.attention.sinks);
-        if self.model.has_experts() || has_sinks {
+        if self.model.has_experts() {
             return Err(unsupported(
-                "field `model`: experts or sinks of attention, which packages do not hold".into(),
+                "field `model`: a mixture of experts, which packages do not hold".into(),
             ));
         }
         self.generation

@@ -11,7 +11,7 @@ use triad_model::safetensors::{self, Element, Header};
 use triad_model::{Error, ErrorKind, Result};
 
 use super::tensors::{
-    self, EMBEDDING, NormPlace, OUTPUT, OUTPUT_NORM, linear_name, malformed, norm_name,
+    self, EMBEDDING, NormPlace, OUTPUT, OUTPUT_NORM, linear_name, malformed, mixer_name, norm_name,
 };
 use super::{Manifest, Package, WEIGHTS};
 use crate::quantization::{InputQuantization, LinearFormat};
@@ -131,12 +131,17 @@ impl Package {
             query_norm: norm(NormPlace::Query)?,
             key_norm: norm(NormPlace::Key)?,
             inputs,
-            sinks: None,
             router: None,
             linears: block
                 .linears(hidden)
                 .into_iter()
                 .map(linear)
+                .collect::<Result<_>>()?,
+            mixer: block
+                .mixer
+                .weights()
+                .into_iter()
+                .map(|(weight, _)| Ok((weight, self.floats(&mixer_name(index, weight))?)))
                 .collect::<Result<_>>()?,
         })
     }

@@ -4,7 +4,8 @@ use std::cmp::Reverse;
 
 use triad_kernels::{int4, int8};
 use triad_model::description::{
-    BlockDescription, Linear, LinearShape, ModelDescription, Norm as NormDescription, NormKind,
+    BlockDescription, Linear, LinearShape, MixerWeight, ModelDescription, Norm as NormDescription,
+    NormKind,
 };
 use triad_model::safetensors::Element;
 use triad_model::safetensors::write::{ALIGNMENT, Entry};
@@ -74,14 +75,13 @@ impl NormPlace {
     ) -> Option<(NormDescription, usize)> {
         let residual = block.residual;
         let wide = |exists: bool| exists.then_some((block.norm, hidden));
-        let [query, key] = block.attention.qk_norm_widths();
-        let narrow = |width| Some((block.attention.qk_norm?.norm, width));
+        let [query, key] = block.qk_norms();
         match self {
             Self::Attention => wide(residual.has_attention_norm()),
             Self::FeedForward => wide(residual.has_feed_forward_norm()),
             Self::AttentionPost | Self::FeedForwardPost => wide(residual.has_post_norms()),
-            Self::Query => narrow(query),
-            Self::Key => narrow(key),
+            Self::Query => query,
+            Self::Key => key,
         }
     }
 
@@ -115,6 +115,8 @@ pub fn linear_name(block: usize, linear: Linear) -> String {
         Linear::Gate => "gate",
         Linear::Up => "up",
         Linear::Down => "down",
+        Linear::MixerInput => "mixer-input",
+        Linear::MixerOutput => "mixer-output",
         Linear::ExpertGate(expert) => return format!("blocks.{block}.experts.{expert}.gate"),
         Linear::ExpertUp(expert) => return format!("blocks.{block}.experts.{expert}.up"),
         Linear::ExpertDown(expert) => return format!("blocks.{block}.experts.{expert}.down"),
@@ -125,6 +127,11 @@ pub fn linear_name(block: usize, linear: Linear) -> String {
 /// Returns the prefix of the names of a norm's tensors, such as `blocks.3.query-norm`.
 pub fn norm_name(block: usize, place: NormPlace) -> String {
     format!("blocks.{block}.{}", place.name())
+}
+
+/// Returns the name of a weight of a mixer's operator, such as `blocks.3.convolution`.
+pub fn mixer_name(block: usize, weight: MixerWeight) -> String {
+    format!("blocks.{block}.{}", weight.name())
 }
 
 /// The prefix of the names of the tensors of the norm before the output matrix.
@@ -179,6 +186,9 @@ pub fn entries(description: &ModelDescription, formats: &Formats) -> Result<Vec<
             if let Some((norm, features)) = place.described(block, hidden) {
                 table.norm(&norm_name(index, place), &norm, features);
             }
+        }
+        for (weight, shape) in block.mixer.weights() {
+            table.add(mixer_name(index, weight), Element::F32, &shape);
         }
     }
     table.norm(OUTPUT_NORM, &description.output_norm, hidden);

@@ -1,6 +1,8 @@
 //! Sessions: one conversation with a model, with its tokens and its part of the KV cache.
 
+mod phases;
 mod prompt_run;
+mod resume;
 mod saved;
 
 use std::sync::Arc;
@@ -15,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::forward::Buffers;
 use crate::kv::{KvCache, PrefixSalt};
 use crate::model::Model;
+use phases::Phases;
 
 /// A sequence of tokens that an [`Engine`] computes: the tokens so far, and their keys and values.
 ///
@@ -24,8 +27,8 @@ pub struct Session {
     id: SequenceId,
     cache: Arc<KvCache>,
     tokens: Vec<u32>,
-    /// Leading tokens that were computed as a prompt: other sessions may reuse them.
-    prefilled: usize,
+    /// How the tokens were computed: other sessions may reuse the leading ones that were computed as a prompt.
+    phases: Phases,
     /// The logits of the latest request, `[rows, vocab]`.
     logits: Vec<f32>,
     /// The reports on the batches of the latest prompt.
@@ -60,7 +63,7 @@ impl Session {
             id: shared.next_sequence(),
             cache: Arc::new(KvCache::new(&shared.memory, Adapters::default())),
             tokens: Vec::with_capacity(shared.settings.context),
-            prefilled: 0,
+            phases: Phases::default(),
             logits: vec![0.0; shared.model().description().vocab],
             reports: Vec::new(),
             buffers: None,
@@ -119,7 +122,8 @@ impl Session {
         // Pages that are reserved for later tokens are not copied: no reservation counts the memory of their copies.
         fork.cache.truncate(self.tokens.len());
         fork.tokens.extend_from_slice(&self.tokens);
-        (fork.prefilled, fork.is_shared) = (self.prefilled, self.is_shared);
+        fork.phases = self.phases.clone();
+        fork.is_shared = self.is_shared;
         fork.logits.clone_from(&self.logits);
         fork
     }
@@ -173,7 +177,7 @@ impl Session {
     /// Forgets everything after the first `length` tokens.
     pub fn truncate(&mut self, length: usize) {
         self.tokens.truncate(length);
-        self.prefilled = self.prefilled.min(self.tokens.len());
+        self.phases.truncate(self.tokens.len());
         self.cache.truncate(self.tokens.len());
     }
 
@@ -203,13 +207,13 @@ impl Session {
             .count();
         self.truncate(common);
         // The keys and values after decoded tokens depend on the arithmetic of decode, and are not shared.
-        if self.prefilled == common {
+        if self.phases.prefilled() == common {
             let held = self.cache.adopt(common, &prompt[..most]);
             if held > common {
                 self.renew();
             }
             self.tokens.extend_from_slice(&prompt[common..held]);
-            self.prefilled = held;
+            self.phases.extend(held, Phase::Prefill);
         }
         self.tokens.len()
     }
@@ -218,7 +222,8 @@ impl Session {
     /// the last, partial page when the session is dropped.
     pub fn share(&mut self) {
         self.is_shared = true;
-        let whole = self.prefilled - self.prefilled % triad_kernels::attention::PAGE;
+        let prefilled = self.phases.prefilled();
+        let whole = prefilled - prefilled % triad_kernels::attention::PAGE;
         self.cache.share(&self.tokens[..whole]);
     }
 
@@ -324,6 +329,16 @@ impl Session {
         Ok(Arc::clone(&self.cache))
     }
 
+    /// Returns the session's keys and values, whose pages are [reserved](Session::reserve).
+    pub(crate) fn reserved(&self) -> Arc<KvCache> {
+        Arc::clone(&self.cache)
+    }
+
+    /// Keeps the states of mixers after the tokens so far, whatever is computed next, or ends that.
+    pub(crate) fn mark(&self, is_begin: bool) {
+        self.cache.mark(self.tokens.len(), is_begin);
+    }
+
     /// Checks that `tokens` can be run after those so far.
     pub(crate) fn check(&self, tokens: &[u32]) -> Result<()> {
         let free = self.context() - self.tokens.len();
@@ -376,6 +391,7 @@ impl Session {
     ) -> Result<Arc<Request>> {
         cancel.check()?;
         self.check(tokens)?;
+        self.resume(cancel)?;
         let cache = self.reserve(tokens.len())?;
         let (vocab, logits) = (
             self.model().description().vocab,
@@ -432,7 +448,7 @@ impl Session {
     fn share_prompt(&self) {
         if self.is_shared {
             self.cache.truncate(self.tokens.len());
-            self.cache.share(&self.tokens[..self.prefilled]);
+            self.cache.share(&self.tokens[..self.phases.prefilled()]);
         }
     }
 
@@ -446,10 +462,10 @@ impl Session {
 
     /// Adds tokens whose keys and values are in the cache.
     fn extend(&mut self, tokens: &[u32], phase: Phase) {
-        if phase == Phase::Prefill && self.prefilled == self.tokens.len() {
-            self.prefilled += tokens.len();
-        }
         self.tokens.extend_from_slice(tokens);
+        if !tokens.is_empty() {
+            self.phases.extend(self.tokens.len(), phase);
+        }
     }
 }
 

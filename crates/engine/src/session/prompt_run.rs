@@ -49,6 +49,7 @@ impl Session {
     /// As [`Session::prefill`].
     pub fn observe(&mut self, tokens: &[u32], cancel: &Cancel, observer: Observer) -> Result<()> {
         self.check(tokens)?;
+        self.resume(cancel)?;
         self.renew();
         let model = Arc::clone(self.model());
         for chunk in tokens.chunks(self.chunk()) {
@@ -57,6 +58,7 @@ impl Session {
                 cache: &cache,
                 rows: 0..chunk.len(),
                 position: self.tokens.len(),
+                is_branch: false,
             };
             let mut run = self.prompt_run();
             run.observer = Some(&mut *observer);
@@ -82,6 +84,7 @@ impl Session {
         mut visit: impl FnMut(&[f32]),
     ) -> Result<()> {
         self.check(tokens)?;
+        self.resume(cancel)?;
         self.renew();
         let model = Arc::clone(self.model());
         for chunk in tokens.chunks(self.chunk()) {
@@ -90,6 +93,7 @@ impl Session {
                 cache: &cache,
                 rows: 0..chunk.len(),
                 position: self.tokens.len(),
+                is_branch: false,
             };
             let mut run = self.prompt_run();
             let states = model.pool().install(|| {

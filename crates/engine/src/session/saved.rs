@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::Session;
+use super::phases::Phases;
 use crate::adapter::Adapters;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -53,6 +54,22 @@ impl Engine {
             adapters,
         )?;
         let vocab = model.description().vocab;
+        // Without states, only the first prompt matters.
+        let ends = match header.phases {
+            ends if ends.is_empty() && header.prefilled < tokens.len() => {
+                vec![header.prefilled, tokens.len()]
+            }
+            ends if ends.is_empty() && !tokens.is_empty() => vec![tokens.len()],
+            ends => ends,
+        };
+        let Some(phases) = Phases::new(ends, tokens.len()) else {
+            return Err(Error::SavedSession {
+                path: path.to_owned(),
+                field: "the ends of prompts and answers",
+                found: "other numbers".to_owned(),
+                expected: format!("ascending ones up to {}", tokens.len()),
+            });
+        };
         match tokens.iter().find(|token| **token as usize >= vocab) {
             Some(token) => Err(Error::TokenOutOfVocabulary {
                 token: *token,
@@ -61,7 +78,7 @@ impl Engine {
             None => Ok(Session::restored(
                 self,
                 &tokens,
-                header.prefilled,
+                phases,
                 cache.with_salt(salt),
             )),
         }
@@ -75,24 +92,31 @@ impl Session {
     /// If the file cannot be written, or the model's file has changed; an existing file is then kept.
     pub fn save(&self, path: &Path) -> Result<()> {
         self.model().check_unchanged()?;
+        let description = self.model().description();
+        let model_has_states = description.states().next().is_some();
         let header = save::Header {
             model: self.model().fingerprint(),
             format: self.engine.kv_format(),
             context: self.context(),
             is_little_endian: cfg!(target_endian = "little"),
             tokens: self.tokens.len(),
-            prefilled: self.prefilled,
+            prefilled: self.phases.prefilled(),
+            phases: if model_has_states {
+                self.phases.ends().to_vec()
+            } else {
+                Vec::new()
+            },
             adapters: self.adapters().key().text(),
         };
         save::save(path, &header, &self.tokens, &self.cache)
     }
 
     /// Returns a session with the contents of a file.
-    fn restored(engine: &Engine, tokens: &[u32], prefilled: usize, cache: KvCache) -> Self {
+    fn restored(engine: &Engine, tokens: &[u32], phases: Phases, cache: KvCache) -> Self {
         let mut session = Self::of(engine);
         session.cache = Arc::new(cache);
         session.tokens.extend_from_slice(tokens);
-        session.prefilled = prefilled;
+        session.phases = phases;
         session
     }
 }

@@ -19,7 +19,7 @@ use crate::{
     SessionOptions, Threads, generate, testing,
 };
 
-const FAMILIES: [&str; 4] = ["llama", "qwen2", "gemma3", "phi2"];
+const FAMILIES: [&str; 5] = ["llama", "qwen2", "gemma3", "phi2", "lfm2"];
 const CONTEXT: usize = 64;
 const PROMPT: [u32; 5] = [3, 14, 15, 9, 26];
 

@@ -3,13 +3,20 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
-use super::models::MODELS;
+use super::models::{ALL_MODELS, MODELS, all_models};
 use crate::adapter::{Adapter, Adapters, LowRank, ScaledAdapter};
 use crate::model::Model;
 use crate::session::Session;
 
 /// [Adapters](of) for any of [`MODELS`].
 pub static ADAPTERS: LazyLock<Vec<Adapters>> = LazyLock::new(|| of(&MODELS[0].1));
+
+/// [Adapters](of) for each of [`all_models`].
+pub static ADAPTERS_OF_ALL: LazyLock<Vec<Vec<Adapters>>> = LazyLock::new(|| {
+    let all: Vec<_> = all_models().map(|(.., model)| of(model)).collect();
+    assert_eq!(all.len(), ALL_MODELS);
+    all
+});
 
 /// Returns an adapter with random numbers for the linear layers that `is_changed` accepts; ranks differ between layers.
 ///

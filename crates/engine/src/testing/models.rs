@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
 use triad_model::description::{
-    Activation, Attention, BlockDescription, FeedForward, ModelDescription, Norm, NormKind,
-    Residual, Rope, RopePairing, RopeScaling,
+    Activation, Attention, BlockDescription, FeedForward, Mixer, ModelDescription, Norm, NormKind,
+    Residual, Rope, RopePairing, RopeScaling, ShortConv,
 };
 
 use super::{quantize, quantize_int4};
@@ -14,7 +14,7 @@ use crate::quantization::DecodeWeights;
 use crate::threads::Threads;
 
 /// The families whose golden models tests run.
-pub const FAMILIES: [&str; 5] = ["llama", "qwen2", "gemma3", "phi2", "phi3"];
+pub const FAMILIES: [&str; 6] = ["llama", "qwen2", "gemma3", "phi2", "phi3", "lfm2"];
 
 /// The vocabulary of [`description`].
 pub const VOCAB: usize = 97;
@@ -24,8 +24,27 @@ pub const CONTEXT: usize = 600;
 
 /// Models of [`description`] in float, in INT8, in INT8 with smaller weights for decode, and in W4A16. In the last one,
 /// down has no W4A16 weights, since its rows are no whole groups.
-pub static MODELS: LazyLock<[(&str, Arc<Model>); 4]> = LazyLock::new(|| {
-    let float = Model::random(description(), &one_thread(), 7).expect("a model");
+pub static MODELS: LazyLock<[(&str, Arc<Model>); 4]> = LazyLock::new(|| in_formats(description()));
+
+/// Models as [`MODELS`], whose mixers are convolutions in some blocks.
+pub static CONVOLUTIONS: LazyLock<[(&str, Arc<Model>); 4]> =
+    LazyLock::new(|| in_formats(with_convolutions()));
+
+/// Returns all of [`MODELS`] and of those whose mixers have states, with what these mixers are.
+pub fn all_models() -> impl Iterator<Item = (&'static str, &'static str, &'static Arc<Model>)> {
+    let named = |mixers, models: &'static [(&str, Arc<Model>); 4]| {
+        models
+            .iter()
+            .map(move |(name, model)| (mixers, *name, model))
+    };
+    named("attention", &MODELS).chain(named("convolutions", &CONVOLUTIONS))
+}
+
+/// The number of [`all_models`].
+pub const ALL_MODELS: usize = 8;
+
+fn in_formats(description: ModelDescription) -> [(&'static str, Arc<Model>); 4] {
+    let float = Model::random(description, &one_thread(), 7).expect("a model");
     let float = Arc::new(float);
     let quantize = |weights| Arc::new(quantize(&float, &prompt(&float, 60), 0.5, weights));
     let (int8, int4) = (quantize(DecodeWeights::Int8), quantize(DecodeWeights::Int4));
@@ -36,7 +55,7 @@ pub static MODELS: LazyLock<[(&str, Arc<Model>); 4]> = LazyLock::new(|| {
         ("INT4 in decode", int4),
         ("W4A16", w4a16),
     ]
-});
+}
 
 fn one_thread() -> LoadOptions {
     LoadOptions {
@@ -81,6 +100,24 @@ pub fn tokens(count: usize, seed: usize) -> Vec<u32> {
         .collect()
 }
 
+/// Returns [`description`] with a convolution of three taps before its blocks, one of five taps with biases after them,
+/// and another one after that.
+fn with_convolutions() -> ModelDescription {
+    let mut description = description();
+    let conv = |taps, bias| BlockDescription {
+        mixer: Mixer::ShortConv(ShortConv {
+            channels: description.hidden,
+            taps,
+            bias,
+        }),
+        ..description.blocks[0].clone()
+    };
+    let (first, last) = (conv(3, false), [conv(5, true), conv(2, false)]);
+    description.blocks.insert(0, first);
+    description.blocks.extend(last);
+    description
+}
+
 /// Returns a small model with a context of several pages; the second block has a window that ends within a page.
 pub fn description() -> ModelDescription {
     let norm = Norm {
@@ -89,7 +126,7 @@ pub fn description() -> ModelDescription {
         weight_offset: 0.0,
     };
     let block = |window| BlockDescription {
-        attention: Attention {
+        mixer: Mixer::Attention(Attention {
             heads: 4,
             kv_heads: 2,
             head_dim: 8,
@@ -107,7 +144,7 @@ pub fn description() -> ModelDescription {
                 pairing: RopePairing::Halves,
                 scaling: RopeScaling::None,
             },
-        },
+        }),
         feed_forward: FeedForward {
             width: 48,
             gated: true,

@@ -70,6 +70,7 @@ fn check_chunk(engine: &Engine, each: &[&Adapters], prompts: &[Vec<u32>], name: 
                 cache,
                 rows,
                 position: 0,
+                is_branch: false,
             }
         });
         let segments: Vec<_> = segments.collect();

@@ -5,7 +5,7 @@ use std::path::Path;
 use proptest::prelude::*;
 
 use super::*;
-use crate::testing::models::{self, MODELS};
+use crate::testing::models::{self, MODELS, all_models};
 use crate::{Error, KvFormat};
 
 const CONTEXT: usize = 600;
@@ -36,7 +36,7 @@ fn message(engine: &Engine, path: &Path) -> String {
 fn a_restored_session_goes_on_with_the_same_bits() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("session");
-    for (name, model) in &*MODELS {
+    for (mixers, name, model) in all_models() {
         for kv_format in [KvFormat::F16, KvFormat::F32, KvFormat::Int8] {
             for length in [0, 1, 255, 256, 257, 513] {
                 let engine = saving(model, CONTEXT, kv_format);
@@ -68,7 +68,7 @@ fn a_restored_session_goes_on_with_the_same_bits() {
                 }
                 assert!(
                     session.logits() == restored.logits(),
-                    "{name}, {kv_format:?}, {length}"
+                    "{mixers}, {name}, {kv_format:?}, {length}"
                 );
                 assert!(
                     session.decode(5, &Cancel::new()).unwrap()

@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::testing::adapters::{ADAPTERS, adapted};
-use crate::testing::models::{CONTEXT, MODELS};
+use crate::testing::adapters::{ADAPTERS, ADAPTERS_OF_ALL, adapted};
+use crate::testing::models::{ALL_MODELS, CONTEXT, all_models};
 use crate::testing::steps::{Step, one_by_one, run};
 use crate::{Adapters, KvFormat};
 
@@ -39,13 +39,14 @@ proptest! {
 
     #[test]
     fn a_sequence_has_the_same_bits_alone_and_beside_others(
-        of_each in prop::collection::vec(steps(), 1..17), model in 0usize..4,
+        of_each in prop::collection::vec(steps(), 1..17), model in 0..ALL_MODELS,
         kv_format in prop::sample::select(vec![KvFormat::F16, KvFormat::F32, KvFormat::Int8]),
         (chunk, most_rows) in (prop_oneof![5usize..40, Just(256)], prop_oneof![Just(64usize), 1usize..6]),
         max_stall in prop::option::of(0u64..3),
         with_adapters in prop_oneof![1 => Just([0; 17]), 2 => prop::array::uniform17(0..ADAPTERS.len())],
     ) {
-        let (name, model) = &MODELS[model];
+        let adapters_of_model = &ADAPTERS_OF_ALL[model];
+        let (mixers, name, model) = all_models().nth(model).unwrap();
         let of = |chunk| SessionOptions { context: CONTEXT, chunk, kv_format };
         // For all 16 sessions and their forks.
         let kv_memory = Some(usize::MAX / 2);
@@ -55,17 +56,17 @@ proptest! {
         let together: Vec<_> = std::thread::scope(|scope| {
             let engine = &engine;
             let runs: Vec<_> = of_each.iter().enumerate().map(|(seed, steps)| {
-                let adapters = &ADAPTERS[with_adapters[seed]];
+                let adapters = &adapters_of_model[with_adapters[seed]];
                 scope.spawn(move || run(&mut adapted(engine.session(), adapters), steps, seed))
             }).collect();
             runs.into_iter().map(|run| run.join().unwrap()).collect()
         });
         for (seed, (steps, together)) in of_each.iter().zip(&together).enumerate() {
-            let adapters = &ADAPTERS[with_adapters[seed]];
+            let adapters = &adapters_of_model[with_adapters[seed]];
             let expected = alone(model, &of(chunk), adapters, &one_by_one(steps), seed);
             prop_assert_eq!(expected.len(), together.len());
             for (index, (expected, together)) in expected.iter().zip(together).enumerate() {
-                prop_assert!(expected == together, "{name}: sequence {seed}, logits {index}");
+                prop_assert!(expected == together, "{mixers}, {name}: sequence {seed}, logits {index}");
             }
         }
         prop_assert_eq!(engine.usage().kv.bytes, 0, "all sessions are gone");
@@ -73,14 +74,15 @@ proptest! {
 
     #[test]
     fn the_chunk_length_changes_no_bit(
-        steps in steps(), model in 0usize..4,
+        steps in steps(), model in 0..ALL_MODELS,
         kv_format in prop::sample::select(vec![KvFormat::F16, KvFormat::F32, KvFormat::Int8]), chunk in 1usize..300,
         with_adapters in 0..ADAPTERS.len(),
     ) {
-        let (name, model) = &MODELS[model];
+        let adapters = &ADAPTERS_OF_ALL[model][with_adapters];
+        let (mixers, name, model) = all_models().nth(model).unwrap();
         let of = |chunk| SessionOptions { context: CONTEXT, chunk, kv_format };
-        let alone = |chunk| alone(model, &of(chunk), &ADAPTERS[with_adapters], &steps, 0);
+        let alone = |chunk| alone(model, &of(chunk), adapters, &steps, 0);
         let (one, other) = (alone(chunk), alone(CONTEXT));
-        prop_assert!(one == other, "{name}, chunks of {chunk}");
+        prop_assert!(one == other, "{mixers}, {name}, chunks of {chunk}");
     }
 }

@@ -22,10 +22,10 @@ impl Weights {
                 .into_iter()
                 .flatten()
                 .for_each(|norm| norm.visit(visit));
-            visit(format!("{:?}", block.inputs).as_bytes());
-            if let Some(sinks) = &block.sinks {
-                visit(bytemuck::cast_slice(sinks));
+            for values in block.mixer.values() {
+                visit(bytemuck::cast_slice(values));
             }
+            visit(format!("{:?}", block.inputs).as_bytes());
             if let Some(router) = &block.router {
                 router.weight.visit(visit);
                 let vectors = [&router.bias, &router.correction, &router.shared_gate];

@@ -7,7 +7,9 @@ mod fingerprint;
 mod from_quantized;
 mod int8;
 mod matrix;
+mod mixer;
 mod quantized;
+mod random;
 mod router;
 
 use std::collections::BTreeMap;
@@ -17,7 +19,7 @@ use triad_kernels::BlockArithmetic;
 use triad_kernels::chunks::{chunks_mut, for_each_chunk};
 use triad_model::checkpoint::Checkpoint;
 use triad_model::dequantize::dequantize;
-use triad_model::description::{Experts, ModelDescription, Norm as NormDescription, NormKind};
+use triad_model::description::{Experts, Norm as NormDescription};
 use triad_model::mapped::MappedBytes;
 use triad_model::tensor::{Format, TensorInfo};
 use triad_model::tensor_map::{
@@ -28,6 +30,7 @@ use triad_model::{Error, ErrorKind, Result, description};
 pub use int8::Int8Matrix;
 use matrix::Storage;
 pub use matrix::WeightMatrix;
+pub use mixer::MixerWeights;
 pub use quantized::{linear_to_int4, quantize_linear, quantize_output};
 pub use router::Router;
 
@@ -97,20 +100,12 @@ pub struct Block {
     pub key_norm: Option<Norm>,
     /// The quantization of the linear layers' inputs to INT8; `None` if they compute in float.
     pub inputs: Option<[InputQuantization; 4]>,
-    /// The sinks of attention, `[heads]`.
-    pub sinks: Option<Vec<f32>>,
     /// The choice of experts.
     pub router: Option<Router>,
     /// The linear layers.
     pub linears: BTreeMap<description::Linear, Linear>,
-}
-
-impl Block {
-    /// Returns [`Weights::rounds_activations`] of one block.
-    pub fn rounds_activations(&self) -> bool {
-        let rounds = |linear: &Linear| matches!(&linear.weight, Weight::Float(matrix) if matrix.view().rounds_activations());
-        self.inputs.is_some() || self.linears.values().any(rounds)
-    }
+    /// The weights of the mixer's operator.
+    pub mixer: MixerWeights,
 }
 
 /// One linear layer.
@@ -212,74 +207,6 @@ impl Weights {
         })
     }
 
-    /// Creates random bf16 weights in the shapes of `description`. The speed of a model does not depend on its values.
-    pub(crate) fn random(description: &ModelDescription, seed: u64) -> Self {
-        let mut seed = seed;
-        let mut next_seed = || {
-            seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            seed
-        };
-        let mut linear = |out_features, in_features, bias: bool| Linear {
-            weight: Weight::Float(WeightMatrix::random(out_features, in_features, next_seed())),
-            decode_weight: None,
-            bias: bias.then(|| vec![0.0; out_features]),
-        };
-        let norm = |norm: &NormDescription, features: usize| Norm {
-            weight: vec![1.0; features],
-            bias: (norm.kind == NormKind::Layer).then(|| vec![0.0; features]),
-            epsilon: norm.epsilon,
-        };
-        let hidden = description.hidden;
-        let blocks = description.blocks.iter().map(|block| {
-            let (residual, qk_norm) = (block.residual, block.attention.qk_norm);
-            let wide = |exists: bool| exists.then(|| norm(&block.norm, hidden));
-            let [query, key] = block.attention.qk_norm_widths();
-            Block {
-                attention_norm: wide(residual.has_attention_norm()),
-                attention_post_norm: wide(residual.has_post_norms()),
-                feed_forward_norm: wide(residual.has_feed_forward_norm()),
-                feed_forward_post_norm: wide(residual.has_post_norms()),
-                query_norm: qk_norm.map(|of| norm(&of.norm, query)),
-                key_norm: qk_norm.map(|of| norm(&of.norm, key)),
-                inputs: None,
-                sinks: block
-                    .attention
-                    .sinks
-                    .then(|| vec![0.0; block.attention.heads]),
-                router: block.feed_forward.experts.map(|experts| Router {
-                    experts,
-                    weight: WeightMatrix::random(experts.count, hidden, 2),
-                    bias: experts.bias.then(|| vec![0.0; experts.count]),
-                    correction: experts.correction.then(|| vec![0.0; experts.count]),
-                    shared_gate: experts.shared_gate.then(|| vec![0.0; hidden]),
-                }),
-                linears: block
-                    .linears(hidden)
-                    .iter()
-                    .map(|shape| {
-                        (
-                            shape.linear,
-                            linear(shape.out_features, shape.in_features, shape.bias),
-                        )
-                    })
-                    .collect(),
-            }
-        });
-        let blocks = blocks.collect();
-        let output = linear(description.vocab, hidden, description.output_bias);
-        let embedding = if description.tied_output {
-            Embedding::Output
-        } else {
-            Embedding::Matrix(WeightMatrix::random(description.vocab, hidden, 1))
-        };
-        Self {
-            embedding,
-            blocks,
-            output_norm: norm(&description.output_norm, hidden),
-            output,
-        }
-    }
-
     /// Writes the embedding of `token` to `out[hidden]`. The token must be within the vocabulary.
     pub(crate) fn embed(&self, token: u32, out: &mut [f32]) {
         let row = token as usize;
@@ -344,8 +271,8 @@ impl Reader<'_> {
                 .map(|tensors| self.norm(tensors, description))
                 .transpose()
         };
-        let qk_norm = match description.attention.qk_norm {
-            Some(qk_norm) => qk_norm.norm,
+        let qk_norm = match description.qk_norms()[0] {
+            Some((norm, _)) => norm,
             None => description.norm,
         };
         let linears = description.linears(hidden).into_iter().map(|shape| {
@@ -368,15 +295,12 @@ impl Reader<'_> {
             query_norm: norm(&tensors.query_norm, &qk_norm)?,
             key_norm: norm(&tensors.key_norm, &qk_norm)?,
             inputs: None,
-            sinks: match &tensors.sinks {
-                Some(sinks) => Some(self.slice(sinks)?.to_f32()),
-                None => None,
-            },
             router: match (&description.feed_forward.experts, &tensors.router) {
                 (Some(experts), Some(tensors)) => Some(self.router(experts, tensors, hidden)?),
                 _ => None,
             },
             linears: linears.collect::<Result<_>>()?,
+            mixer: self.mixer(&description.mixer, tensors)?,
         })
     }
 

@@ -93,6 +93,14 @@ impl Weights {
     }
 }
 
+impl Block {
+    /// Returns [`Weights::rounds_activations`] of one block.
+    pub fn rounds_activations(&self) -> bool {
+        let rounds = |linear: &Linear| matches!(&linear.weight, Weight::Float(matrix) if matrix.view().rounds_activations());
+        self.inputs.is_some() || self.linears.values().any(rounds)
+    }
+}
+
 fn smoothing(block: &Block, input: usize) -> Option<&[f32]> {
     block
         .inputs

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use triad_engine::{LoadOptions, Model, Threads};
 use triad_model::description::{
-    Activation, Attention, BlockDescription, Experts, FeedForward, ModelDescription, Norm,
+    Activation, Attention, BlockDescription, Experts, FeedForward, Mixer, ModelDescription, Norm,
     NormKind, QkNorm, Residual, Rope, RopePairing, RopeScaling, Routing, Temperature,
 };
 
@@ -45,7 +45,7 @@ prop_compose! {
         let pairs = if has_rope { pairs } else { 0 };
         let unrotated = if has_rope { unrotated } else { unrotated + 2 };
         BlockDescription {
-            attention: Attention {
+            mixer: Mixer::Attention(Attention {
                 heads: kv_heads * group,
                 kv_heads,
                 head_dim: 2 * pairs + unrotated,
@@ -77,7 +77,7 @@ prop_compose! {
                         },
                     },
                 },
-            },
+            }),
             feed_forward: FeedForward {
                 width: if experts.is_some() && !has_shared { 0 } else { width },
                 experts: experts.map(|experts| Experts {

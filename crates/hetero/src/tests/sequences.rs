@@ -1,7 +1,7 @@
 //! Tests of many sequences on one engine: each has the bits that it has alone.
 
-use triad_engine::testing::adapters::{ADAPTERS, adapted};
-use triad_engine::testing::models::{CONTEXT, MODELS};
+use triad_engine::testing::adapters::{ADAPTERS, ADAPTERS_OF_ALL, adapted};
+use triad_engine::testing::models::{ALL_MODELS, CONTEXT, all_models};
 use triad_engine::testing::steps::{Step, one_by_one, run};
 use triad_engine::{Adapters, KvFormat};
 
@@ -38,14 +38,15 @@ proptest! {
 
     #[test]
     fn a_sequence_has_the_same_bits_alone_and_beside_others(
-        of_each in prop::collection::vec(steps(), 1..17), model in 0usize..4,
+        of_each in prop::collection::vec(steps(), 1..17), model in 0..ALL_MODELS,
         kv_format in prop::sample::select(vec![KvFormat::F16, KvFormat::F32, KvFormat::Int8]),
         (chunk, most_rows, in_flight) in (prop_oneof![5usize..40, Just(256)], prop_oneof![Just(64usize), 1usize..6], 1usize..5),
         policy in prop::sample::select(Policy::ALL.to_vec()), is_two: bool,
         lost in prop::option::of((0usize..2, 20usize..60, any::<bool>())),
         with_adapters in prop_oneof![1 => Just([0; 17]), 2 => prop::array::uniform17(0..ADAPTERS.len())],
     ) {
-        let (name, model) = &MODELS[model];
+        let adapters_of_model = &ADAPTERS_OF_ALL[model];
+        let (mixers, name, model) = all_models().nth(model).unwrap();
         let of = |chunk| SessionOptions { context: CONTEXT, chunk, kv_format };
         let processors = if is_two { two(1, None) } else { Vec::new() };
         // For all 16 sessions and their forks.
@@ -65,17 +66,17 @@ proptest! {
         let together: Vec<_> = std::thread::scope(|scope| {
             let engine = &engine;
             let runs: Vec<_> = of_each.iter().enumerate().map(|(seed, steps)| {
-                let adapters = &ADAPTERS[with_adapters[seed]];
+                let adapters = &adapters_of_model[with_adapters[seed]];
                 scope.spawn(move || run(&mut adapted(engine.session(), adapters), steps, seed))
             }).collect();
             runs.into_iter().map(|run| run.join().unwrap()).collect()
         });
         for (seed, (steps, together)) in of_each.iter().zip(&together).enumerate() {
-            let adapters = &ADAPTERS[with_adapters[seed]];
+            let adapters = &adapters_of_model[with_adapters[seed]];
             let expected = alone(model, &of(chunk), adapters, &one_by_one(steps), seed);
             prop_assert_eq!(expected.len(), together.len());
             for (index, (expected, together)) in expected.iter().zip(together).enumerate() {
-                prop_assert!(expected == together, "{name}: sequence {seed}, logits {index}");
+                prop_assert!(expected == together, "{mixers}, {name}: sequence {seed}, logits {index}");
             }
         }
         prop_assert_eq!(engine.usage().kv.bytes, 0, "all sessions are gone");

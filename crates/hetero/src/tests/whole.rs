@@ -150,7 +150,10 @@ impl ModelProgram for WholeProgram {
             .zip(&self.shared.description().blocks)
             .enumerate()
         {
-            let shape = [described.attention.kv_heads, described.attention.head_dim];
+            let shape = [
+                described.attention().unwrap().kv_heads,
+                described.attention().unwrap().head_dim,
+            ];
             for position in 0..length {
                 let (page, place) = (position / PAGE, position % PAGE);
                 let [keys, values] = [block.keys(page), block.values(page)]
@@ -191,6 +194,7 @@ impl ModelProgram for WholeProgram {
                 cache: &cache,
                 rows: 0..*rows,
                 position,
+                is_branch: false,
             };
             let pass = self.pass(wanted.phase);
             let mut kernels = CpuBackend(pass.weights);
@@ -224,7 +228,10 @@ impl ModelProgram for WholeProgram {
         }
         let mut keys_and_values = Vec::new();
         for (index, described) in self.shared.description().blocks.iter().enumerate() {
-            let shape = [described.attention.kv_heads, described.attention.head_dim];
+            let shape = [
+                described.attention().unwrap().kv_heads,
+                described.attention().unwrap().head_dim,
+            ];
             for is_value in [false, true] {
                 for (number, position) in &places {
                     let block = self.sequences[number].0.block(index);

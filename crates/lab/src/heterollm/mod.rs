@@ -276,13 +276,12 @@ impl<'a> Building<'a> {
 
     fn float(&mut self, subgraph: &Subgraph, block: &BlockDescription, rows: usize, before: usize) {
         const BYTES_F16: usize = 2;
-        let attention = &block.attention;
-        let reads_cache = subgraph.role == Role::Attention;
-        let cache = if reads_cache {
+        let attention = block
+            .attention()
+            .filter(|_| subgraph.role == Role::Attention);
+        let cache = attention.map_or(0, |attention| {
             2 * attention.kv_heads * attention.head_dim * before * BYTES_F16
-        } else {
-            0
-        };
+        });
         let seconds = self.device.gpu_float(
             subgraph,
             rows,

@@ -376,7 +376,7 @@ impl Content<'_> {
                     .split_off(..shape.out_features * rank)
                     .expect("rows of all layers");
                 let b = self
-                    .in_order_of(&described.attention, shape.linear, b, rank)
+                    .in_order_of(described.attention(), shape.linear, b, rank)
                     .map_err(|problem| {
                         unsupported(format!(
                             "`{module}` {problem}: take an adapter in the format of the model"
@@ -415,13 +415,18 @@ impl Content<'_> {
     /// half` of a query or key head is row `half · head_dim / 2 + i` of the order for halves.
     fn in_order_of(
         &self,
-        attention: &Attention,
+        attention: Option<&Attention>,
         linear: Linear,
         b: &[f32],
         rank: usize,
     ) -> Result<Arc<[f32]>, &'static str> {
+        // Only queries and keys have an order of rows.
+        let attention = attention.filter(|_| matches!(linear, Linear::Query | Linear::Key));
+        let Some(attention) = attention else {
+            return Ok(b.into());
+        };
         let (from, to) = (self.modules.pairing, attention.rope.pairing);
-        if from == to || !matches!(linear, Linear::Query | Linear::Key) {
+        if from == to {
             return Ok(b.into());
         }
         let head_dim = attention.head_dim;

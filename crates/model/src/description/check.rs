@@ -3,8 +3,8 @@
 use std::ops::RangeInclusive;
 
 use super::{
-    Attention, BlockDescription, Experts, FeedForward, ModelDescription, Norm, QkNorm, RopeScaling,
-    Temperature,
+    Attention, BlockDescription, Experts, FeedForward, Mixer, ModelDescription, Norm, QkNorm,
+    RopeScaling, ShortConv, Temperature,
 };
 use crate::error::{Error, ErrorKind, Result};
 
@@ -19,6 +19,7 @@ pub(crate) mod limits {
     pub const WIDTH: usize = 1 << 22;
     pub const VOCAB: usize = 1 << 24;
     pub const CONTEXT: usize = 1 << 30;
+    pub const TAPS: usize = 64;
 }
 
 /// Ranges of the numbers that enter computations, much wider than those of every published model. They keep products
@@ -77,14 +78,27 @@ impl ModelDescription {
 impl BlockDescription {
     fn check(&self) -> Result<()> {
         let Self {
-            attention,
+            mixer,
             feed_forward,
             norm,
             residual: _,
         } = self;
         feed_forward.check()?;
         norm.check()?;
-        attention.check()
+        match mixer {
+            Mixer::Attention(attention) => attention.check(),
+            Mixer::ShortConv(ShortConv { channels, taps, .. }) => {
+                size("the channels of a convolution", *channels, limits::HIDDEN)?;
+                // A convolution over one position would have no state.
+                match (2..=limits::TAPS).contains(taps) {
+                    true => Ok(()),
+                    false => Err(malformed(format!(
+                        "a convolution over {taps} positions: expected 2 to {}",
+                        limits::TAPS
+                    ))),
+                }
+            }
+        }
     }
 }
 
@@ -309,19 +323,19 @@ mod tests {
                 model.blocks[1].norm.weight_offset = f32::INFINITY;
             }),
             ("can't share 3", |model| {
-                model.blocks[1].attention.kv_heads = 3;
+                model.blocks[1].attention_mut().unwrap().kv_heads = 3;
             }),
             ("key-value heads is 0", |model| {
-                model.blocks[1].attention.kv_heads = 0;
+                model.blocks[1].attention_mut().unwrap().kv_heads = 0;
             }),
             ("window of attention is 0", |model| {
-                model.blocks[1].attention.window = Some(0);
+                model.blocks[1].attention_mut().unwrap().window = Some(0);
             }),
             ("RoPE on 7 dimensions", |model| {
-                model.blocks[1].attention.rope.dims = 7;
+                model.blocks[1].attention_mut().unwrap().rope.dims = 7;
             }),
             ("divisors of RoPE are 1", |model| {
-                model.blocks[1].attention.rope.scaling =
+                model.blocks[1].attention_mut().unwrap().rope.scaling =
                     RopeScaling::Factors { factors: vec![1.0] };
             }),
             ("feed-forward is 0", |model| {

@@ -4,7 +4,7 @@ use super::kinds::QkNorms;
 use super::malformed;
 use super::traits::Family;
 use crate::description::{
-    Activation, Attention, BlockDescription, Experts, FeedForward, ModelDescription, Norm,
+    Activation, Attention, BlockDescription, Experts, FeedForward, Mixer, ModelDescription, Norm,
     NormKind, QkNorm, Rope, RopeScaling, Temperature, limits,
 };
 use crate::error::Result;
@@ -42,6 +42,8 @@ pub(super) struct Draft {
     pub residual_scale: f32,
     /// Factor on the logits.
     pub logit_scale: f32,
+    /// Mixer of each block; `None`: attention.
+    pub mixers: Vec<Option<Mixer>>,
     /// Window of each block.
     pub windows: Vec<Option<usize>>,
     /// Whether each block has RoPE.
@@ -80,6 +82,31 @@ impl Draft {
             scaling: RopeScaling::None,
             ..self.rope.clone()
         };
+        let attention = |(&window, &has_rope): (&Option<usize>, &bool)| {
+            Mixer::Attention(Attention {
+                heads: self.heads,
+                kv_heads: self.kv_heads,
+                head_dim: self.head_dim,
+                scale: self.query_scalar.sqrt().recip(),
+                qkv_bias: self.qkv_bias,
+                output_bias: self.attention_output_bias,
+                qk_norm: (family.qk_norm != QkNorms::Never).then(|| QkNorm {
+                    norm: norm(NormKind::Rms),
+                    spans_heads: family.qk_norm == QkNorms::AllHeads,
+                    after_rope: family.qk_norm == QkNorms::HeadsAfterRope,
+                }),
+                window,
+                soft_cap: self.score_soft_cap,
+                sinks: family.sinks,
+                rope: match window {
+                    _ if !has_rope => no_rope.clone(),
+                    Some(_) => self.local_rope.clone(),
+                    None => self.rope.clone(),
+                },
+                temperature: self.temperature,
+            })
+        };
+        let attentions = self.windows.iter().zip(&self.has_rope).map(attention);
         let feed_forward = |has_experts: bool| {
             let experts = self.experts.filter(|_| has_experts);
             FeedForward {
@@ -90,30 +117,9 @@ impl Draft {
                 experts: experts.map(|(experts, _)| experts),
             }
         };
-        let block = |((&window, &has_rope), &has_experts): ((&Option<usize>, &bool), &bool)| {
+        let block = |((mixer, attention), &has_experts): ((&Option<Mixer>, Mixer), &bool)| {
             BlockDescription {
-                attention: Attention {
-                    heads: self.heads,
-                    kv_heads: self.kv_heads,
-                    head_dim: self.head_dim,
-                    scale: self.query_scalar.sqrt().recip(),
-                    qkv_bias: self.qkv_bias,
-                    output_bias: self.attention_output_bias,
-                    qk_norm: (family.qk_norm != QkNorms::Never).then(|| QkNorm {
-                        norm: norm(NormKind::Rms),
-                        spans_heads: family.qk_norm == QkNorms::AllHeads,
-                        after_rope: family.qk_norm == QkNorms::HeadsAfterRope,
-                    }),
-                    window,
-                    soft_cap: self.score_soft_cap,
-                    sinks: family.sinks,
-                    rope: match window {
-                        _ if !has_rope => no_rope.clone(),
-                        Some(_) => self.local_rope.clone(),
-                        None => self.rope.clone(),
-                    },
-                    temperature: self.temperature,
-                },
+                mixer: mixer.clone().unwrap_or(attention),
                 feed_forward: feed_forward(has_experts),
                 norm: norm(family.norm),
                 residual: family.residual,
@@ -133,9 +139,9 @@ impl Draft {
             residual_scale: self.residual_scale,
             logit_scale: self.logit_scale,
             blocks: self
-                .windows
+                .mixers
                 .iter()
-                .zip(&self.has_rope)
+                .zip(attentions)
                 .zip(&self.has_experts)
                 .map(block)
                 .collect(),

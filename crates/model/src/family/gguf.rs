@@ -4,18 +4,20 @@
 use std::collections::BTreeMap;
 
 use super::draft::{Draft, head_dim};
-use super::kinds::{LocalRope, NoRope, SoftCaps, Windows};
+use super::expert_families;
+use super::kinds::{LocalRope, Mixers, NoRope, SoftCaps, Windows};
+use super::mixer;
 use super::traits::{self, Family};
 use super::{ReadF32, malformed, missing, ollama, unsupported};
 use crate::description::{
-    ModelDescription, NormKind, Rope, RopePairing, RopeScaling, Temperature, limits,
+    Mixer, ModelDescription, NormKind, Rope, RopePairing, RopeScaling, Temperature, limits,
 };
 use crate::error::Result;
 use crate::gguf::{Metadata, Value};
 use crate::tensor::TensorInfo;
 
 /// `general.architecture` of every family, and how it pairs RoPE's dimensions. Mistral's files say `llama`.
-pub(super) const FAMILIES: [(&str, &Family, RopePairing); 23] = [
+pub(super) const FAMILIES: [(&str, &Family, RopePairing); 24] = [
     ("llama", &traits::LLAMA, RopePairing::Adjacent),
     ("qwen2", &traits::QWEN2, RopePairing::Halves),
     ("qwen3", &traits::QWEN3, RopePairing::Halves),
@@ -33,12 +35,13 @@ pub(super) const FAMILIES: [(&str, &Family, RopePairing); 23] = [
     ("hunyuan-dense", &traits::HUNYUAN, RopePairing::Halves),
     ("exaone4", &traits::EXAONE4, RopePairing::Halves),
     ("olmo2", &traits::OLMO3, RopePairing::Halves),
-    ("qwen2moe", &traits::QWEN2_MOE, RopePairing::Halves),
-    ("qwen3moe", &traits::QWEN3_MOE, RopePairing::Halves),
-    ("olmoe", &traits::OLMOE, RopePairing::Halves),
-    ("gpt-oss", &traits::GPT_OSS, RopePairing::Halves),
+    ("qwen2moe", &expert_families::QWEN2_MOE, RopePairing::Halves),
+    ("qwen3moe", &expert_families::QWEN3_MOE, RopePairing::Halves),
+    ("olmoe", &expert_families::OLMOE, RopePairing::Halves),
+    ("gpt-oss", &expert_families::GPT_OSS, RopePairing::Halves),
     ("qwen2vl", &traits::QWEN2_VL, RopePairing::Halves),
     ("qwen3vl", &traits::QWEN3_VL, RopePairing::Halves),
+    ("lfm2", &traits::LFM2, RopePairing::Halves),
 ];
 
 /// Fields that would change the numbers in a way that Triad does not compute, unless they hold the value
@@ -92,7 +95,7 @@ pub(super) fn describe(
     let count = metadata.float(&format!("{architecture}.expert_count"))?;
     let has_experts = count.is_some_and(|count| count > 0.0);
     let family = match architecture {
-        "llama" if has_experts => &traits::MIXTRAL,
+        "llama" if has_experts => &expert_families::MIXTRAL,
         _ => family,
     };
     let translated = match architecture {
@@ -227,14 +230,17 @@ impl Reader<'_> {
         let fused = self.has("blk.0.attn_qkv.bias");
         let rope = self.rope(pairing, head_dim, context, read_f32)?;
         let windows = self.windows(blocks)?;
+        let kv_heads = self.kv_heads(heads, blocks)?;
         Ok(Draft {
             name: self.metadata.string("general.name")?.map(str::to_owned),
             hidden,
             vocab: self.vocab()?,
             context,
             heads,
-            kv_heads: self
-                .size_of_blocks("attention.head_count_kv", limits::HEADS, blocks)?
+            kv_heads: kv_heads
+                .iter()
+                .copied()
+                .find(|heads| *heads > 0)
                 .unwrap_or(heads),
             head_dim,
             width: required_of_blocks("feed_forward_length", limits::WIDTH)?,
@@ -257,6 +263,7 @@ impl Reader<'_> {
             },
             residual_scale: self.multiplier("residual_scale")?.unwrap_or(1.0),
             logit_scale: self.multiplier("logit_scale")?.unwrap_or(1.0).recip(),
+            mixers: self.mixers(hidden, &kv_heads)?,
             has_rope: self.has_rope(&windows)?,
             windows,
             temperature: self.temperature(context)?,
@@ -275,6 +282,52 @@ impl Reader<'_> {
             rope,
             tied: !self.has("output.weight"),
         })
+    }
+
+    /// Returns the mixer of each block; `None`: attention. Blocks without key-value heads have another mixer.
+    fn mixers(&self, hidden: usize, kv_heads: &[usize]) -> Result<Vec<Option<Mixer>>> {
+        match self.family.mixers {
+            Mixers::Attention => Ok(vec![None; kv_heads.len()]),
+            Mixers::ShortConv => {
+                let field = "shortconv.l_cache";
+                let taps = self.size(field, limits::TAPS)?;
+                let taps = self.required(field, taps)?;
+                // llama.cpp reads no biases: a file with some has tensors without a part in the model.
+                let has_attention = kv_heads.iter().map(|heads| *heads > 0);
+                Ok(mixer::short_convs((hidden, taps, false), has_attention))
+            }
+        }
+    }
+
+    /// Returns the key-value heads of each block: 0 if it has another mixer than attention.
+    fn kv_heads(&self, heads: usize, blocks: usize) -> Result<Vec<usize>> {
+        let field = "attention.head_count_kv";
+        let key = self.key(field);
+        let list = match self.metadata.get(&key) {
+            Some(Value::Integers(list)) if self.family.mixers != Mixers::Attention => list,
+            _ => {
+                let kv_heads = self.size_of_blocks(field, limits::HEADS, blocks)?;
+                let kv_heads = kv_heads.unwrap_or(heads);
+                return Ok(vec![kv_heads; blocks]);
+            }
+        };
+        let of_attention = list.iter().copied().find(|heads| *heads != 0).unwrap_or(0);
+        let is_right = |heads: &i64| [0, of_attention].contains(heads);
+        if list.len() != blocks || !list.iter().all(is_right) {
+            return Err(malformed(format!(
+                "metadata field `{key}` has {} numbers, expected {blocks}: 0 for a block without attention, else the \
+                 same number of heads in all blocks",
+                list.len()
+            )));
+        }
+        let size = |kv_heads: &i64| match usize::try_from(*kv_heads) {
+            Ok(kv_heads @ 0..=limits::HEADS) => Ok(kv_heads),
+            _ => Err(malformed(format!(
+                "metadata field `{key}` has {kv_heads}, expected integers from 0 to {}",
+                limits::HEADS
+            ))),
+        };
+        list.iter().map(size).collect()
     }
 
     /// Returns a factor of a family that has them; 0 means none.

@@ -6,15 +6,17 @@ use serde_json::Value;
 use super::config::Config;
 use super::config_rope::ConfigRope;
 use super::draft::{Draft, head_dim};
+use super::expert_families;
 use super::experts;
-use super::kinds::{NoRope, SoftCaps, Windows};
+use super::kinds::{Mixers, NoRope, SoftCaps, Windows};
+use super::mixer;
 use super::traits::{self, Family};
 use super::{FULL, SLIDING, malformed, unsupported};
 use crate::description::{Activation, ModelDescription, NormKind, limits};
 use crate::error::Result;
 
 /// `model_type` of every family.
-const FAMILIES: [(&str, &Family); 29] = [
+const FAMILIES: [(&str, &Family); 30] = [
     ("llama", &traits::LLAMA),
     ("mistral", &traits::MISTRAL),
     ("qwen2", &traits::QWEN2),
@@ -37,10 +39,11 @@ const FAMILIES: [(&str, &Family); 29] = [
     ("exaone4", &traits::EXAONE4),
     ("olmo2", &traits::OLMO2),
     ("olmo3", &traits::OLMO3),
-    ("qwen2_moe", &traits::QWEN2_MOE),
-    ("qwen3_moe", &traits::QWEN3_MOE),
-    ("olmoe", &traits::OLMOE),
-    ("mixtral", &traits::MIXTRAL),
+    ("lfm2", &traits::LFM2),
+    ("qwen2_moe", &expert_families::QWEN2_MOE),
+    ("qwen3_moe", &expert_families::QWEN3_MOE),
+    ("olmoe", &expert_families::OLMOE),
+    ("mixtral", &expert_families::MIXTRAL),
     ("qwen2_vl_text", &traits::QWEN2_VL),
     ("qwen2_5_vl_text", &traits::QWEN2_VL),
     ("qwen3_vl_text", &traits::QWEN3_VL),
@@ -103,10 +106,12 @@ pub(super) fn describe(config: &Value) -> Result<(&'static Family, ModelDescript
     if family.soft_caps.is_none_or(|caps| caps.scores.is_none()) {
         config.refuse(&["attn_logit_softcapping"])?;
     }
+    mixer::refuse_ambiguous(family, &config)?;
     if family.soft_caps.is_none() {
         config.refuse(&["final_logit_softcapping"])?;
     }
-    let tied = match config.bool("tie_word_embeddings")? {
+    let own = mixer::tied(family, &config)?;
+    let tied = match own.map_or_else(|| config.bool("tie_word_embeddings"), |own| Ok(Some(own)))? {
         Some(tied) => tied,
         None => outer.bool("tie_word_embeddings")?.unwrap_or(family.tied),
     };
@@ -152,9 +157,10 @@ fn draft(family: &Family, config: &Config<'_>, tied: bool) -> Result<Draft> {
     let context = config
         .size("max_position_embeddings", limits::CONTEXT)?
         .unwrap_or(family.context);
-    let epsilon = match family.norm {
-        NormKind::Rms => "rms_norm_eps",
-        NormKind::Layer => "layer_norm_eps",
+    let epsilon = match (family.epsilon_field, family.norm) {
+        (Some(field), _) => field,
+        (None, NormKind::Rms) => "rms_norm_eps",
+        (None, NormKind::Layer) => "layer_norm_eps",
     };
     let bias = |part: usize| {
         let (field, default) = family.bias_fields[part];
@@ -197,7 +203,10 @@ fn draft(family: &Family, config: &Config<'_>, tied: bool) -> Result<Draft> {
         heads,
         kv_heads: size("num_key_value_heads", limits::HEADS)?.unwrap_or(heads),
         head_dim,
-        width: required("intermediate_size", limits::WIDTH)?,
+        width: match family.mixers {
+            Mixers::Attention => required("intermediate_size", limits::WIDTH)?,
+            Mixers::ShortConv => mixer::adjusted_width(config)?,
+        },
         experts: experts::read(family, config)?,
         has_experts: experts::blocks(family, config, blocks)?,
         epsilon: config
@@ -217,6 +226,7 @@ fn draft(family: &Family, config: &Config<'_>, tied: bool) -> Result<Draft> {
         },
         residual_scale: multiplier("residual_multiplier")? as f32,
         logit_scale: multiplier("logits_scaling")?.recip() as f32,
+        mixers: mixer::hugging_face(family, config, hidden, blocks)?,
         has_rope: has_rope(family, config, &windows)?,
         temperature: match family.temperature {
             true => Some(rope.temperature()?),
@@ -282,6 +292,10 @@ fn activation(family: &Family, config: &Config<'_>) -> Result<Activation> {
 }
 
 fn windows(family: &Family, config: &Config<'_>, blocks: usize) -> Result<Vec<Option<usize>>> {
+    if family.mixers != Mixers::Attention {
+        // `layer_types` name the mixers.
+        return Ok(vec![None; blocks]);
+    }
     let in_use = match family.windows {
         Windows::Never => false,
         Windows::FromLayer => config.bool("use_sliding_window")?.unwrap_or(false),

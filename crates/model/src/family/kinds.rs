@@ -85,6 +85,15 @@ pub(super) enum NoRope {
     Global,
 }
 
+/// The mixers of a family other than attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mixers {
+    /// All blocks have attention.
+    Attention,
+    /// Some blocks have a gated convolution of the width of the residual stream.
+    ShortConv,
+}
+
 /// Default soft caps.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SoftCaps {

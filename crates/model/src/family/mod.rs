@@ -15,11 +15,13 @@
 mod config;
 mod config_rope;
 mod draft;
+mod expert_families;
 mod experts;
 mod gguf;
 mod gguf_rope;
 mod hugging_face;
 mod kinds;
+mod mixer;
 mod modules;
 mod names;
 mod ollama;

@@ -1,5 +1,6 @@
 //! The linear layers of a block that the names in an adapter's file refer to.
 
+use super::expert_families;
 use super::gguf::FAMILIES;
 use super::names::{self, Names};
 use super::tensors::ROOTS;
@@ -9,7 +10,7 @@ use crate::description::{Linear, ModelDescription, RopePairing};
 use crate::error::Result;
 
 /// Every family by name; GGUF's list lacks families that it calls by the name of another.
-const ALL: [&Family; 26] = [
+const ALL: [&Family; 27] = [
     &traits::LLAMA,
     &traits::MISTRAL,
     &traits::QWEN2,
@@ -24,11 +25,11 @@ const ALL: [&Family; 26] = [
     &traits::ERNIE4_5,
     &traits::SEED_OSS,
     &traits::MINISTRAL3,
-    &traits::QWEN2_MOE,
-    &traits::QWEN3_MOE,
-    &traits::OLMOE,
-    &traits::GPT_OSS,
-    &traits::MIXTRAL,
+    &expert_families::QWEN2_MOE,
+    &expert_families::QWEN3_MOE,
+    &expert_families::OLMOE,
+    &expert_families::GPT_OSS,
+    &expert_families::MIXTRAL,
     &traits::GLM,
     &traits::GLM4,
     &traits::HUNYUAN,
@@ -36,6 +37,7 @@ const ALL: [&Family; 26] = [
     &traits::OLMO3,
     &traits::QWEN2_VL,
     &traits::QWEN3_VL,
+    &traits::LFM2,
 ];
 
 /// The names of linear layers in the adapters of one model, in one layout.
@@ -159,6 +161,8 @@ fn layers(names: &Names) -> Vec<(&'static str, Vec<Linear>)> {
         Linear::Gate,
         Linear::Up,
         Linear::Down,
+        Linear::MixerInput,
+        Linear::MixerOutput,
     ] {
         let name = names.linear(linear);
         match layers.iter_mut().find(|(other, _)| *other == name) {

@@ -22,6 +22,10 @@ pub(super) struct Names {
     pub(super) gate: &'static str,
     pub(super) up: &'static str,
     pub(super) down: &'static str,
+    pub(super) mixer_input: &'static str,
+    pub(super) mixer_output: &'static str,
+    /// A mixer's convolution; its bias has the same name.
+    pub(super) convolution: &'static str,
     /// Names in the blocks with experts.
     pub(super) experts: ExpertNames,
 }
@@ -72,6 +76,9 @@ pub(super) const LLAMA: Names = Names {
     gate: "mlp.gate_proj",
     up: "mlp.up_proj",
     down: "mlp.down_proj",
+    mixer_input: "",
+    mixer_output: "",
+    convolution: "",
     experts: EXPERTS,
 };
 
@@ -150,6 +157,22 @@ pub(super) const PHI3: Names = Names {
     ..LLAMA
 };
 
+pub(super) const LFM2: Names = Names {
+    output_norm: "embedding_norm",
+    attention_norm: "operator_norm",
+    feed_forward_norm: "ffn_norm",
+    query_norm: "self_attn.q_layernorm",
+    key_norm: "self_attn.k_layernorm",
+    attention_output: "self_attn.out_proj",
+    gate: "feed_forward.w1",
+    up: "feed_forward.w3",
+    down: "feed_forward.w2",
+    mixer_input: "conv.in_proj",
+    mixer_output: "conv.out_proj",
+    convolution: "conv.conv",
+    ..LLAMA
+};
+
 pub(super) const GGUF: Names = Names {
     embedding: "token_embd",
     output_norm: "output_norm",
@@ -168,6 +191,9 @@ pub(super) const GGUF: Names = Names {
     gate: "ffn_gate",
     up: "ffn_up",
     down: "ffn_down",
+    mixer_input: "shortconv.in_proj",
+    mixer_output: "shortconv.out_proj",
+    convolution: "shortconv.conv",
     experts: ExpertNames {
         router: "ffn_gate_inp",
         correction: "exp_probs_b.bias",

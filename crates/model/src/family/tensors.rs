@@ -3,16 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::gguf_rope::ROPE_TENSORS;
+use super::kinds::Mixers;
 use super::names::{self, Names};
 use super::traits::Family;
 use super::{AreEqual, malformed, missing, ollama, unsupported};
 use crate::description::{
-    BlockDescription, Experts, Linear, LinearShape, ModelDescription, Norm, NormKind,
+    BlockDescription, Experts, Linear, LinearShape, MixerWeight, ModelDescription, Norm, NormKind,
 };
 use crate::error::Result;
 use crate::tensor::TensorInfo;
 use crate::tensor_map::{
-    BlockTensors, LinearTensors, NormTensors, RouterTensors, TensorMap, TensorSlice,
+    BlockTensors, LinearTensors, MixerTensor, NormTensors, RouterTensors, TensorMap, TensorSlice,
 };
 
 /// Prefixes of the text model's tensors, and of its output matrix, in Hugging Face checkpoints: alone, and as a part of
@@ -90,6 +91,9 @@ pub(super) fn gguf(
     if family.sinks {
         // llama.cpp calls gpt-oss's norm before the feed-forward by the place after attention.
         names.feed_forward_norm = names.attention_post_norm;
+    }
+    if family.mixers == Mixers::ShortConv {
+        names.output_norm = "token_embd_norm";
     }
     let used = BTreeSet::new();
     let mut mapper = Mapper {
@@ -195,35 +199,61 @@ impl Mapper<'_> {
         )?;
         let feed_forward_post_norm =
             norm_if(post, names.feed_forward_post_norm, &block.norm, hidden)?;
-        let (has_qk_norm, qk_norm) = (
-            block.attention.qk_norm.is_some(),
-            block
-                .attention
-                .qk_norm
-                .map_or(block.norm, |qk_norm| qk_norm.norm),
-        );
-        let [query_width, key_width] = block.attention.qk_norm_widths();
+        let mut head_norm = |name: &str, norm: Option<(Norm, usize)>| {
+            let (norm, width) = norm.unwrap_or((block.norm, 0));
+            norm_if(width > 0, name, &norm, width)
+        };
+        let [query_norm, key_norm] = block.qk_norms();
+        let query_norm = head_norm(names.query_norm, query_norm)?;
+        let key_norm = head_norm(names.key_norm, key_norm)?;
         Ok(BlockTensors {
-            query_norm: norm_if(has_qk_norm, names.query_norm, &qk_norm, query_width)?,
-            key_norm: norm_if(has_qk_norm, names.key_norm, &qk_norm, key_width)?,
+            query_norm,
+            key_norm,
             attention_norm,
             attention_post_norm,
             feed_forward_norm,
             feed_forward_post_norm,
-            sinks: match block.attention.sinks {
-                true => {
-                    let name = format!("{prefix}{SINKS}");
-                    let name = self.tensor(&name, &[block.attention.heads])?;
-                    Some(TensorSlice { name, rows: None })
-                }
-                false => None,
-            },
             router: match &block.feed_forward.experts {
                 Some(experts) => Some(self.router(&prefix, experts)?),
                 None => None,
             },
             linears: self.linears(&prefix, block)?,
+            mixer: self.mixer(&prefix, block)?,
         })
+    }
+
+    /// Returns the weights of the mixer's operator.
+    fn mixer(
+        &mut self,
+        prefix: &str,
+        block: &BlockDescription,
+    ) -> Result<BTreeMap<MixerWeight, MixerTensor>> {
+        let weights = block.mixer.weights().into_iter();
+        let found = weights.map(|(weight, shape)| {
+            let (name, is_transposed) = match weight {
+                MixerWeight::Convolution => (format!("{}.weight", self.names.convolution), true),
+                MixerWeight::ConvolutionBias => (format!("{}.bias", self.names.convolution), false),
+                MixerWeight::Sinks => (SINKS.to_owned(), false),
+            };
+            let name = format!("{prefix}{name}");
+            // A depthwise convolution has one input channel for each output channel, which GGUF leaves out.
+            let stored = match (is_transposed, &shape[..]) {
+                (true, [taps, channels]) => match self.tensors.get(&name) {
+                    Some(tensor) if tensor.shape.len() == 3 => vec![*channels, 1, *taps],
+                    _ => vec![*channels, *taps],
+                },
+                _ => shape,
+            };
+            let name = self.tensor(&name, &stored)?;
+            Ok((
+                weight,
+                MixerTensor {
+                    name,
+                    is_transposed,
+                },
+            ))
+        });
+        found.collect()
     }
 
     fn router(&mut self, prefix: &str, experts: &Experts) -> Result<RouterTensors> {
@@ -408,6 +438,8 @@ impl Names {
             Linear::Gate => self.gate,
             Linear::Up => self.up,
             Linear::Down => self.down,
+            Linear::MixerInput => self.mixer_input,
+            Linear::MixerOutput => self.mixer_output,
             Linear::ExpertGate(_) | Linear::ExpertUp(_) | Linear::ExpertDown(_) => "",
         }
     }

@@ -1,8 +1,8 @@
 //! The common properties of a family's models: one constant per family.
 
-use super::kinds::{ExpertTraits, LocalRope, NoRope, Normalized, QkNorms, SoftCaps, Windows};
+use super::kinds::{ExpertTraits, LocalRope, Mixers, NoRope, QkNorms, SoftCaps, Windows};
 use super::names::{self, Names};
-use crate::description::{Activation, NormKind, Residual, RopePairing, Routing};
+use crate::description::{Activation, NormKind, Residual, RopePairing};
 
 /// The properties of a family. The first half defines the computation; the second half has the default values of a
 /// `config.json`, as in `transformers`.
@@ -59,6 +59,8 @@ pub(super) struct Family {
     pub temperature: bool,
     /// Whether RoPE may be scaled by YaRN.
     pub yarn: bool,
+    /// The token mixers of blocks without attention.
+    pub mixers: Mixers,
 
     /// Base of RoPE.
     pub rope_base: f32,
@@ -68,6 +70,8 @@ pub(super) struct Family {
     pub rotary_fraction: Option<f64>,
     /// Epsilon of the norms.
     pub epsilon: f32,
+    /// Field of a `config.json` with the epsilon, if it is not that of the norm's kind.
+    pub epsilon_field: Option<&'static str>,
     /// Whether the output matrix is the embedding.
     pub tied: bool,
     /// Width of a head; `None`: hidden / heads.
@@ -124,10 +128,12 @@ pub(super) const LLAMA: Family = Family {
     no_rope: NoRope::Never,
     temperature: false,
     yarn: true,
+    mixers: Mixers::Attention,
     rope_base: 10_000.0,
     older_rope_base: None,
     rotary_fraction: None,
     epsilon: 1e-6,
+    epsilon_field: None,
     tied: false,
     head_dim: None,
     context: 2048,
@@ -161,121 +167,6 @@ pub(super) const QWEN3: Family = Family {
     qk_norm: QkNorms::Heads,
     head_dim: Some(128),
     ..QWEN2
-};
-
-/// The models of Qwen3 with experts.
-pub(super) const QWEN3_MOE: Family = Family {
-    name: "qwen3moe",
-    experts: Some(ExpertTraits {
-        routing: Routing::Softmax,
-        normalized: Normalized::Stated { gguf: true },
-        count: ("num_experts", 128),
-        used: 8,
-        width: ("moe_intermediate_size", Some(768)),
-        shared: None,
-        bias: false,
-        clamp: None,
-        sparse_step: true,
-    }),
-    head_dim: None,
-    bias_fields: [
-        ("attention_bias", false),
-        ("attention_bias", false),
-        ("", false),
-    ],
-    windows: Windows::Never,
-    window: None,
-    ..QWEN3
-};
-
-/// The models of Qwen1.5 and Qwen2 with experts.
-pub(super) const QWEN2_MOE: Family = Family {
-    name: "qwen2moe",
-    experts: Some(ExpertTraits {
-        routing: Routing::Softmax,
-        normalized: Normalized::Stated { gguf: false },
-        count: ("num_experts", 60),
-        used: 4,
-        width: ("moe_intermediate_size", Some(1408)),
-        shared: Some(5632),
-        bias: false,
-        clamp: None,
-        sparse_step: true,
-    }),
-    qkv_bias: false,
-    bias_fields: [("qkv_bias", true), ("", false), ("", false)],
-    windows: Windows::Never,
-    window: None,
-    ..QWEN2
-};
-
-pub(super) const OLMOE: Family = Family {
-    name: "olmoe",
-    names: names::QWEN3,
-    experts: Some(ExpertTraits {
-        routing: Routing::Softmax,
-        normalized: Normalized::Stated { gguf: false },
-        count: ("num_experts", 64),
-        used: 8,
-        width: ("intermediate_size", Some(2048)),
-        shared: None,
-        bias: false,
-        clamp: None,
-        sparse_step: false,
-    }),
-    qk_norm: QkNorms::AllHeads,
-    bias_fields: [
-        ("attention_bias", false),
-        ("attention_bias", false),
-        ("", false),
-    ],
-    epsilon: 1e-5,
-    context: 4096,
-    ..LLAMA
-};
-
-/// Mixtral, whose files of GGUF say `llama`.
-pub(super) const MIXTRAL: Family = Family {
-    name: "mixtral",
-    names: names::MIXTRAL,
-    experts: Some(ExpertTraits {
-        routing: Routing::Softmax,
-        normalized: Normalized::Always,
-        count: ("num_local_experts", 8),
-        used: 2,
-        width: ("intermediate_size", None),
-        shared: None,
-        bias: false,
-        clamp: None,
-        sparse_step: false,
-    }),
-    bias_fields: [("", false); 3],
-    windows: Windows::Everywhere,
-    window: None,
-    rope_base: 1_000_000.0,
-    epsilon: 1e-5,
-    context: 131_072,
-    ..LLAMA
-};
-
-/// gpt-oss, in GGUF.
-pub(super) const GPT_OSS: Family = Family {
-    name: "gpt-oss",
-    sinks: true,
-    experts: Some(ExpertTraits {
-        routing: Routing::Softmax,
-        normalized: Normalized::Always,
-        count: ("num_local_experts", 32),
-        used: 4,
-        width: ("", None),
-        shared: None,
-        bias: true,
-        clamp: Some(7.0),
-        sparse_step: false,
-    }),
-    windows: Windows::AllButEvery(2),
-    window: Some(128),
-    ..LLAMA
 };
 
 /// Granite 3 and the dense models of 4.
@@ -499,5 +390,23 @@ pub(super) const PHI3: Family = Family {
     epsilon: 1e-5,
     context: 4096,
     original_context: Some(4096),
+    ..LLAMA
+};
+
+/// LFM2, whose convolutions and attention take turns.
+pub(super) const LFM2: Family = Family {
+    name: "lfm2",
+    names: names::LFM2,
+    qk_norm: QkNorms::Heads,
+    // No field gives linear layers of attention or the feed-forward a bias, or another nonlinearity.
+    bias_fields: [("", false); 3],
+    activation_field: "",
+    mixers: Mixers::ShortConv,
+    rope_base: 1_000_000.0,
+    epsilon: 1e-5,
+    epsilon_field: Some("norm_eps"),
+    tied: true,
+    context: 128_000,
+    sizes: &[("num_key_value_heads", 8)],
     ..LLAMA
 };

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use triad_engine::package::preparation::PlanOptions;
 use triad_engine::package::tensors::{
-    self, EMBEDDING, Formats, NormPlace, OUTPUT, OUTPUT_NORM, linear_name, norm_name,
+    self, EMBEDDING, Formats, NormPlace, OUTPUT, OUTPUT_NORM, linear_name, mixer_name, norm_name,
 };
 use triad_engine::quantization::{DecodeWeights, Quantization};
 use triad_engine::weights::{
@@ -92,6 +92,9 @@ pub(super) fn weights(
     for (index, block) in weights.blocks.iter().enumerate() {
         for (place, norm) in NormPlace::all_of(block) {
             file.norm(&norm_name(index, place), norm)?;
+        }
+        for (weight, values) in &block.mixer {
+            file.mixer(&mixer_name(index, *weight), values)?;
         }
         for (name, linear) in &block.linears {
             cancel.check()?;
@@ -283,6 +286,11 @@ impl Output {
         linear.bias.as_ref().map_or(Ok(()), |bias| {
             self.put(&format!("{name}.bias"), bytemuck::cast_slice(bias))
         })
+    }
+
+    fn mixer(&mut self, name: &str, values: &[f32]) -> Result<()> {
+        check_finite(values.iter().copied())?;
+        self.put(name, bytemuck::cast_slice(values))
     }
 
     fn norm(&mut self, name: &str, norm: &Norm) -> Result<()> {

@@ -156,7 +156,7 @@ fn inputs_and_outputs_of_other_shapes_are_errors() {
 fn subgraphs_take_the_bytes_that_the_plan_counts() {
     let description = shape("smollm2-135m").unwrap();
     let graph = Graph::new(&description, 64, 64);
-    let attention = &description.blocks[0].attention;
+    let attention = description.blocks[0].attention().unwrap();
     let [query, key] =
         [attention.heads, attention.kv_heads].map(|heads| heads * attention.head_dim);
     let (hidden, width) = (description.hidden, description.blocks[0].feed_forward.width);

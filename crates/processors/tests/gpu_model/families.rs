@@ -1,8 +1,8 @@
 //! Tiny models with the special features of each family.
 
 use triad_model::description::{
-    Activation, Attention, BlockDescription, FeedForward, ModelDescription, Norm, NormKind, QkNorm,
-    Residual, Rope, RopePairing, RopeScaling,
+    Activation, Attention, BlockDescription, FeedForward, Mixer, ModelDescription, Norm, NormKind,
+    QkNorm, Residual, Rope, RopePairing, RopeScaling,
 };
 
 const RMS: Norm = Norm {
@@ -19,7 +19,7 @@ const QK_NORM: QkNorm = QkNorm {
 /// Returns two layers of LLaMA's structure: grouped heads, a gate, and norms before attention and feed-forward.
 pub fn llama() -> ModelDescription {
     let block = BlockDescription {
-        attention: Attention {
+        mixer: Mixer::Attention(Attention {
             heads: 4,
             kv_heads: 2,
             head_dim: 16,
@@ -37,7 +37,7 @@ pub fn llama() -> ModelDescription {
                 pairing: RopePairing::Halves,
                 scaling: RopeScaling::None,
             },
-        },
+        }),
         feed_forward: FeedForward {
             width: 96,
             gated: true,
@@ -90,44 +90,47 @@ pub fn all() -> Vec<(&'static str, ModelDescription)> {
             bias: true,
             experts: None,
         };
-        block.attention.kv_heads = 4;
-        (block.attention.qkv_bias, block.attention.output_bias) = (true, true);
-        block.attention.rope.dims = 8;
+        block.attention_mut().unwrap().kv_heads = 4;
+        (
+            block.attention_mut().unwrap().qkv_bias,
+            block.attention_mut().unwrap().output_bias,
+        ) = (true, true);
+        block.attention_mut().unwrap().rope.dims = 8;
     });
     let layer = phi2.blocks[0].norm;
     vec![
         (
             "llama, adjacent pairs",
-            changed(|_, block| block.attention.rope.pairing = RopePairing::Adjacent),
+            changed(|_, block| block.attention_mut().unwrap().rope.pairing = RopePairing::Adjacent),
         ),
         (
             "qwen2, biases of query, key and value",
-            changed(|_, block| block.attention.qkv_bias = true),
+            changed(|_, block| block.attention_mut().unwrap().qkv_bias = true),
         ),
         (
             "qwen3, norms of heads",
-            changed(|_, block| block.attention.qk_norm = Some(QK_NORM)),
+            changed(|_, block| block.attention_mut().unwrap().qk_norm = Some(QK_NORM)),
         ),
         (
             "mistral, a window",
-            changed(|_, block| block.attention.window = Some(9)),
+            changed(|_, block| block.attention_mut().unwrap().window = Some(9)),
         ),
         (
             "gemma2, post norms, soft cap, a window in one block",
             changed(|index, block| {
                 block.residual = Residual::SerialPostNorm;
                 block.feed_forward.activation = Activation::GeluTanh;
-                block.attention.soft_cap = Some(2.0);
-                block.attention.window = (index == 0).then_some(5);
+                block.attention_mut().unwrap().soft_cap = Some(2.0);
+                block.attention_mut().unwrap().window = (index == 0).then_some(5);
             }),
         ),
         (
             "gemma3, norms of heads, another rotation in each block, one head of keys",
             changed(|index, block| {
                 block.residual = Residual::SerialPostNorm;
-                block.attention.qk_norm = Some(QK_NORM);
-                block.attention.kv_heads = 1;
-                block.attention.rope.base = if index == 0 { 1e4 } else { 1e6 };
+                block.attention_mut().unwrap().qk_norm = Some(QK_NORM);
+                block.attention_mut().unwrap().kv_heads = 1;
+                block.attention_mut().unwrap().rope.base = if index == 0 { 1e4 } else { 1e6 };
                 block.feed_forward.activation = Activation::Gelu;
             }),
         ),
@@ -142,10 +145,12 @@ pub fn all() -> Vec<(&'static str, ModelDescription)> {
         (
             "wide heads of another width in each block",
             changed(|index, block| {
-                block.attention.head_dim = if index == 0 { 136 } else { 40 };
-                block.attention.rope.dims = 32;
-                (block.attention.heads, block.attention.kv_heads) =
-                    if index == 0 { (3, 1) } else { (18, 1) };
+                block.attention_mut().unwrap().head_dim = if index == 0 { 136 } else { 40 };
+                block.attention_mut().unwrap().rope.dims = 32;
+                (
+                    block.attention_mut().unwrap().heads,
+                    block.attention_mut().unwrap().kv_heads,
+                ) = if index == 0 { (3, 1) } else { (18, 1) };
             }),
         ),
     ]

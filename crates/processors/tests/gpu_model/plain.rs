@@ -240,11 +240,11 @@ impl PlainModel {
             let attention_post_norm = norm(post, hidden);
             let feed_forward_norm = norm(block.residual.has_feed_forward_norm(), hidden);
             let feed_forward_post_norm = norm(post, hidden);
-            let head_dim = block.attention.head_dim;
-            let head_norms = block
-                .attention
-                .qk_norm
-                .map(|norm| [(); 2].map(|()| PlainNorm::new(&mut random, &norm.norm, head_dim)));
+            let head_dim = block.attention().unwrap().head_dim;
+            let head_norms =
+                block.attention().unwrap().qk_norm.map(|norm| {
+                    [(); 2].map(|()| PlainNorm::new(&mut random, &norm.norm, head_dim))
+                });
             let linears = block.linears(hidden).into_iter().map(|shape| {
                 let sizes = [shape.out_features, shape.in_features];
                 (
@@ -272,7 +272,7 @@ impl PlainModel {
             description.output_bias,
         );
         let of_block = |block: &BlockDescription| -> Vec<f32> {
-            let rope = &block.attention.rope;
+            let rope = &block.attention().unwrap().rope;
             (0..rope.dims / 2)
                 .map(|pair| rope.base.powf(-2.0 * pair as f32 / rope.dims as f32))
                 .collect()
@@ -461,7 +461,7 @@ impl PlainBlock {
         (normed, rows, phase): (&[f32], usize, Phase),
         caches: &mut Vec<PlainCache>,
     ) -> Vec<f32> {
-        let described = &described.attention;
+        let described = described.attention().unwrap();
         let [mut queries, mut keys, values] = [Linear::Query, Linear::Key, Linear::Value]
             .map(|linear| self.linear(linear).multiply(normed, phase));
         let mut angles = Angles::default();

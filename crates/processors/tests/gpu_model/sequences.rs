@@ -17,7 +17,8 @@ const LENGTH: usize = 300;
 #[test]
 fn a_prompt_in_any_chunks_has_the_logits_of_the_whole_one() {
     let Some(gpu) = gpu() else { return };
-    let window = changed(|index, block| block.attention.window = (index == 0).then_some(40));
+    let window =
+        changed(|index, block| block.attention_mut().unwrap().window = (index == 0).then_some(40));
     for description in [llama(), window] {
         let model = PlainModel::new(description, &[Format::F16], 6);
         let hidden = model.description.hidden;
@@ -139,7 +140,8 @@ fn a_sequence_that_forgets_goes_on_from_there() {
 #[test]
 fn keys_and_values_go_to_the_cpu_and_come_from_there() {
     let Some(gpu) = gpu() else { return };
-    let other_heads = changed(|index, block| block.attention.kv_heads = [2, 4][index]);
+    let other_heads =
+        changed(|index, block| block.attention_mut().unwrap().kv_heads = [2, 4][index]);
     let model = PlainModel::new(other_heads, &[Format::Bf16], 11);
     let hidden = model.description.hidden;
     let x = model.rows(LENGTH + 2, 12);

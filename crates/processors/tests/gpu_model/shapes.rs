@@ -109,7 +109,7 @@ fn a_model_that_no_shader_computes_is_refused_with_the_part_that_is_why() {
             .to_string()
     };
     let narrow = PlainModel::new(
-        changed(|_, block| block.attention.head_dim = 12),
+        changed(|_, block| block.attention_mut().unwrap().head_dim = 12),
         &[Format::F32],
         1,
     );

@@ -127,8 +127,9 @@ pub fn cache_bytes(
 ) -> usize {
     let positions = (1..=tokens).map(|position| context + position);
     let of_block = |block: &BlockDescription| {
-        let attention = &block.attention;
-        let row = 2 * attention.kv_heads * format.bytes(attention.head_dim);
+        let row = block.attention().map_or(0, |attention| {
+            2 * attention.kv_heads * format.bytes(attention.head_dim)
+        });
         row * positions
             .clone()
             .map(|position| seen(block, position))
@@ -137,12 +138,14 @@ pub fn cache_bytes(
     description.blocks.iter().map(of_block).sum()
 }
 
-/// Returns the positions that the token at `position`, counted from 1, attends to.
+/// Returns the positions that the token at `position`, counted from 1, attends to: none without attention.
 pub fn seen(block: &BlockDescription, position: usize) -> usize {
-    block
-        .attention
-        .window
-        .map_or(position, |window| window.min(position))
+    match block.attention() {
+        Some(attention) => attention
+            .window
+            .map_or(position, |window| window.min(position)),
+        None => 0,
+    }
 }
 
 /// Multiplications and additions of a prompt.
@@ -166,7 +169,7 @@ impl Operations {
         let weights: usize = description.blocks.iter().map(weights).sum();
         let attention = |block: &BlockDescription| {
             let seen: usize = (1..=tokens).map(|position| seen(block, position)).sum();
-            4.0 * (block.attention.heads * block.attention.head_dim) as f64 * seen as f64
+            4.0 * block.mixer.width() as f64 * seen as f64
         };
         Self {
             linear: 2.0

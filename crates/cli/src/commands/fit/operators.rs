@@ -8,10 +8,11 @@ use half::f16;
 use triad_kernels::activation::{Activation, activate, activate_and_multiply, add};
 use triad_kernels::chunks::{chunks_mut, for_each_chunk};
 use triad_kernels::int8::{Int8Product, Int8Weight, QuantizedRows, matmul_int8_each, packed_len};
+use triad_kernels::mixer::ShortConv;
 use triad_kernels::norm::{layer_norm, rms_norm, rms_norm_in_place};
 use triad_kernels::rope::{Angles, Pairing, rope};
 use triad_kernels::{OutputMut, Phase, Product as Multiplied, matmul_each, narrow_f16};
-use triad_model::description::{self, BlockDescription, NormKind};
+use triad_model::description::{self, Attention, BlockDescription, Mixer, MixerWeight, NormKind};
 
 use super::arena::Arena;
 use super::forms::{Group, Product};
@@ -177,6 +178,10 @@ pub struct Between<'a> {
     normed: Vec<f32>,
     queries: Vec<f32>,
     keys: Vec<f32>,
+    /// Inputs, state and factors of a convolution.
+    mixed: Vec<f32>,
+    state: Vec<f32>,
+    taps: Vec<f32>,
     attended: Vec<f32>,
     gate: Vec<f32>,
     up: Vec<f32>,
@@ -189,13 +194,17 @@ pub struct Between<'a> {
 
 impl<'a> Between<'a> {
     pub fn new(block: &'a BlockDescription, hidden: usize, int8: bool, rows: usize) -> Self {
-        let attention = &block.attention;
-        let (query, key_value) = (
-            attention.heads * attention.head_dim,
-            attention.kv_heads * attention.head_dim,
-        );
+        let attention = block.attention();
+        let heads = |of: fn(&Attention) -> usize| attention.map_or(0, of);
+        let query = heads(|attention| attention.heads * attention.head_dim);
+        let key_value = heads(|attention| attention.kv_heads * attention.head_dim);
         let width = block.feed_forward.width;
-        let frequencies: Vec<_> = (0..attention.rope.dims / 2)
+        let size = block.mixer.state();
+        let taps = block.mixer.weights();
+        let taps = taps
+            .iter()
+            .find(|(weight, _)| *weight == MixerWeight::Convolution);
+        let frequencies: Vec<_> = (0..heads(|attention| attention.rope.dims) / 2)
             .map(|pair| 1.0 / (pair + 1) as f32)
             .collect();
         let mut angles = Angles::default();
@@ -209,13 +218,16 @@ impl<'a> Between<'a> {
             normed: vec![0.0; rows * hidden],
             queries: numbers(rows * query),
             keys: numbers(rows * key_value),
-            attended: numbers(rows * query),
+            mixed: numbers(size.map_or(0, |size| rows * size.row)),
+            state: numbers(size.map_or(0, |size| size.state)),
+            taps: numbers(taps.map_or(0, |(_, shape)| shape.iter().product())),
+            attended: numbers(rows * block.mixer.width()),
             gate: numbers(rows * width),
             up: numbers(rows * width),
             cached: vec![f16::ZERO; rows * key_value],
             angles,
             quantized: QuantizedRows::default(),
-            weight: vec![1.0; hidden.max(attention.head_dim)],
+            weight: vec![1.0; hidden.max(heads(|attention| attention.head_dim))],
             bias: vec![0.0; hidden],
         }
     }
@@ -243,10 +255,17 @@ impl<'a> Between<'a> {
                     },
                 );
             });
-            self.rotate();
+            match &self.block.mixer {
+                Mixer::Attention(attention) => self.rotate(attention),
+                Mixer::ShortConv(conv) => {
+                    let kernel = ShortConv::new(&self.taps, None, conv.channels);
+                    kernel.compute(&self.state, &self.mixed, &mut self.attended);
+                    kernel.advance(&mut self.state, &self.mixed);
+                }
+            }
             self.activate();
             if self.int8 {
-                let query = self.block.attention.heads * self.block.attention.head_dim;
+                let query = self.block.mixer.width();
                 let (normed, hidden, width) =
                     (&self.normed, self.hidden, self.block.feed_forward.width);
                 for (x, channels) in [
@@ -283,9 +302,8 @@ impl<'a> Between<'a> {
     }
 
     /// Applies RoPE, and writes keys and values to the cache.
-    fn rotate(&mut self) {
+    fn rotate(&mut self, attention: &Attention) {
         let Self {
-            block,
             queries,
             keys,
             cached,
@@ -293,7 +311,6 @@ impl<'a> Between<'a> {
             weight,
             ..
         } = self;
-        let attention = &block.attention;
         let dim = attention.head_dim;
         for (x, heads) in [(queries, attention.heads), (&mut *keys, attention.kv_heads)] {
             for_each_chunk(chunks_mut(x, TASK_ROWS * heads * dim), 1, |task, x| {

@@ -16,7 +16,7 @@ pub struct Parts {
     /// Shadows: the correction of outliers in the linear layers.
     pub shadows: f64,
     pub attention: f64,
-    /// Norms, residuals, RoPE, activation, quantization.
+    /// Norms, residuals, RoPE, activation, quantization; the operators of mixers other than attention.
     pub between: f64,
     /// Logits of one token.
     pub output: f64,
@@ -72,11 +72,13 @@ impl Predictor<'_> {
             parts.linear += self.rates.products(form.prefill, group).at(rows as f64);
             parts.shadows += shadows.0 * self.rates.shadow(group, shadows.1, false).at(rows as f64);
         }
-        let attention = self.rates.attention(block, form.precision());
-        let positions: usize = (first + 1..=first + rows)
-            .map(|position| seen(block, position))
-            .sum();
-        parts.attention += attention.fixed * rows as f64 + attention.each * positions as f64;
+        if let Some(attention) = block.attention() {
+            let attention = self.rates.attention(attention, form.precision());
+            let positions: usize = (first + 1..=first + rows)
+                .map(|position| seen(block, position))
+                .sum();
+            parts.attention += attention.fixed * rows as f64 + attention.each * positions as f64;
+        }
         parts.between += self
             .rates
             .between(block, hidden, form.prefill == Product::W8a8)
@@ -99,8 +101,10 @@ impl Predictor<'_> {
                     parts.shadows += share * self.rates.shadow(group, outliers, true).at(1.0);
                 }
             }
-            let attention = self.rates.attention_step(block, form.precision());
-            parts.attention += attention.at(seen(block, context + 1) as f64);
+            if let Some(attention) = block.attention() {
+                let attention = self.rates.attention_step(attention, form.precision());
+                parts.attention += attention.at(seen(block, context + 1) as f64);
+            }
         }
         parts
     }

@@ -11,7 +11,7 @@ use triad_kernels::Phase;
 use triad_kernels::attention::{PAGE, Precision, Row, Shape};
 use triad_kernels::int8::{QuantizedRows, packed_len, shadow};
 use triad_kernels::timing::{self, turns};
-use triad_model::description::BlockDescription;
+use triad_model::description::{Attention, BlockDescription, Mixer};
 
 use super::arena::{Arena, Cache};
 use super::forms::{Group, Product, groups};
@@ -220,8 +220,8 @@ impl Rates {
     }
 
     /// Measures attention in a prompt. The line is the time of one row over the positions that the row reads.
-    pub fn attention(&mut self, block: &BlockDescription, precision: Precision) -> Line {
-        let key = (attention_key(block), precision == Precision::Fast);
+    pub fn attention(&mut self, attention: &Attention, precision: Precision) -> Line {
+        let key = (attention_key(attention), precision == Precision::Fast);
         if let Some(line) = self.attention.get(&key) {
             return *line;
         }
@@ -232,7 +232,7 @@ impl Rates {
             let seen = before as f64 + f64::midpoint(1.0, rows as f64);
             (
                 seen,
-                self.attention_of(block, precision, rows, before) / rows as f64,
+                self.attention_of(attention, precision, rows, before) / rows as f64,
             )
         });
         let line = Line::through(few, many);
@@ -242,12 +242,12 @@ impl Rates {
 
     fn attention_of(
         &mut self,
-        block: &BlockDescription,
+        attention: &Attention,
         precision: Precision,
         rows: usize,
         before: usize,
     ) -> f64 {
-        let shape = shape(block, precision);
+        let shape = shape(attention, precision);
         let queries = numbers(rows * shape.heads * shape.head_dim);
         let mut out = vec![0.0; queries.len()];
         let cache = Cache::new(before + rows, self.kv_format, &shape);
@@ -260,12 +260,12 @@ impl Rates {
     }
 
     /// Measures attention of one row in decode, over the positions that it reads.
-    pub fn attention_step(&mut self, block: &BlockDescription, precision: Precision) -> Line {
-        let key = attention_key(block);
+    pub fn attention_step(&mut self, attention: &Attention, precision: Precision) -> Line {
+        let key = attention_key(attention);
         if let Some(line) = self.attention_steps.get(&key) {
             return *line;
         }
-        let shape = shape(block, precision);
+        let shape = shape(attention, precision);
         let queries = numbers(shape.heads * shape.head_dim);
         let mut out = vec![0.0; queries.len()];
         let [few, many] = SEEN.map(|seen| {
@@ -305,8 +305,7 @@ impl Rates {
     }
 }
 
-fn attention_key(block: &BlockDescription) -> AttentionKey {
-    let attention = &block.attention;
+fn attention_key(attention: &Attention) -> AttentionKey {
     (
         attention.heads,
         attention.kv_heads,
@@ -316,21 +315,26 @@ fn attention_key(block: &BlockDescription) -> AttentionKey {
 }
 
 fn between_key(block: &BlockDescription) -> BetweenKey {
-    let attention = &block.attention;
-    let of_attention = (
-        attention.heads,
-        attention.kv_heads,
-        attention.head_dim,
-        attention.rope.dims,
-    );
+    let mixer = match &block.mixer {
+        Mixer::Attention(attention) => format!(
+            "{:?}",
+            (
+                attention.heads,
+                attention.kv_heads,
+                attention.head_dim,
+                attention.rope.dims,
+                attention.qk_norm,
+            )
+        ),
+        mixer => format!("{mixer:?}"),
+    };
     format!(
-        "{:?} {of_attention:?} {:?} {:?} {:?}",
-        block.feed_forward, block.norm, block.residual, attention.qk_norm
+        "{:?} {mixer} {:?} {:?}",
+        block.feed_forward, block.norm, block.residual
     )
 }
 
-fn shape(block: &BlockDescription, precision: Precision) -> Shape<'static> {
-    let attention = &block.attention;
+fn shape(attention: &Attention, precision: Precision) -> Shape<'static> {
     Shape {
         heads: attention.heads,
         kv_heads: attention.kv_heads,

@@ -451,10 +451,13 @@ impl Bench<'_> {
             .collect()
     }
 
-    /// Returns the attention shape of the first layer, and its description.
+    /// Returns the attention shape of the first layer with attention, and its description.
     fn attention_shape(&self, precision: Precision) -> (Shape<'static>, String) {
-        let attention = &self.description.blocks[0].attention;
-        let (heads, kv_heads, head_dim) = (attention.heads, attention.kv_heads, attention.head_dim);
+        let mut blocks = self.description.blocks.iter();
+        let attention = blocks.find_map(BlockDescription::attention);
+        let (heads, kv_heads, head_dim) = attention.map_or((1, 1, 1), |attention| {
+            (attention.heads, attention.kv_heads, attention.head_dim)
+        });
         let shape = Shape {
             heads,
             kv_heads,

@@ -165,7 +165,7 @@ fn a_llama_file_with_experts_is_mixtral() {
     });
     let (description, _) = from_file(&metadata("llama", &numbers), &tensors).unwrap();
     assert_eq!(description.family, "mixtral");
-    assert_eq!(description.blocks[0].attention.window, None);
+    assert_eq!(description.blocks[0].attention().unwrap().window, None);
     // Parameters that a token uses: two of three experts.
     let expert = 3 * 8 * 64;
     assert_eq!(

@@ -84,7 +84,7 @@ fn a_llama_gguf_file_pairs_adjacent_dimensions_and_is_tied_without_an_output_mat
         ..llama_description()
     };
     for block in &mut expected.blocks {
-        block.attention.rope.pairing = RopePairing::Adjacent;
+        block.attention_mut().unwrap().rope.pairing = RopePairing::Adjacent;
     }
     assert_eq!(description, expected);
     assert_eq!(map.output.weight.name, "token_embd.weight");
@@ -99,7 +99,7 @@ fn a_llama_gguf_file_pairs_adjacent_dimensions_and_is_tied_without_an_output_mat
     assert_eq!(map.output.weight.name, "output.weight");
     let factors = (1..=8).map(|value| value as f32).collect();
     assert_eq!(
-        description.blocks[1].attention.rope.scaling,
+        description.blocks[1].attention().unwrap().rope.scaling,
         RopeScaling::Factors { factors }
     );
 }
@@ -113,7 +113,7 @@ fn biases_of_a_gguf_file_show_in_its_tensors() {
     ];
     let (description, map) =
         from_file(&metadata("qwen2", &[]), &gguf_tensors(&biases)).expect("a good file");
-    let attention = &description.blocks[0].attention;
+    let attention = description.blocks[0].attention().unwrap();
     assert!(attention.qkv_bias && !attention.output_bias);
     assert_eq!(attention.rope.pairing, RopePairing::Halves);
     let bias = map.blocks[1].linears[&Linear::Value]
@@ -153,7 +153,7 @@ fn a_gemma3_gguf_file_holds_whole_norms_and_omits_the_local_rope() {
         (8.0, 0.0)
     );
     assert_eq!(windows(&description), [Some(8), None]);
-    let rope = |block: usize| &description.blocks[block].attention.rope;
+    let rope = |block: usize| &description.blocks[block].attention().unwrap().rope;
     assert_eq!((rope(0).base, &rope(0).scaling), (1e4, &RopeScaling::None));
     assert_eq!(
         (rope(1).base, &rope(1).scaling),
@@ -187,11 +187,11 @@ fn a_gemma2_gguf_file_takes_the_formats_defaults() {
     assert_eq!(
         (
             description.logit_soft_cap,
-            description.blocks[0].attention.soft_cap
+            description.blocks[0].attention().unwrap().soft_cap
         ),
         (Some(20.0), Some(50.0))
     );
-    assert_eq!(description.blocks[0].attention.scale, 0.25);
+    assert_eq!(description.blocks[0].attention().unwrap().scale, 0.25);
 }
 
 #[test]
@@ -242,7 +242,10 @@ fn a_phi3_gguf_file_has_fused_tensors_and_stored_divisors() {
         original_context: 64,
         attention_factor: 1.5,
     };
-    assert_eq!(description.blocks[0].attention.rope.scaling, scaling);
+    assert_eq!(
+        description.blocks[0].attention().unwrap().rope.scaling,
+        scaling
+    );
     assert_eq!(
         map.blocks[1].linears[&Linear::Up].weight.rows,
         Some(96..192)

@@ -3,8 +3,8 @@ use serde_json::{Value as Json, json};
 use super::super::hugging_face;
 use super::{Tensors, llama_description, tensor, tensors, windows};
 use crate::description::{
-    Activation, BlockDescription, FeedForward, Linear, ModelDescription, Norm, NormKind, QkNorm,
-    Residual, RopeScaling,
+    Activation, FeedForward, Linear, ModelDescription, Norm, NormKind, QkNorm, Residual,
+    RopeScaling,
 };
 use crate::error::{ErrorKind, Result};
 use crate::family;
@@ -104,7 +104,13 @@ fn the_two_styles_of_configuration_say_the_same() {
         json!({ "rope_parameters": new, "rope_theta": "absent", "rope_scaling": "absent" }),
     );
     assert_eq!(described(&old), described(&new));
-    let RopeScaling::Factors { factors } = &described(&old).blocks[0].attention.rope.scaling else {
+    let RopeScaling::Factors { factors } = described(&old).blocks[0]
+        .attention()
+        .unwrap()
+        .rope
+        .scaling
+        .clone()
+    else {
         panic!("expected factors");
     };
     assert_eq!(factors.len(), 8);
@@ -123,19 +129,19 @@ fn the_two_styles_of_configuration_say_the_same() {
 fn biases_follow_the_configuration() {
     let attention = &described(&with(&llama(), json!({ "attention_bias": true }))).blocks[0];
     assert!(
-        attention.attention.qkv_bias
-            && attention.attention.output_bias
+        attention.attention().unwrap().qkv_bias
+            && attention.attention().unwrap().output_bias
             && !attention.feed_forward.bias
     );
     let mlp = &described(&with(&llama(), json!({ "mlp_bias": true }))).blocks[0];
-    assert!(!mlp.attention.qkv_bias && mlp.feed_forward.bias);
+    assert!(!mlp.attention().unwrap().qkv_bias && mlp.feed_forward.bias);
 }
 
 #[test]
 fn absent_key_value_heads_mean_one_for_each_query_head() {
     for absent in [json!("absent"), json!(null)] {
         let description = described(&with(&llama(), json!({ "num_key_value_heads": absent })));
-        assert_eq!(description.blocks[0].attention.kv_heads, 4);
+        assert_eq!(description.blocks[0].attention().unwrap().kv_heads, 4);
     }
 }
 
@@ -191,7 +197,8 @@ fn qwen2_has_biases_on_query_key_value_and_windows_only_where_in_use() {
     );
     let description = described(&qwen2);
     assert!(
-        description.blocks[0].attention.qkv_bias && !description.blocks[0].attention.output_bias
+        description.blocks[0].attention().unwrap().qkv_bias
+            && !description.blocks[0].attention().unwrap().output_bias
     );
     assert_eq!(windows(&description), [None, None]);
     let in_use = with(&qwen2, json!({ "use_sliding_window": true }));
@@ -203,7 +210,7 @@ fn qwen2_has_biases_on_query_key_value_and_windows_only_where_in_use() {
 #[test]
 fn qwen3_normalizes_query_and_key_heads_of_its_own_width() {
     let qwen3 = with(&llama(), json!({ "model_type": "qwen3", "head_dim": 32 }));
-    let attention = &described(&qwen3).blocks[0].attention;
+    let attention = described(&qwen3).blocks[0].attention().unwrap().clone();
     assert_eq!(
         (attention.head_dim, attention.rope.dims, attention.qkv_bias),
         (32, 32, false)
@@ -222,7 +229,8 @@ fn qwen3_normalizes_query_and_key_heads_of_its_own_width() {
     );
     assert_eq!(
         described(&with(&qwen3, json!({ "head_dim": "absent" }))).blocks[0]
-            .attention
+            .attention()
+            .unwrap()
             .head_dim,
         128
     );
@@ -236,7 +244,7 @@ fn gemma_scales_its_embedding_and_stores_norms_less_one() {
     assert_eq!(description.embedding_scale, 8.0);
     assert_eq!(description.output_norm.weight_offset, 1.0);
     assert_eq!(description.blocks[0].norm.weight_offset, 1.0);
-    assert_eq!(description.blocks[0].attention.head_dim, 256);
+    assert_eq!(description.blocks[0].attention().unwrap().head_dim, 256);
     assert_eq!(
         description.blocks[0].feed_forward.activation,
         Activation::GeluTanh,
@@ -256,7 +264,10 @@ fn gemma2_alternates_windows_and_caps_scores_and_logits() {
     assert_eq!(description.logit_soft_cap, Some(30.0));
     let block = &description.blocks[0];
     assert_eq!(
-        (block.attention.soft_cap, block.attention.scale),
+        (
+            block.attention().unwrap().soft_cap,
+            block.attention().unwrap().scale
+        ),
         (Some(50.0), 1.0 / 12.0)
     );
     assert_eq!(block.residual, Residual::SerialPostNorm);
@@ -265,7 +276,7 @@ fn gemma2_alternates_windows_and_caps_scores_and_logits() {
     assert_eq!(
         (
             uncapped.logit_soft_cap,
-            uncapped.blocks[0].attention.soft_cap
+            uncapped.blocks[0].attention().unwrap().soft_cap
         ),
         (None, None)
     );
@@ -291,7 +302,8 @@ fn gemma3_has_two_ropes_and_fills_in_what_a_nested_configuration_leaves_out() {
         (262_208, 131_072, true)
     );
     let local: Vec<usize> = (0..34).filter(|block| (block + 1) % 6 != 0).collect();
-    for (index, BlockDescription { attention, .. }) in description.blocks.iter().enumerate() {
+    for (index, block) in description.blocks.iter().enumerate() {
+        let attention = block.attention().unwrap();
         assert_eq!(
             (attention.heads, attention.kv_heads, attention.head_dim),
             (8, 4, 256)
@@ -356,17 +368,23 @@ fn rope_scaling_takes_the_place_of_rope_parameters() {
             "model_type": model_type, "rope_theta": "absent", "rope_scaling": linear,
             "rope_parameters": { "rope_type": "default", "rope_theta": 777.0 }
         });
-        let rope = &described(&with(&llama(), changes)).blocks[0].attention.rope;
+        let rope = described(&with(&llama(), changes)).blocks[0]
+            .attention()
+            .unwrap()
+            .rope
+            .clone();
         let expected = (10_000.0, &RopeScaling::Linear { factor: 2.0 });
         assert_eq!((rope.base, &rope.scaling), expected, "{model_type}");
     }
     let yarn =
         json!({ "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128 });
     let changes = json!({ "rope_scaling": yarn, "rope_parameters": { "rope_type": "default", "rope_theta": 1e6 } });
-    let scaling = &described(&with(&llama(), changes)).blocks[0]
-        .attention
+    let scaling = described(&with(&llama(), changes)).blocks[0]
+        .attention()
+        .unwrap()
         .rope
-        .scaling;
+        .scaling
+        .clone();
     let RopeScaling::Yarn {
         factors,
         attention_factor,
@@ -379,7 +397,8 @@ fn rope_scaling_takes_the_place_of_rope_parameters() {
     let empty = json!({ "rope_scaling": {}, "rope_parameters": { "rope_type": "default", "rope_theta": 777.0 } });
     assert_eq!(
         described(&with(&llama(), empty)).blocks[0]
-            .attention
+            .attention()
+            .unwrap()
             .rope
             .base,
         777.0
@@ -393,12 +412,15 @@ fn numbers_of_rope_that_rope_parameters_lack_are_taken_from_the_top_level() {
         &llama(),
         json!({ "rope_parameters": parameters, "rope_theta": 777.0 }),
     );
-    assert_eq!(described(&outside).blocks[0].attention.rope.base, 777.0);
+    assert_eq!(
+        described(&outside).blocks[0].attention().unwrap().rope.base,
+        777.0
+    );
     let phi = with(
         &phi2(),
         json!({ "rope_parameters": parameters, "partial_rotary_factor": 0.25 }),
     );
-    assert_eq!(described(&phi).blocks[0].attention.rope.dims, 4);
+    assert_eq!(described(&phi).blocks[0].attention().unwrap().rope.dims, 4);
     let parameters = json!({ "full_attention": { "rope_type": "default" }, "sliding_attention": { "rope_type": "default" } });
     let outside =
         json!({ "rope_parameters": parameters, "rope_theta": 777.0, "rope_local_base_freq": 55.0 });
@@ -407,7 +429,7 @@ fn numbers_of_rope_that_rope_parameters_lack_are_taken_from_the_top_level() {
         json!({ "rope_scaling": "absent" }),
     ));
     assert_eq!(
-        [0, 5].map(|block: usize| gemma3.blocks[block].attention.rope.base),
+        [0, 5].map(|block: usize| gemma3.blocks[block].attention().unwrap().rope.base),
         [55.0, 777.0]
     );
 }
@@ -442,7 +464,8 @@ fn a_rope_that_versions_of_transformers_read_differently_is_refused() {
     let newer = json!({ "rope_theta": null, "rope_parameters": { "rope_type": "default" } });
     assert_eq!(
         described(&with(&qwen3_vl(), newer)).blocks[0]
-            .attention
+            .attention()
+            .expect("attention")
             .rope
             .base,
         5e5
@@ -450,7 +473,8 @@ fn a_rope_that_versions_of_transformers_read_differently_is_refused() {
     let same = with(&linear, json!({ "rope_theta": 5e5 }));
     assert_eq!(
         described(&with(&llama(), json!({ "rope_scaling": same }))).blocks[0]
-            .attention
+            .attention()
+            .unwrap()
             .rope
             .base,
         5e5
@@ -536,7 +560,10 @@ fn phi2_is_parallel_with_layer_norms_biases_and_half_rotary_heads() {
     );
     assert_eq!(block.residual, Residual::Parallel);
     assert_eq!(
-        (block.attention.rope.dims, block.attention.head_dim),
+        (
+            block.attention().unwrap().rope.dims,
+            block.attention().unwrap().head_dim
+        ),
         (8, 16)
     );
     let expected = FeedForward {
@@ -590,7 +617,11 @@ fn phi3_long_rope_takes_its_attention_factor_from_the_stretch_of_the_context() {
             "rope_scaling": scaling, "max_position_embeddings": 131_072, "original_max_position_embeddings": 4096,
             "partial_rotary_factor": 0.75
         });
-        let rope = &described(&with(&phi3(), changes)).blocks[0].attention.rope;
+        let rope = described(&with(&phi3(), changes)).blocks[0]
+            .attention()
+            .unwrap()
+            .rope
+            .clone();
         assert_eq!(rope.dims, 12);
         let RopeScaling::LongRope {
             short,
@@ -870,7 +901,9 @@ fn blocks_without_rope_are_those_of_the_list_or_every_fourth() {
     let rotated = |changes: Json| -> Vec<bool> {
         let described = described(&with(&with(&llama(), smollm3.clone()), changes));
         let blocks = described.blocks.iter();
-        blocks.map(|block| block.attention.rope.dims > 0).collect()
+        blocks
+            .map(|block| block.attention().unwrap().rope.dims > 0)
+            .collect()
     };
     let every_fourth = [true, true, true, false, true];
     assert_eq!(rotated(json!({})), every_fourth);
@@ -908,7 +941,7 @@ fn granites_factors_are_followed_and_others_have_none() {
     let described_as = described(&with(&granite, factors.clone()));
     let found = [
         described_as.embedding_scale,
-        described_as.blocks[0].attention.scale,
+        described_as.blocks[0].attention().unwrap().scale,
         described_as.residual_scale,
         described_as.logit_scale,
     ];

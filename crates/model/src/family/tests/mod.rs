@@ -3,12 +3,13 @@
 mod experts;
 mod gguf;
 mod hugging_face;
+mod lfm2;
 mod norms_and_ropes;
 
 use std::collections::BTreeMap;
 
 use crate::description::{
-    Activation, Attention, BlockDescription, FeedForward, ModelDescription, Norm, NormKind,
+    Activation, Attention, BlockDescription, FeedForward, Mixer, ModelDescription, Norm, NormKind,
     Residual, Rope, RopePairing, RopeScaling,
 };
 use crate::tensor::{Format, TensorInfo};
@@ -49,7 +50,7 @@ fn windows(description: &ModelDescription) -> Vec<Option<usize>> {
     description
         .blocks
         .iter()
-        .map(|block| block.attention.window)
+        .map(|block| block.attention().unwrap().window)
         .collect()
 }
 
@@ -61,7 +62,7 @@ fn llama_description() -> ModelDescription {
         weight_offset: 0.0,
     };
     let block = BlockDescription {
-        attention: Attention {
+        mixer: Mixer::Attention(Attention {
             heads: 4,
             kv_heads: 2,
             head_dim: 16,
@@ -79,7 +80,7 @@ fn llama_description() -> ModelDescription {
                 pairing: RopePairing::Halves,
                 scaling: RopeScaling::None,
             },
-        },
+        }),
         feed_forward: FeedForward {
             width: 96,
             gated: true,

@@ -25,7 +25,8 @@ fn describe(model_type: &str, changes: Json) -> Result<ModelDescription> {
 
 fn has_rope(description: &ModelDescription) -> Vec<bool> {
     let dims = description.blocks.iter();
-    dims.map(|block| block.attention.rope.dims > 0).collect()
+    dims.map(|block| block.attention().unwrap().rope.dims > 0)
+        .collect()
 }
 
 /// Returns the tensors of `blocks` blocks whose norms are those of OLMo 2 and EXAONE 4.
@@ -90,11 +91,11 @@ fn norms_of_olmo_follow_both_halves_and_span_all_heads() {
     let block = &description.blocks[0];
     assert_eq!(block.residual, Residual::PostNorm);
     assert_eq!(block.residual.norms(), 2);
-    assert_eq!(block.attention.qk_norm_widths(), [64, 32]);
+    assert_eq!(block.attention().unwrap().qk_norm_widths(), [64, 32]);
     let found = from_file(&metadata("olmo2", &[]), &post_norm_tensors(2, &[64], &[32]));
     assert_eq!(
-        found.unwrap().0.blocks[0].attention.qk_norm,
-        block.attention.qk_norm
+        found.unwrap().0.blocks[0].attention().unwrap().qk_norm,
+        block.attention().unwrap().qk_norm
     );
     let narrow = from_file(&metadata("olmo2", &[]), &post_norm_tensors(2, &[16], &[16]));
     let error = narrow.unwrap_err().to_string();
@@ -114,7 +115,10 @@ fn windows_of_olmo3_have_unscaled_rope_on_a_base_that_the_versions_agree_on() {
         windows(&description),
         [Some(8), Some(8), Some(8), None, Some(8)]
     );
-    let ropes = description.blocks.iter().map(|block| &block.attention.rope);
+    let ropes = description
+        .blocks
+        .iter()
+        .map(|block| &block.attention().unwrap().rope);
     for (block, rope) in ropes.enumerate() {
         let is_scaled = matches!(rope.scaling, RopeScaling::Yarn { .. });
         assert_eq!((rope.base, is_scaled), (5e5, block == 3), "block {block}");
@@ -130,7 +134,7 @@ fn windows_of_olmo3_have_unscaled_rope_on_a_base_that_the_versions_agree_on() {
 fn alpha_stretches_the_base_of_hunyuan_and_no_other() {
     let scaling = json!({ "rope_scaling": { "type": "dynamic", "alpha": 1000.0 } });
     let description = describe("hunyuan_v1_dense", scaling.clone()).unwrap();
-    let attention = &description.blocks[0].attention;
+    let attention = description.blocks[0].attention().unwrap();
     let stretched = (1e4 * 1000f64.powf(16.0 / 14.0)) as f32;
     assert_eq!(
         (attention.rope.base, &attention.rope.scaling),
@@ -157,11 +161,11 @@ fn glm_rotates_adjacent_pairs_of_half_a_head_and_has_biases_unless_told_otherwis
         let description = describe(model_type, json!({})).unwrap();
         let block = &description.blocks[0];
         assert_eq!(block.residual, residual);
-        let rope = &block.attention.rope;
+        let rope = &block.attention().unwrap().rope;
         assert_eq!((rope.dims, rope.pairing), (8, RopePairing::Adjacent));
-        assert!(block.attention.qkv_bias && !block.attention.output_bias);
+        assert!(block.attention().unwrap().qkv_bias && !block.attention().unwrap().output_bias);
         let plain = describe(model_type, json!({ "attention_bias": false })).unwrap();
-        assert!(!plain.blocks[0].attention.qkv_bias);
+        assert!(!plain.blocks[0].attention().unwrap().qkv_bias);
     }
 }
 
@@ -176,7 +180,10 @@ fn the_temperature_of_ministral3_comes_from_the_numbers_of_rope() {
         scale: 0.5,
         context: 64,
     };
-    assert_eq!(description.blocks[0].attention.temperature, Some(expected));
+    assert_eq!(
+        description.blocks[0].attention().unwrap().temperature,
+        Some(expected)
+    );
     assert_eq!([0, 63].map(|position| expected.factor(position)), [1.0; 2]);
     assert_eq!(expected.factor(64), 1.0 + 0.5 * 2f32.ln());
     let incomplete = with(&rope, json!({ "llama_4_scaling_beta": "absent" }));

@@ -4,6 +4,7 @@ use triad_model::description::{BlockDescription, ModelDescription};
 use wgpu::BufferUsages as Usage;
 
 use super::super::context::Context;
+use super::description::attention_of;
 use crate::error::Result;
 use crate::model::{DeviceModel, DeviceWeight};
 
@@ -104,9 +105,12 @@ impl Buffers {
             Place::Stream | Place::Normed => hidden,
             Place::Projected if post_norms => hidden,
             Place::Heads => widest(&|block| {
-                (block.attention.heads + 2 * block.attention.kv_heads) * block.attention.head_dim
+                (attention_of(block).heads + 2 * attention_of(block).kv_heads)
+                    * attention_of(block).head_dim
             }),
-            Place::Attended => widest(&|block| block.attention.heads * block.attention.head_dim),
+            Place::Attended => {
+                widest(&|block| attention_of(block).heads * attention_of(block).head_dim)
+            }
             Place::GateUp => widest(&|block| {
                 block.feed_forward.width * if block.feed_forward.gated { 2 } else { 1 }
             }),
@@ -164,7 +168,8 @@ impl Buffers {
 
 /// Returns the number of words of the keys and values of `rows` rows in all layers.
 pub(super) fn returned_words(description: &ModelDescription, rows: usize) -> usize {
-    let of_block = |block: &BlockDescription| block.attention.kv_heads * block.attention.head_dim;
+    let of_block =
+        |block: &BlockDescription| attention_of(block).kv_heads * attention_of(block).head_dim;
     rows * description.blocks.iter().map(of_block).sum::<usize>()
 }
 

@@ -2,7 +2,7 @@
 
 use triad_kernels::Matrix;
 use triad_kernels::int8::{Int8Weight, MAX_IN_FEATURES, packed_len};
-use triad_model::description::{BlockDescription, Linear, LinearShape, QkNorm};
+use triad_model::description::{Attention, BlockDescription, Linear, LinearShape, QkNorm};
 
 use super::kernels::UNIT;
 use super::weights::{Layer, row_bytes, stored_bytes};
@@ -18,6 +18,11 @@ impl DeviceLinear<'_> {
 }
 
 impl DeviceModel<'_> {
+    /// Returns the attention of a block of a model that was checked.
+    pub(super) fn attention(&self, index: usize) -> &Attention {
+        attention_of(&self.description.blocks[index])
+    }
+
     /// Checks that the model's parts are consistent, and that the shaders support its shapes.
     ///
     /// # Errors
@@ -52,6 +57,14 @@ impl DeviceModel<'_> {
                 format!("it has a factor on {name}, which shaders do not compute")
             })?;
         }
+        // The other checks rely on this one.
+        for (index, described) in description.blocks.iter().enumerate() {
+            check.that(described.attention().is_some(), || {
+                format!(
+                    "block {index}: its mixer is not attention, which is all that shaders compute"
+                )
+            })?;
+        }
         for (index, (block, described)) in blocks.iter().zip(&description.blocks).enumerate() {
             let named = |error: String| format!("block {index}: {error}");
             block
@@ -65,10 +78,11 @@ impl DeviceModel<'_> {
                     "it has {part}, which shaders do not compute"
                 ))));
             }
-            check.that(pairs == Some(described.attention.rope.dims / 2), || {
+            let rope = &attention_of(described).rope;
+            check.that(pairs == Some(rope.dims / 2), || {
                 named(format!(
                     "its rotation has {pairs:?} frequencies, for {} dimensions",
-                    described.attention.rope.dims
+                    rope.dims
                 ))
             })?;
         }
@@ -86,9 +100,16 @@ impl DeviceModel<'_> {
     }
 }
 
+/// Returns the attention of a block of a model that was checked.
+pub(super) fn attention_of(block: &BlockDescription) -> &Attention {
+    block
+        .attention()
+        .expect("models with other mixers are refused")
+}
+
 /// Returns the first part of a block that no shader computes.
 fn not_computed(block: &BlockDescription) -> Option<&'static str> {
-    let attention = &block.attention;
+    let attention = attention_of(block);
     let is_spanned = |norm: &QkNorm| norm.spans_heads || norm.after_rope;
     [
         (attention.rope.dims == 0, "no RoPE"),
@@ -149,7 +170,8 @@ impl<'a> DeviceBlock<'a> {
         described: &BlockDescription,
         hidden: usize,
     ) -> std::result::Result<(), String> {
-        let head_dim = described.attention.head_dim;
+        let attention = attention_of(described);
+        let head_dim = attention.head_dim;
         if !head_dim.is_multiple_of(UNIT) {
             return Err(format!(
                 "heads are {head_dim} wide, expected a multiple of {UNIT}"
@@ -157,7 +179,7 @@ impl<'a> DeviceBlock<'a> {
         }
         let residual = described.residual;
         let (post, second) = (residual.has_post_norms(), residual.has_feed_forward_norm());
-        let has_head_norms = described.attention.qk_norm.is_some();
+        let has_head_norms = attention.qk_norm.is_some();
         let norms = [
             (
                 "attention norm",

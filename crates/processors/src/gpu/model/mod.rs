@@ -37,6 +37,7 @@ use crate::device::ModelOptions;
 use crate::error::{Error, Result};
 use crate::model::{DeviceModel, Outputs, Wanted};
 use buffers::{Buffers, Place, WORD, returned_words};
+use description::attention_of;
 use kernels::{ACTIVATE_THREADS, Kernel, Pipelines, WeightFormat};
 use pages::Pages;
 use slices::Chunk;
@@ -138,8 +139,8 @@ impl GpuModel {
             .map(|one| (one.frequencies.to_vec(), one.factor))
             .collect();
         let tile_rows = model.description.blocks.iter().map(|block| {
-            let (queries, _) = Kernel::attention_tile(block.attention.head_dim);
-            queries / (block.attention.heads / block.attention.kv_heads).min(queries)
+            let (queries, _) = Kernel::attention_tile(attention_of(block).head_dim);
+            queries / (attention_of(block).heads / attention_of(block).kv_heads).min(queries)
         });
         let tile_rows = tile_rows.min().unwrap_or(1);
         let groups = (None, Vec::new());
@@ -207,7 +208,7 @@ impl GpuModel {
             .reserve(&self.context, Place::Table, table.len())?;
         if call.splits > 1 {
             let of_head = |block: &triad_model::description::BlockDescription| {
-                block.attention.heads * (block.attention.head_dim + 4)
+                attention_of(block).heads * (attention_of(block).head_dim + 4)
             };
             let widest = self
                 .description
@@ -353,13 +354,9 @@ impl GpuModel {
         table.extend(tiles.as_flattened().iter().map(|value| *value as u32));
         table.extend(wanted.rows.iter().map(|row| *row as u32));
         table.extend(pages);
-        let kv_heads = self
-            .description
-            .blocks
-            .iter()
-            .map(|block| block.attention.kv_heads)
-            .min()
-            .unwrap_or(1);
+        let blocks = self.description.blocks.iter();
+        let kv_heads = blocks.map(|block| attention_of(block).kv_heads).min();
+        let kv_heads = kv_heads.unwrap_or(1);
         let wanted_splits = BUSY.div_ceil(tiles.len() * kv_heads).clamp(1, most_pages);
         let most = if self.context.is_software {
             PAGES_OF_SOFTWARE

@@ -7,6 +7,7 @@ use triad_kernels::attention::{Cache, PAGE};
 use triad_model::description::ModelDescription;
 
 use super::super::context::Context;
+use super::description::attention_of;
 use crate::error::{Error, Result};
 
 /// Bytes of an f16 number.
@@ -52,7 +53,7 @@ impl Pages {
         let bytes: Vec<_> = description
             .blocks
             .iter()
-            .map(|block| of_block(&block.attention))
+            .map(|block| of_block(attention_of(block)))
             .collect();
         let most = bytes
             .iter()

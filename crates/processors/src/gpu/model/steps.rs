@@ -243,7 +243,7 @@ impl Builder<'_> {
         let model = self.model;
         let (block, described) = (&model.blocks[index], &model.description.blocks[index]);
         let hidden = model.description.hidden;
-        let (attention, feed_forward) = (&described.attention, &described.feed_forward);
+        let (attention, feed_forward) = (model.attention(index), &described.feed_forward);
         let query = attention.heads * attention.head_dim;
         let width = feed_forward.width;
 
@@ -471,20 +471,20 @@ impl Builder<'_> {
 
     fn rope(&mut self, index: usize, block: &DeviceBlock) {
         let DeviceModel {
-            description,
             rotations,
             rotation_of_block,
             ..
         } = self.model;
-        let attention = &description.blocks[index].attention;
+        let attention = self.model.attention(index);
         let (heads, kv_heads, head_dim) = (attention.heads, attention.kv_heads, attention.head_dim);
         let rotation = rotation_of_block[index];
         let angles_before: usize = rotations[..rotation]
             .iter()
             .map(|before| before.frequencies.len())
             .sum();
-        let words = |before: &triad_model::description::BlockDescription| {
-            before.attention.kv_heads * before.attention.head_dim
+        let words = |before: usize| {
+            let attention = self.model.attention(before);
+            attention.kv_heads * attention.head_dim
         };
         let mut head_norm = |norm: &Option<DeviceNorm>| match norm {
             Some(norm) => (self.parameters.push(norm.weight), norm.epsilon),
@@ -502,7 +502,7 @@ impl Builder<'_> {
             key_norm_at,
             query_epsilon,
             key_epsilon,
-            words_before: description.blocks[..index].iter().map(words).sum::<usize>() as u32,
+            words_before: (0..index).map(words).sum::<usize>() as u32,
             unused: [0; 2],
         };
         let mut buffers: Vec<_> = [Place::Angles, Place::Parameters, Place::Table, Place::Heads]
@@ -521,7 +521,7 @@ impl Builder<'_> {
     }
 
     fn attention(&mut self, index: usize) {
-        let attention = &self.model.description.blocks[index].attention;
+        let attention = self.model.attention(index);
         let (heads, kv_heads, head_dim) = (attention.heads, attention.kv_heads, attention.head_dim);
         let uniforms = AttentionUniforms {
             heads: heads as u32,

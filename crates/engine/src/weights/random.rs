@@ -1,0 +1,78 @@
+//! Random weights, for benchmarks.
+
+use triad_model::description::{ModelDescription, Norm as NormDescription, NormKind};
+
+use super::{Block, Embedding, Linear, Norm, Router, Weight, WeightMatrix, Weights, mixer};
+
+impl Weights {
+    /// Creates random bf16 weights in the shapes of `description`. The speed of a model does not depend on its values.
+    pub(crate) fn random(description: &ModelDescription, seed: u64) -> Self {
+        let mut seed = seed;
+        let mut next_seed = || {
+            seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            seed
+        };
+        let mut linear = |out_features, in_features, bias: bool| Linear {
+            weight: Weight::Float(WeightMatrix::random(out_features, in_features, next_seed())),
+            decode_weight: None,
+            bias: bias.then(|| vec![0.0; out_features]),
+        };
+        let norm = |norm: &NormDescription, features: usize| Norm {
+            weight: vec![1.0; features],
+            bias: (norm.kind == NormKind::Layer).then(|| vec![0.0; features]),
+            epsilon: norm.epsilon,
+        };
+        let hidden = description.hidden;
+        let blocks = description.blocks.iter().map(|block| {
+            let residual = block.residual;
+            let wide = |exists: bool| exists.then(|| norm(&block.norm, hidden));
+            let [query_norm, key_norm] = block.qk_norms().map(|of| {
+                let (of, width) = of?;
+                Some(norm(&of, width))
+            });
+            let mixer = mixer::random(&block.mixer, &mut |rows, columns| {
+                linear(rows, columns, false).weight
+            });
+            Block {
+                attention_norm: wide(residual.has_attention_norm()),
+                attention_post_norm: wide(residual.has_post_norms()),
+                feed_forward_norm: wide(residual.has_feed_forward_norm()),
+                feed_forward_post_norm: wide(residual.has_post_norms()),
+                query_norm,
+                key_norm,
+                inputs: None,
+                router: block.feed_forward.experts.map(|experts| Router {
+                    experts,
+                    weight: WeightMatrix::random(experts.count, hidden, 2),
+                    bias: experts.bias.then(|| vec![0.0; experts.count]),
+                    correction: experts.correction.then(|| vec![0.0; experts.count]),
+                    shared_gate: experts.shared_gate.then(|| vec![0.0; hidden]),
+                }),
+                linears: block
+                    .linears(hidden)
+                    .iter()
+                    .map(|shape| {
+                        (
+                            shape.linear,
+                            linear(shape.out_features, shape.in_features, shape.bias),
+                        )
+                    })
+                    .collect(),
+                mixer,
+            }
+        });
+        let blocks = blocks.collect();
+        let output = linear(description.vocab, hidden, description.output_bias);
+        let embedding = if description.tied_output {
+            Embedding::Output
+        } else {
+            Embedding::Matrix(WeightMatrix::random(description.vocab, hidden, 1))
+        };
+        Self {
+            embedding,
+            blocks,
+            output_norm: norm(&description.output_norm, hidden),
+            output,
+        }
+    }
+}
