@@ -61,7 +61,7 @@ fn digits<const RUN: usize>(bytes: &[u8], integers: &mut [i16]) {
     for (integers, power) in integers.as_chunks_mut::<RUN>().0.iter_mut().zip(powers) {
         for (integer, byte) in integers.iter_mut().zip(bytes) {
             let rest = u16::from(byte.wrapping_mul(power));
-            *integer = (rest * 3 >> 8) as i16 - 1;
+            *integer = ((rest * 3) >> 8) as i16 - 1;
         }
     }
 }

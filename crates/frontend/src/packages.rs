@@ -11,6 +11,7 @@ use triad_engine::{Cancel, Threads};
 use triad_kernels::int8;
 use triad_model::checkpoint::Checkpoint;
 use triad_model::fetch;
+use triad_model::gguf::PartName;
 use triad_prepare::PrepareOptions;
 use triad_prepare::calibration::text::CalibrationText;
 use triad_prepare::package::{Existing, Prepared, Progress, Recipe};
@@ -169,12 +170,15 @@ fn cached_in(
 /// Returns the files of the model at `path`, sorted. If `path` is a file, these are the file and the files next to it
 /// that describe it. If it is a folder, other files in it, such as the output of an earlier command, are left out.
 pub fn model_files(path: &Path) -> Vec<PathBuf> {
-    const DESCRIPTIONS: [&str; 5] = [
+    const DESCRIPTIONS: [&str; 8] = [
         "package.json",
         "package.json.sha256",
         "config.json",
         "generation_config.json",
         "chat_template.jinja",
+        "chat_template.tool_use.jinja",
+        "added_tokens.json",
+        "special_tokens_map.json",
     ];
     const WEIGHTS: [&str; 3] = [".safetensors", ".safetensors.index.json", ".gguf"];
     let describes = |name: &str| DESCRIPTIONS.contains(&name) || name.starts_with("tokenizer");
@@ -195,7 +199,9 @@ pub fn model_files(path: &Path) -> Vec<PathBuf> {
             .collect()
     };
     let mut files = if path.is_dir() {
-        within(path, &|name| describes(name) || holds_weights(name))
+        let mut files = within(path, &|name| describes(name) || holds_weights(name));
+        files.extend(within(&path.join("additional_chat_templates"), &|_| true));
+        files
     } else if path
         .extension()
         .is_some_and(|extension| extension.eq_ignore_ascii_case("safetensors"))
@@ -205,8 +211,11 @@ pub fn model_files(path: &Path) -> Vec<PathBuf> {
             .filter(|folder| !folder.as_os_str().is_empty())
             .unwrap_or(Path::new("."));
         let mut files = within(folder, &describes);
+        files.extend(within(&folder.join("additional_chat_templates"), &|_| true));
         files.push(path.into());
         files
+    } else if let Some(part) = path.to_str().and_then(PartName::parse) {
+        part.all().map(PathBuf::from).collect()
     } else {
         vec![path.into()]
     };
@@ -253,6 +262,41 @@ mod tests {
     use super::*;
     use triad_model::testing::tiny_llama;
     use triad_prepare::Prune;
+
+    #[test]
+    fn a_package_depends_on_every_file_that_the_model_is_read_from() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let parts = [1, 2].map(|part| at(&format!("m-0000{part}-of-00002.gguf")));
+        assert_eq!(model_files(&parts[0]), parts);
+        let names = [
+            "added_tokens.json",
+            "additional_chat_templates/tool_use.jinja",
+            "chat_template.jinja",
+            "chat_template.tool_use.jinja",
+            "config.json",
+            "model.safetensors",
+            "special_tokens_map.json",
+            "tokenizer.model",
+        ];
+        fs::create_dir(at("additional_chat_templates")).unwrap();
+        for name in names.iter().chain(&["README.md"]) {
+            fs::write(at(name), "").unwrap();
+        }
+        let all: Vec<_> = names.map(at).into();
+        assert_eq!(model_files(folder.path()), all);
+        assert_eq!(model_files(&at("model.safetensors")), all);
+    }
+
+    #[test]
+    fn a_mixture_of_experts_runs_as_it_is_stored() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let path = path.join("../../tests/golden/families/mixtral.gguf");
+        let (threads, cancel) = (Threads::Count(1), Cancel::new());
+        let found = package_of(&path, threads, &cancel, &mut |_, _| {}, &mut |_| {}).unwrap();
+        assert!(found.is_stored && found.prepared.is_none());
+        assert_eq!(found.path, path);
+    }
 
     #[test]
     fn each_model_and_each_way_to_prepare_it_has_a_package_of_its_own() {

@@ -105,7 +105,7 @@ unpack!(
         let packed = u32::from_le_bytes(array(block, part + 4));
         let entry = IQ2_XXS_NUMBERS[usize::from(block[part + index % 4])];
         let scale = 2 * (packed >> 28) as i16 + 1;
-        signed(entry, eight_signs(packed >> (index % 4 * 7)), scale, integers)
+        signed(entry, eight_signs(packed >> (index % 4 * 7)), scale, integers);
     },
     bits_at(block, 0)
 );
@@ -116,7 +116,7 @@ unpack!(
         let packed = bits_at(block, 2 + 2 * index);
         let entry = IQ2_XS_NUMBERS[usize::from(packed & 0x1ff)];
         let signs = eight_signs(u32::from(packed >> 9));
-        signed(entry, signs, odd_scale(&block[66..], index / 2), integers)
+        signed(entry, signs, odd_scale(&block[66..], index / 2), integers);
     },
     bits_at(block, 0)
 );
@@ -126,7 +126,7 @@ unpack!(
     iq2_s, 82, |block, index, integers| {
         let high = block[66 + index / 4] >> (index % 4 * 2) & 3;
         let entry = IQ2_S_NUMBERS[usize::from(block[2 + index]) | usize::from(high) << 8];
-        signed(entry, block[34 + index], odd_scale(&block[74..], index / 2), integers)
+        signed(entry, block[34 + index], odd_scale(&block[74..], index / 2), integers);
     },
     bits_at(block, 0)
 );
@@ -138,7 +138,7 @@ unpack!(
         let packed = u32::from_le_bytes(array(block, 66 + index / 4 * 4));
         let scale = 2 * (packed >> 28) as i16 + 1;
         let signs = eight_signs(packed >> (index % 4 * 7));
-        signed(joined(four(0), four(1)), signs, scale, integers)
+        signed(joined(four(0), four(1)), signs, scale, integers);
     },
     bits_at(block, 0)
 );
@@ -152,7 +152,7 @@ unpack!(
             IQ3_S_NUMBERS[usize::from(block[2 + 2 * index + place]) | ninth]
         };
         let scale = odd_scale(&block[106..], index / 4);
-        signed(joined(four(0), four(1)), block[74 + index], scale, integers)
+        signed(joined(four(0), four(1)), block[74 + index], scale, integers);
     },
     bits_at(block, 0)
 );
@@ -165,7 +165,7 @@ unpack!(
         let upper = usize::from(high >> (index % 4 * 3) & 7) << 8;
         let eighth = if high & 0x8000 == 0 { 1 } else { -1 };
         let scale = 2 * (high >> 12 & 7) as i16 + 1;
-        shifted(IQ1_NUMBERS[usize::from(block[2 + index]) | upper], eighth, scale, integers)
+        shifted(IQ1_NUMBERS[usize::from(block[2 + index]) | upper], eighth, scale, integers);
     },
     bits_at(block, 0)
 );
@@ -179,7 +179,7 @@ unpack!(
         let scales = bits_at(block, 48 + index / 8 * 2);
         let scale = 2 * (scales >> (index / 2 % 4 * 3) & 7) as i16 + 1;
         let entry = IQ1_NUMBERS[usize::from(block[index]) | usize::from(high & 7) << 8];
-        shifted(entry, eighth, scale, integers)
+        shifted(entry, eighth, scale, integers);
     },
     [0, 1, 2, 3]
         .map(|place| bits_at(block, 48 + 2 * place) >> 12 << (4 * place))

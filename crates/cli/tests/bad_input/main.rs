@@ -479,8 +479,8 @@ fn folders() -> Vec<Case> {
         ),
         folder(
             "unknown number format",
-            move |_, header, _| header[embedding]["dtype"] = json!("F8_E4M3"),
-            &["model/model.safetensors: ", "F8_E4M3"],
+            move |_, header, _| header[embedding]["dtype"] = json!("F6_E2M3"),
+            &["model/model.safetensors: ", "F6_E2M3"],
         ),
         folder("no tokenizer", |_, _, _| (), &["tokenizer"]),
         with_file(

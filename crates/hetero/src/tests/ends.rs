@@ -46,6 +46,19 @@ fn one_and_two() -> impl Iterator<Item = HeteroOptions> {
 }
 
 #[test]
+fn several_processors_refuse_a_mixture_of_experts_by_name() {
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../tests/golden/families/mixtral.gguf"
+    );
+    let model = Model::load(path.as_ref(), &LoadOptions::default()).unwrap();
+    let error = start(&Arc::new(model), options(Policy::CriticalPath))
+        .err()
+        .unwrap();
+    assert!(error.to_string().contains("mixture of experts"), "{error}");
+}
+
+#[test]
 fn a_cancelled_token_ends() {
     let model = int8("llama");
     for options in one_and_two() {

@@ -43,11 +43,17 @@ pub(super) fn describe<T: PartialEq>(
     ))
 }
 
-/// Returns the error, or the type of the tensor that it calls missing.
-fn explained(error: Error, others: &OtherTypes) -> Error {
+/// Returns the error, or the type of the tensor that it calls missing, or of another one of its layer: quantized weights
+/// have other names.
+pub(super) fn explained(error: Error, others: &OtherTypes) -> Error {
     let message = error.to_string();
     let missing = |name: &&String| message.contains(&format!("tensor `{name}` is missing"));
-    match others.keys().find(missing) {
+    let of_layer = |name: &&String| {
+        let layer = name.rsplit_once('.').map(|(layer, _)| layer);
+        layer.is_some_and(|layer| message.contains(&format!("tensor `{layer}.weight` is missing")))
+    };
+    let names = || others.keys();
+    match names().find(missing).or_else(|| names().find(of_layer)) {
         Some(name) => safetensors::not_a_float(name, &others[name].1),
         None => error,
     }

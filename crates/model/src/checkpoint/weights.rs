@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use super::other_types::explained;
 use super::{EXPECTED, is_there, json};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mapped::MappedFile;
@@ -16,6 +17,9 @@ pub(super) type StoredTensors = (
     BTreeMap<String, QuantizedTensor>,
     OtherTypes,
 );
+
+/// Tensors with the position of their file, by name.
+type InFiles = BTreeMap<String, (usize, Tensor)>;
 
 /// The safetensors files of a folder.
 pub(super) struct Weights {
@@ -70,21 +74,27 @@ impl Weights {
             let floats = stored.into_iter().filter_map(info).collect();
             return Ok((floats, BTreeMap::new(), others));
         };
-        let (floats, quantized) = plan.find(stored, &files_of(&self.files))?;
+        let found = plan.find(stored, &files_of(&self.files));
+        let (floats, quantized) = found.map_err(|error| explained(error, &others))?;
         Ok((floats, quantized, others))
     }
 
     /// Returns every tensor with its file, and the tensors of other types than `elements`.
-    fn stored(
-        &self,
-        elements: &[Element],
-    ) -> Result<(BTreeMap<String, (usize, Tensor)>, OtherTypes)> {
+    fn stored(&self, elements: &[Element]) -> Result<(InFiles, OtherTypes)> {
         let read = |file: &MappedFile| {
             let header = safetensors::read_model(file.bytes(), elements);
             let (header, others) = header.map_err(|error| error.at(file.path()))?;
             Ok((header.tensors, others))
         };
         let headers = self.files.iter().map(read).collect::<Result<Vec<_>>>()?;
+        for (name, &file) in self.file_of.iter().flatten() {
+            let (tensors, of_file) = &headers[file];
+            if !tensors.contains_key(name) && !of_file.contains_key(name) {
+                let message =
+                    format!("tensor {name:?} is missing, but the index puts it in this file");
+                return Err(Error::new(ErrorKind::Missing, message).at(self.files[file].path()));
+            }
+        }
         let (mut stored, mut others) = (BTreeMap::new(), BTreeMap::new());
         for (index, (tensors, of_file)) in headers.into_iter().enumerate() {
             let names = tensors.keys().chain(of_file.keys());
@@ -94,14 +104,6 @@ impl Weights {
             let tensors = tensors.into_iter();
             stored.extend(tensors.map(|(name, tensor)| (name, (index, tensor))));
             others.extend(of_file);
-        }
-        let named = self.file_of.iter().flatten();
-        for (name, &file) in named {
-            if !stored.contains_key(name) && !others.contains_key(name) {
-                let message =
-                    format!("tensor {name:?} is missing, but the index puts it in this file");
-                return Err(Error::new(ErrorKind::Missing, message).at(self.files[file].path()));
-            }
         }
         Ok((stored, others))
     }

@@ -125,7 +125,10 @@ pub(super) fn tokenizer(metadata: &Metadata) -> Result<Tokenizer> {
             (words, defaults.add_bos, spaces.prefix)
         }
     };
-    let encoder = Encoder::Own { words, markers };
+    let encoder = Encoder::Own {
+        words: Box::new(words),
+        markers,
+    };
     let around = |name: &str, default: bool, token: Option<u32>| {
         let key = format!("tokenizer.ggml.add_{name}_token");
         let adds = metadata.bool(&key)?.unwrap_or(default);

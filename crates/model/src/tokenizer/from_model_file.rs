@@ -164,7 +164,7 @@ fn build(
         prefix: around("add_bos_token", adds_bos, true, bos)?,
         suffix: around("add_eos_token", adds_eos, false, eos)?,
         encoder: Encoder::Own {
-            words: Words::SentencePiece(encoder),
+            words: Box::new(Words::SentencePiece(encoder)),
             markers: Markers::of(markers)?,
         },
         vocabulary,

@@ -111,7 +111,7 @@ pub struct Tokenizer {
 }
 
 enum Encoder {
-    Own { words: Words, markers: Markers },
+    Own { words: Box<Words>, markers: Markers },
     HuggingFace(Box<HuggingFace>),
 }
 

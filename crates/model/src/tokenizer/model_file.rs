@@ -94,7 +94,7 @@ impl<'a> Draft<'a> {
         for field in Fields::new(message) {
             match field? {
                 (2, value) => {
-                    self.charsmap = value.bytes("normalizer_spec.precompiled_charsmap")?
+                    self.charsmap = value.bytes("normalizer_spec.precompiled_charsmap")?;
                 }
                 (3, value) => self.adds_prefix = value.bool("normalizer_spec.add_dummy_prefix")?,
                 (4, value) => {

@@ -87,10 +87,13 @@ fn split_by(splitters: &[Splitter], text: &str, word: &mut dyn FnMut(&str)) {
     }
 }
 
+/// A function that calls another one with each part of a text.
+type SplitFunction = fn(&str, &mut dyn FnMut(&str));
+
 /// A compiled [`Step`].
 enum Splitter {
     Pattern(Pattern),
-    Function(fn(&str, &mut dyn FnMut(&str))),
+    Function(SplitFunction),
 }
 
 impl Splitter {

@@ -7,6 +7,7 @@ use triad_engine::package::Package;
 use triad_engine::quantization::{DecodeWeights, LinearFormat, OutputWeights};
 use triad_engine::weights::Weight;
 use triad_engine::{Cancel, LoadOptions, Model, Session, SessionOptions, Threads};
+use triad_model::checkpoint::Checkpoint;
 use triad_prepare::calibration::{self, Calibration};
 use triad_prepare::package::{Existing, Recipe};
 use triad_prepare::{Error, PrepareOptions, Prune};
@@ -28,6 +29,22 @@ fn logits(model: Model) -> Vec<f32> {
         logits.extend_from_slice(session.decode(token, &Cancel::new()).unwrap());
     }
     logits
+}
+
+#[test]
+fn a_mixture_of_experts_is_refused_by_name_and_leaves_nothing() {
+    let place = Place::new();
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../tests/golden/families/mixtral.gguf"
+    );
+    let recipe = Recipe {
+        checkpoint: Arc::new(Checkpoint::open(path).unwrap()),
+        ..place.recipe()
+    };
+    let error = place.prepare(&recipe, "package").err().unwrap();
+    assert!(error.to_string().contains("mixture of experts"), "{error}");
+    assert_eq!(files(&place.path(".")).len(), 1, "the model alone");
 }
 
 #[test]

@@ -143,11 +143,9 @@ fn tensors(names: [&str; 13], root: &str, block: &str, conv: &[usize]) -> Tensor
         add(names[2], &[64]);
         add(names[3], &[64]);
         let [gate, up, down] = [names[10], names[11], names[12]];
-        (
-            add(gate, &[64, 64]),
-            add(up, &[64, 64]),
-            add(down, &[64, 64]),
-        );
+        add(gate, &[64, 64]);
+        add(up, &[64, 64]);
+        add(down, &[64, 64]);
         if index == 1 {
             add(names[4], &[16]);
             add(names[5], &[16]);

@@ -64,9 +64,10 @@ fn cut(text: &str, cuts: impl Iterator<Item = usize>, part: &mut dyn FnMut(&str)
 
 #[cfg(test)]
 mod tests {
+    use super::super::SplitFunction;
     use super::*;
 
-    fn parts(rule: fn(&str, &mut dyn FnMut(&str)), text: &str) -> Vec<String> {
+    fn parts(rule: SplitFunction, text: &str) -> Vec<String> {
         let mut parts = Vec::new();
         rule(text, &mut |part| parts.push(part.to_owned()));
         assert_eq!(parts.concat(), text);
