@@ -164,7 +164,7 @@ def main():
             print(f"| {name} | {cells[0]} | {own:.1e} | {cells[1]} | {same} |", flush=True)
             wrong |= own != 0
     peer.close()
-    sys.exit(wrong)
+    sys.exit(bool(wrong))
 
 
 if __name__ == "__main__":
