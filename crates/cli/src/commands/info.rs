@@ -284,10 +284,16 @@ fn print(info: &Info) -> Result<()> {
         None => all,
     };
     let feed_forward = match info.experts {
-        Some(experts) => format!(
-            "{}, {} of {} experts of {}",
-            info.feed_forward, experts.used, experts.count, experts.width
-        ),
+        Some(experts) => {
+            let shared = match info.feed_forward {
+                0 => String::new(),
+                width => format!("{width} and "),
+            };
+            let Experts {
+                count, used, width, ..
+            } = experts;
+            format!("{shared}{used} of {count} experts of {width}")
+        }
         None => info.feed_forward.to_string(),
     };
     let mut fields = vec![
