@@ -14,6 +14,8 @@ from gguf import quants
 NAMES = ["IQ1_S", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"]
 HEAD = """//! The entries of the codebooks, written by `tests/golden/quant/codebooks.py`: the places of the values of each number, two
 //! bits (IQ1, IQ2) or three bits (IQ3) each, the first number in the lowest bits.
+//!
+//! The codebooks are part of the formats and come from ggml (MIT licence, copyright (c) 2023-2026 The ggml authors).
 """
 
 

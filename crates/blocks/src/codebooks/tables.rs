@@ -1,5 +1,7 @@
 //! The entries of the codebooks, written by `tests/golden/quant/codebooks.py`: the places of the values of each number, two
 //! bits (IQ1, IQ2) or three bits (IQ3) each, the first number in the lowest bits.
+//!
+//! The codebooks are part of the formats and come from ggml (MIT licence, copyright (c) 2023-2026 The ggml authors).
 
 pub(super) const IQ1_S: [u16; 2048] = [
     0x0000, 0x0002, 0x0005, 0x0008, 0x000a, 0x0011, 0x0015, 0x0020, 0x0022, 0x0028, 0x002a, 0x0045,
