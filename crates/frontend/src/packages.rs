@@ -34,8 +34,8 @@ pub struct Found {
 }
 
 /// Returns the package of the model at `path`: the package at `path` itself, or one in the cache; of a mixture of
-/// experts, which cannot be prepared, the model itself. It is prepared now,
-/// with the default options, if it is not in the cache. `read` is as in [`cached`].
+/// experts, which cannot be prepared, the model itself. It is prepared now, with the default options, if it is not in the
+/// cache. `read` is as in [`cached`].
 ///
 /// # Errors
 /// As [`cached`] and [`prepare`]; if the file is damaged or holds what Triad does not run.
@@ -53,15 +53,15 @@ pub fn package_of(
             is_stored: false,
         });
     }
-    // A file that is not a model is refused before all of it is read.
-    if Checkpoint::open(path)?.description().has_experts() {
-        return Ok(Found {
-            path: path.into(),
-            prepared: None,
-            is_stored: true,
-        });
-    }
     let (options, text) = (PrepareOptions::default(), CalibrationText::builtin());
+    let known = Hashes::of(path);
+    let is_known = model_files(path)
+        .iter()
+        .all(|file| known.known(file).is_some());
+    // A file that is not a model is refused before all of it is read.
+    if !is_known && Checkpoint::open(path)?.description().has_experts() {
+        return Ok(stored(path));
+    }
     let destination = cached(path, &options, &text, read)?;
     if Package::is_at(&destination) {
         return Ok(Found {
@@ -72,6 +72,9 @@ pub fn package_of(
     }
     let start = Instant::now();
     let checkpoint = Arc::new(Checkpoint::open(path)?);
+    if checkpoint.description().has_experts() {
+        return Ok(stored(path));
+    }
     let recipe = Recipe {
         checkpoint,
         text,
@@ -85,6 +88,15 @@ pub fn package_of(
         prepared: Some(start.elapsed()),
         is_stored: false,
     })
+}
+
+/// Returns a model that runs as it is stored.
+fn stored(path: &Path) -> Found {
+    Found {
+        path: path.into(),
+        prepared: None,
+        is_stored: true,
+    }
 }
 
 /// Returns the path of a model's package in the cache. The path depends on the content of the model's files and on the

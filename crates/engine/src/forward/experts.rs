@@ -204,13 +204,9 @@ fn choose(
 /// `limit`.
 fn clamped(gate: &mut [f32], up: &[f32], limit: f32) {
     for (gate, up) in gate.iter_mut().zip(up) {
-        // `f32::min` and `clamp` would turn a NaN into a number or panic.
+        // `f32::min` would turn a NaN into a number.
         let bounded = if *gate > limit { limit } else { *gate };
-        let up = if up.abs() > limit {
-            limit.copysign(*up)
-        } else {
-            *up
-        };
+        let up = up.clamp(-limit, limit);
         *gate = (up + 1.0) * bounded * sigmoid(1.702 * bounded);
     }
 }
