@@ -138,7 +138,7 @@ pub fn generate_options(
             .unwrap_or(true)
             .then(Speculate::lookup),
         form,
-        ignores_end_tokens: false,
+        ..GenerateOptions::default()
     })
 }
 

@@ -34,6 +34,9 @@ pub struct GenerateOptions {
     pub speculate: Option<Speculate>,
     /// The constraint of the answer, which ends when nothing more may follow. `None`: no constraint.
     pub form: Option<Arc<dyn Form>>,
+    /// Control tokens whose names are a part of the text, because the caller reads them: words that begin or end a
+    /// function call or reasoning. Other control tokens have no text.
+    pub spelled: Vec<u32>,
 }
 
 /// An event that a caller receives while an answer is generated.
@@ -201,6 +204,7 @@ pub(crate) fn generate_with(
     } else {
         tokenizer.stream(prompt)
     };
+    let stream = stream.spelling(&options.spelled);
     let mut answer = Answer {
         tokens: Vec::new(),
         stream,

@@ -17,6 +17,29 @@ impl TokenMask {
         Self { words }
     }
 
+    /// Creates a mask of all tokens below `vocab`.
+    pub fn all(vocab: usize) -> Self {
+        let mut words = vec![u32::MAX; vocab / BITS];
+        words.extend((!vocab.is_multiple_of(BITS)).then(|| (1 << (vocab % BITS)) - 1));
+        Self { words }
+    }
+
+    /// Adds `token` to the mask.
+    pub fn insert(&mut self, token: u32) {
+        let word = token as usize / BITS;
+        if self.words.len() <= word {
+            self.words.resize(word + 1, 0);
+        }
+        self.words[word] |= 1 << (token as usize % BITS);
+    }
+
+    /// Removes `token` from the mask.
+    pub fn remove(&mut self, token: u32) {
+        if let Some(word) = self.words.get_mut(token as usize / BITS) {
+            *word &= !(1 << (token as usize % BITS));
+        }
+    }
+
     /// Returns whether `token` is in the mask.
     pub fn allows(&self, token: u32) -> bool {
         let word = self.words.get(token as usize / BITS);
@@ -44,15 +67,9 @@ impl TokenMask {
 
 impl FromIterator<u32> for TokenMask {
     fn from_iter<T: IntoIterator<Item = u32>>(tokens: T) -> Self {
-        let mut words = Vec::new();
-        for token in tokens {
-            let word = token as usize / BITS;
-            if words.len() <= word {
-                words.resize(word + 1, 0);
-            }
-            words[word] |= 1 << (token as usize % BITS);
-        }
-        Self { words }
+        let mut mask = Self::default();
+        tokens.into_iter().for_each(|token| mask.insert(token));
+        mask
     }
 }
 
@@ -66,6 +83,19 @@ mod tests {
         let mask: TokenMask = tokens.into_iter().collect();
         assert!((0..200).all(|token| mask.allows(token) == tokens.contains(&token)));
         assert_eq!((mask.count(200), mask.count(64), mask.count(63)), (6, 4, 3));
+    }
+
+    #[test]
+    fn a_mask_of_all_tokens_ends_with_the_vocabulary_and_loses_what_is_removed() {
+        for vocab in [0, 1, 31, 32, 33, 64] {
+            let mask = TokenMask::all(vocab);
+            assert!((0..200).all(|token| mask.allows(token) == ((token as usize) < vocab)));
+        }
+        let mut mask = TokenMask::all(40);
+        mask.remove(33);
+        mask.remove(500);
+        mask.insert(70);
+        assert!(!mask.allows(33) && mask.allows(32) && mask.allows(70) && !mask.allows(69));
     }
 
     #[test]

@@ -205,6 +205,10 @@ pub fn render_conversation(
     } else {
         plain_messages(messages, tools, template.reads_system() || tools.is_empty())?
     };
+    let messages: Vec<_> = messages
+        .into_iter()
+        .map(|message| with_reasoning(template, message))
+        .collect();
     let tools: Vec<_> = if lists_tools {
         tools.iter().map(Tool::to_json).collect()
     } else {
@@ -251,6 +255,31 @@ fn with_objects(message: &Value) -> Value {
             }
             _ => {}
         }
+    }
+    message
+}
+
+/// Returns the message with its reasoning in the field that the template reads.
+fn with_reasoning(template: &ChatTemplate, mut message: Value) -> Value {
+    let reasoning = message["reasoning_content"].as_str().map(str::to_owned);
+    let Some(reasoning) = reasoning.filter(|_| !template.mentions("reasoning_content")) else {
+        return message;
+    };
+    let has_calls = message.get("tool_calls").is_some();
+    let text = content(&message);
+    if template.mentions("thinking") {
+        // gpt-oss: a call has either of both, and the content is reasoning as well.
+        let is_both = has_calls && !text.is_empty();
+        if is_both {
+            message["content"] = "".into();
+        }
+        message["thinking"] = if is_both {
+            format!("{reasoning}\n{text}").into()
+        } else {
+            reasoning.into()
+        };
+    } else if template.mentions("reasoning") {
+        message["reasoning"] = reasoning.into();
     }
     message
 }

@@ -23,6 +23,7 @@ pub mod machine;
 pub mod models;
 pub mod open;
 pub mod packages;
+pub mod reasoning;
 pub mod sensors;
 pub mod tool_calls;
 

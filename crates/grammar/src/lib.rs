@@ -30,6 +30,7 @@
 //! ([`Grammars::with_checker`]).
 #![forbid(unsafe_code)]
 
+mod annotations;
 mod check;
 mod compile;
 mod constraint;

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::annotations::without_annotations;
 use crate::error::{Error, Result};
 use crate::kind::Kind;
 use crate::objects::{self, TooManyNames};
@@ -302,88 +303,6 @@ fn adapt(schema: &mut Value) {
         keywords
             .entry("x-guidance")
             .or_insert_with(|| json!({ "whitespace_pattern": SPACE }));
-    }
-}
-
-/// Keywords that restrict nothing, but are unknown to llguidance. Next to a reference it treats them as a restriction,
-/// and then refuses circular references.
-const ANNOTATIONS: [&str; 6] = [
-    "deprecated",
-    "discriminator",
-    "example",
-    "externalDocs",
-    "nullable",
-    "xml",
-];
-
-/// Formats that JSON Schema defines. Those that llguidance lacks are refused. All other formats are annotations.
-const FORMATS: [&str; 20] = [
-    "date",
-    "date-time",
-    "duration",
-    "email",
-    "hostname",
-    "idn-email",
-    "idn-hostname",
-    "ipv4",
-    "ipv6",
-    "iri",
-    "iri-reference",
-    "json-pointer",
-    "regex",
-    "relative-json-pointer",
-    "time",
-    "unknown",
-    "uri",
-    "uri-reference",
-    "uri-template",
-    "uuid",
-];
-
-/// Returns `schema` without keywords that restrict nothing, and with `false` in place of a `not` that excludes
-/// everything.
-fn without_annotations(schema: Value) -> Value {
-    match schema {
-        Value::Array(items) => items.into_iter().map(without_annotations).collect(),
-        Value::Object(keywords) => {
-            let excludes = |not: &Value| match not {
-                Value::Bool(all) => Some(*all),
-                Value::Object(keywords) => keywords.is_empty().then_some(true),
-                _ => None,
-            };
-            let not = keywords.get("not").and_then(excludes);
-            if not == Some(true) && keywords.len() == 1 {
-                return Value::Bool(false);
-            }
-            let restricts = |keyword: &str, value: &Value| match keyword {
-                "format" => value
-                    .as_str()
-                    .is_none_or(|format| FORMATS.contains(&format)),
-                "not" => not != Some(false),
-                keyword => !ANNOTATIONS.contains(&keyword),
-            };
-            let kept = keywords
-                .into_iter()
-                .filter(|(keyword, value)| restricts(keyword, value));
-            let kept = kept.map(|(keyword, value)| {
-                let value = match value {
-                    value if objects::is_value(&keyword) => value,
-                    // The keys of this value are names, not keywords.
-                    Value::Object(schemas) if objects::NAMED.contains(&keyword.as_str()) => {
-                        Value::Object(
-                            schemas
-                                .into_iter()
-                                .map(|(name, schema)| (name, without_annotations(schema)))
-                                .collect(),
-                        )
-                    }
-                    value => without_annotations(value),
-                };
-                (keyword, value)
-            });
-            Value::Object(kept.collect())
-        }
-        schema => schema,
     }
 }
 

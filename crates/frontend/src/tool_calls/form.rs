@@ -3,22 +3,27 @@
 use serde_json::{Map, Value, json};
 use triad_grammar::{GrammarSource, for_llguidance};
 
-use super::{Tool, ToolChoice, ToolFormat};
+use super::{Tool, ToolChoice, ToolFormat, Words};
 use crate::error::{Error, Result};
 
-/// A call in the format of Hermes, and further calls after it.
-const CALL: &str = "call: \"<tool_call>\\n\" json \"\\n</tool_call>\"\n";
+/// The words around a call in the format of Hermes.
+const OPEN: &str = "<tool_call>";
+const CLOSE: &str = "</tool_call>";
+/// The words of Mistral's calls: before a call, and before its arguments.
+const MISTRAL: &str = "[TOOL_CALLS]";
+const ARGUMENTS: &str = "[ARGS]";
+/// Further calls after the first one in the format of Hermes.
 const MORE_CALLS: &str = " (\"\\n\" call)*";
 
 /// Returns the grammar of an answer that calls `tools` as `choice` requires, in `format`. The answer has one call, or
 /// several if `is_parallel` and `choice` allows any of them. Returns `None` if the model may also answer without a
-/// call. A [`ToolCallParser`](super::ToolCallParser) of the same format parses such an answer into calls of the
+/// call. Formats without a grammar of their own have that of [`ToolFormat::Hermes`]. A [`ToolCallParser`](super::ToolCallParser) of the same format parses such an answer into calls of the
 /// functions, with arguments of their schemas.
 ///
 /// # Errors
 /// If `choice` names a function that is not among `tools`, or `tools` is empty.
 pub fn grammar(
-    format: ToolFormat,
+    (format, words): (ToolFormat, &Words),
     tools: &[Tool],
     choice: &ToolChoice,
     is_parallel: bool,
@@ -43,14 +48,10 @@ pub fn grammar(
     let (call, definitions) = schema_of_call(format, &chosen);
     let schema = |schema| with_definitions(schema, definitions);
     Ok(Some(match format {
-        ToolFormat::Hermes | ToolFormat::Python => {
-            let more = if is_parallel { MORE_CALLS } else { "" };
-            GrammarSource::Lark(format!(
-                "start: call{more}\n{CALL}json: %json {}\n",
-                schema(call)
-            ))
-        }
         ToolFormat::Llama3 => GrammarSource::JsonSchema(schema(call).to_string()),
+        ToolFormat::Mistral if words.token(ARGUMENTS).is_some() => {
+            GrammarSource::Lark(named_calls(words, &chosen, is_parallel))
+        }
         ToolFormat::Mistral => {
             let most = if is_parallel { Value::Null } else { json!(1) };
             let mut calls =
@@ -58,16 +59,60 @@ pub fn grammar(
             if is_parallel {
                 calls.as_object_mut().expect("it is one").remove("maxItems");
             }
-            GrammarSource::JsonSchema(schema(calls).to_string())
+            let calls = schema(calls).to_string();
+            match words.token(MISTRAL) {
+                Some(token) => {
+                    GrammarSource::Lark(format!("start: <[{token}]> json\njson: %json {calls}\n"))
+                }
+                None => GrammarSource::JsonSchema(calls),
+            }
+        }
+        _ => {
+            let more = if is_parallel { MORE_CALLS } else { "" };
+            GrammarSource::Lark(format!(
+                "start: call{more}\n{}json: %json {}\n",
+                call_rule(words),
+                schema(call)
+            ))
         }
     }))
+}
+
+/// Returns the rule of a call in the format of Hermes.
+fn call_rule(words: &Words) -> String {
+    let (open, close) = (words.lark("", OPEN, "\n"), words.lark("\n", CLOSE, ""));
+    format!("call: {open} json {close}\n")
+}
+
+/// Returns the grammar of Mistral's calls whose names are outside of JSON.
+fn named_calls(words: &Words, tools: &[&Tool], is_parallel: bool) -> String {
+    let more = if is_parallel { "+" } else { "" };
+    let options: Vec<_> = (0..tools.len())
+        .map(|index| format!("call{index}"))
+        .collect();
+    let mut grammar = format!("start: call{more}\ncall: {}\n", options.join(" | "));
+    for (index, tool) in tools.iter().enumerate() {
+        let mut parameters = tool.parameters.clone();
+        if let Value::Object(keywords) = &mut parameters {
+            keywords.entry("type").or_insert_with(|| "object".into());
+        }
+        let (open, separator) = (
+            words.lark("", MISTRAL, &tool.name),
+            words.lark("", ARGUMENTS, ""),
+        );
+        grammar += &format!(
+            "call{index}: {open} {separator} arguments{index}\narguments{index}: %json {}\n",
+            for_llguidance(parameters)
+        );
+    }
+    grammar
 }
 
 /// Returns the grammar of an answer that has text and may call `tools`, in `format`. Each call is of one of them, with
 /// arguments of its schema. Without `is_parallel` there is at most one call, and the answer ends after it. Returns
 /// `None` for formats in which only the whole answer shows whether it is a call.
 pub fn grammar_of_text_and_calls(
-    format: ToolFormat,
+    (format, words): (ToolFormat, &Words),
     tools: &[Tool],
     is_parallel: bool,
 ) -> Option<GrammarSource> {
@@ -80,10 +125,15 @@ pub fn grammar_of_text_and_calls(
     } else {
         "opening call | TEXT"
     };
-    // Lazy: no text continues after the opening word.
+    let opening = match words.token(OPEN) {
+        // The text may spell the word in other tokens, which begin no call.
+        Some(token) => format!("opening: TEXT <[{token}]>"),
+        // Lazy: no text continues after the opening word.
+        None => format!("opening[lazy]: TEXT \"{OPEN}\""),
+    };
     Some(GrammarSource::Lark(format!(
-        "start: {start}\nopening[lazy]: TEXT \"<tool_call>\"\ncall: \"\\n\" json \"\\n</tool_call>\"\njson: %json {}\n\
-         TEXT: /(.|\\n)*/\n",
+        "start: {start}\n{opening}\ncall: \"\\n\" json {}\njson: %json {}\nTEXT: /(.|\\n)*/\n",
+        words.lark("\n", CLOSE, ""),
         with_definitions(call, definitions)
     )))
 }
@@ -91,7 +141,7 @@ pub fn grammar_of_text_and_calls(
 /// Returns the grammar of an answer that either calls `tools`, in `format`, or is JSON of `schema`. With `is_parallel`
 /// it may have several calls. Returns `None` for formats in which calls can be confused with JSON.
 pub fn grammar_of_json_or_calls(
-    format: ToolFormat,
+    (format, words): (ToolFormat, &Words),
     tools: &[Tool],
     schema: &Value,
     is_parallel: bool,
@@ -102,7 +152,8 @@ pub fn grammar_of_json_or_calls(
     let (call, definitions) = schema_of_call(format, &tools.iter().collect::<Vec<_>>());
     let more = if is_parallel { MORE_CALLS } else { "" };
     Some(GrammarSource::Lark(format!(
-        "start: answer | call{more}\n{CALL}json: %json {}\nanswer: %json {}\n",
+        "start: answer | call{more}\n{}json: %json {}\nanswer: %json {}\n",
+        call_rule(words),
         with_definitions(call, definitions),
         for_llguidance(schema.clone())
     )))

@@ -22,27 +22,38 @@
 //!
 //! [`chat::encode_with_tools`]: crate::chat::encode_with_tools
 
+mod bodies;
 mod form;
+mod format;
+mod harmony;
 mod parser;
 mod python;
 mod stream;
+mod words;
+
 #[cfg(test)]
 mod stream_tests;
 #[cfg(test)]
 mod tests;
 
 pub use form::{grammar, grammar_of_json_or_calls, grammar_of_text_and_calls};
+pub use format::ToolFormat;
+pub(crate) use format::control_word;
 pub use parser::ToolCallParser;
-pub use stream::{AnswerDelta, AnswerForm, AnswerReader};
+pub use stream::{AnswerForm, AnswerReader};
+pub use words::Words;
 
 use serde_json::{Map, Value, json};
 
 use crate::error::{Error, Result};
 
+/// Maximum number of characters of a function's name, as in Anthropic's API.
+const MAX_NAME: usize = 128;
+
 /// A function that a model may call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tool {
-    /// The function's name: letters, digits, `_`, `-` and `.`, at most 64.
+    /// The function's name: letters, digits, `_`, `-` and `.`, at most 128.
     pub name: String,
     /// Description of the function for the model.
     pub description: Option<String>,
@@ -61,8 +72,8 @@ impl Tool {
         let wrong = |field, expected| Error::Tool { field, expected };
         let name = function["name"].as_str().ok_or(wrong("name", "a text"))?;
         let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
-        if !(1..=64).contains(&name.len()) || !name.bytes().all(is_name) {
-            return Err(wrong("name", "1 to 64 letters, digits, _, - and ."));
+        if !(1..=MAX_NAME).contains(&name.len()) || !name.bytes().all(is_name) {
+            return Err(wrong("name", "1 to 128 letters, digits, _, - and ."));
         }
         let description = match &function["description"] {
             Value::Null => None,
@@ -119,6 +130,24 @@ pub struct ToolCall {
 }
 
 impl ToolCall {
+    /// Returns a call with the JSON object in `arguments`; `None` if it is something else, or if there is no name. An
+    /// empty text stands for no arguments.
+    fn new(name: &str, arguments: &str) -> Option<Self> {
+        let arguments = match arguments.trim() {
+            "" => "{}",
+            text => text,
+        };
+        Self::with(name, serde_json::from_str(arguments).ok()?)
+    }
+
+    /// Returns a call; `None` if there is no name.
+    fn with(name: &str, arguments: Map<String, Value>) -> Option<Self> {
+        (!name.is_empty()).then(|| Self {
+            name: name.to_owned(),
+            arguments: Value::Object(arguments).to_string(),
+        })
+    }
+
     /// Parses the JSON of a model's call. The arguments are in `arguments` or `parameters`, as an object or as its
     /// text.
     fn from_json(value: &Value) -> Option<Self> {
@@ -126,7 +155,8 @@ impl ToolCall {
             .get("function")
             .filter(|function| function.is_object())
             .unwrap_or(value);
-        let name = value.get("name")?.as_str()?;
+        let name = value.get("name").or_else(|| value.get("tool_name"))?;
+        let name = name.as_str().filter(|name| !name.is_empty())?;
         let arguments = match value.get("arguments").or_else(|| value.get("parameters"))? {
             arguments @ Value::Object(_) => arguments.to_string(),
             Value::String(text) => serde_json::from_str::<Map<String, Value>>(text)
@@ -160,46 +190,17 @@ pub enum AnswerPart {
     Call(ToolCall),
 }
 
-/// The format of a model's calls.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ToolFormat {
-    /// `<tool_call>{"name": …, "arguments": {…}}</tool_call>`, anywhere in an answer and any number of times: Hermes,
-    /// Qwen, SmolLM2 (which may write an array of calls in it), and models whose template does not know functions.
-    Hermes,
-    /// An answer that is `{"name": …, "parameters": {…}}`: Llama 3.
-    Llama3,
-    /// `[TOOL_CALLS][{"name": …, "arguments": {…}}]`: Mistral. The word is a control token, so texts do not contain it.
-    Mistral,
-    /// An answer that is `[name(argument=value, …), …]` in Python's syntax, perhaps in a code block: Gemma.
-    Python,
-}
-
-impl ToolFormat {
-    /// Detects the format from the text of a chat template.
-    pub fn of_template(template: Option<&str>) -> Self {
-        let template = template.unwrap_or_default();
-        let has = |text: &str| template.contains(text);
-        if has("<tool_call>") {
-            Self::Hermes
-        } else if has("[TOOL_CALLS]") {
-            Self::Mistral
-        } else if has("tool_code") || has("func_name1(params_name1") {
-            Self::Python
-        } else if has("<|python_tag|>") || (has("<|start_header_id|>") && has("\"parameters\"")) {
-            Self::Llama3
-        } else {
-            Self::Hermes
-        }
-    }
-
-    /// Returns the field of a call that has the arguments.
-    fn arguments(self) -> &'static str {
-        if self == Self::Llama3 {
-            "parameters"
-        } else {
-            "arguments"
-        }
-    }
+/// A further piece of an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AnswerDelta {
+    /// Text for the user.
+    Text(String),
+    /// A further piece of the model's reasoning.
+    Reasoning(String),
+    /// The beginning of a call of the function with this name.
+    Call(String),
+    /// A further piece of the latest call's arguments, which are a JSON object.
+    Arguments(String),
 }
 
 /// Returns whether a chat template lists functions.

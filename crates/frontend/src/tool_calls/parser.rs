@@ -1,16 +1,13 @@
 //! Parses an answer while it is generated. Text is returned as soon as it cannot be the beginning of a call, a call as
 //! soon as it is complete. Text that begins like a call but is not one is returned unchanged.
 
-use serde_json::Value;
+use super::{AnswerPart, Tool, ToolCall, ToolFormat, bodies, python};
 
-use super::{AnswerPart, ToolCall, ToolFormat, python};
-
-const OPEN: &str = "<tool_call>";
-const CLOSE: &str = "</tool_call>";
-/// The control token as text. An answer of a format without this token is a call if it begins like one.
-const MISTRAL: &str = "[TOOL_CALLS]";
-const MISTRAL_ARGUMENTS: &str = "[ARGS]";
 const PYTHON_TAG: &str = "<|python_tag|>";
+/// The words around calls in Python's syntax of Llama 4.
+const PYTHON_WORDS: [&str; 2] = ["<|python_start|>", "<|python_end|>"];
+/// The word before Phi-4's calls, which is not a token.
+const FUNCTOOLS: &str = "functools";
 /// Openings of code blocks with calls, and their end.
 const CODE: [&str; 3] = ["```tool_code", "```python", "```json"];
 const CODE_END: &str = "```";
@@ -22,7 +19,7 @@ enum State {
     Start,
     /// In text.
     Text,
-    /// After [`OPEN`].
+    /// After the format's opening word.
     Call,
     /// In an answer that begins like calls; the parser waits for its end.
     Whole,
@@ -34,6 +31,8 @@ enum State {
 #[derive(Debug)]
 pub struct ToolCallParser {
     format: ToolFormat,
+    /// The functions that the model may call, which tell the types of arguments.
+    tools: Vec<Tool>,
     state: State,
     /// Text that is not returned yet.
     pending: String,
@@ -44,9 +43,34 @@ impl ToolCallParser {
     pub fn new(format: ToolFormat) -> Self {
         Self {
             format,
+            tools: Vec::new(),
             state: State::Start,
             pending: String::new(),
         }
+    }
+
+    /// Uses the schemas of `tools` for formats whose arguments have no types of their own.
+    #[must_use]
+    pub fn with_tools(self, tools: &[Tool]) -> Self {
+        Self {
+            tools: tools.to_vec(),
+            ..self
+        }
+    }
+
+    /// Returns the format of calls with words around them. Where a format has none, it is that of Hermes, which
+    /// grammars of all formats may have.
+    fn marked(&self) -> ToolFormat {
+        match self.format.marks() {
+            Some(_) => self.format,
+            None => ToolFormat::Hermes,
+        }
+    }
+
+    /// Returns the words around calls.
+    fn words(&self) -> (&'static str, &'static str) {
+        let marks = self.marked().marks();
+        marks.map_or(("", ""), |marks| (marks.open, marks.close))
     }
 
     /// Adds text of the answer. Returns the parts that are complete.
@@ -62,15 +86,15 @@ impl ToolCallParser {
         let mut parts = Vec::new();
         let rest = std::mem::take(&mut self.pending);
         let calls = match self.state {
-            // Models forget the closing word.
-            State::Call => parse_json(&rest).and_then(|value| ToolCall::all_from_json(&value)),
+            // Models forget the closing word, and some formats have none.
+            State::Call => bodies::calls(self.marked(), &rest, &self.tools),
             State::Whole | State::Start => whole(self.format, &rest),
             State::Text | State::Between => None,
         };
         match calls {
             Some(calls) => parts.extend(calls.into_iter().map(AnswerPart::Call)),
             None if self.state == State::Call => {
-                parts.push(AnswerPart::Text(format!("{OPEN}{rest}")));
+                parts.push(AnswerPart::Text(format!("{}{rest}", self.words().0)));
             }
             None if self.state == State::Between && rest.trim().is_empty() => {}
             None => parts.push(AnswerPart::Text(rest)),
@@ -103,39 +127,40 @@ impl ToolCallParser {
                 !self.pending.is_empty()
             }
             State::Text => {
-                if let Some(place) = self.pending.find(OPEN) {
-                    let rest = self.pending.split_off(place + OPEN.len());
+                let (open, _) = self.words();
+                if let Some(place) = self.pending.find(open) {
+                    let rest = self.pending.split_off(place + open.len());
                     self.pending.truncate(place);
                     parts.push(AnswerPart::Text(std::mem::replace(&mut self.pending, rest)));
                     self.state = State::Call;
                     return true;
                 }
-                let kept = self.pending.len() - beginning_at_end(&self.pending, OPEN);
+                let kept = self.pending.len() - beginning_at_end(&self.pending, open);
                 let rest = self.pending.split_off(kept);
                 parts.push(AnswerPart::Text(std::mem::replace(&mut self.pending, rest)));
                 false
             }
             State::Call => {
-                let Some(place) = self.pending.find(CLOSE) else {
+                let (open, close) = self.words();
+                let Some(place) = (!close.is_empty())
+                    .then(|| self.pending.find(close))
+                    .flatten()
+                else {
                     return false;
                 };
                 // The closing word within a string of the arguments does not end the call.
                 let mut end = place;
                 let calls = loop {
-                    let calls = parse_json(&self.pending[..end])
-                        .and_then(|value| ToolCall::all_from_json(&value));
-                    let next = || {
-                        self.pending[end + CLOSE.len()..]
-                            .find(CLOSE)
-                            .map(|next| end + CLOSE.len() + next)
-                    };
-                    match (calls, next()) {
-                        (None, Some(next)) if is_unclosed(&self.pending[..end]) => end = next,
-                        (None, None) if is_unclosed(&self.pending[..end]) => return false,
-                        (calls, _) => break calls,
+                    let body = &self.pending[..end];
+                    if !bodies::is_unclosed(self.marked(), body) {
+                        break bodies::calls(self.marked(), body, &self.tools);
+                    }
+                    match self.pending[end + close.len()..].find(close) {
+                        Some(next) => end += close.len() + next,
+                        None => return false,
                     }
                 };
-                let rest = self.pending.split_off(end + CLOSE.len());
+                let rest = self.pending.split_off(end + close.len());
                 let call = std::mem::replace(&mut self.pending, rest);
                 match calls {
                     Some(calls) => {
@@ -143,7 +168,7 @@ impl ToolCallParser {
                         self.state = State::Between;
                     }
                     None => {
-                        parts.push(AnswerPart::Text(format!("{OPEN}{call}")));
+                        parts.push(AnswerPart::Text(format!("{open}{call}")));
                         self.state = State::Text;
                     }
                 }
@@ -151,20 +176,6 @@ impl ToolCallParser {
             }
         }
     }
-}
-
-/// Returns whether the JSON in `text` ends within a string, so that the following text may be part of it.
-fn is_unclosed(text: &str) -> bool {
-    let (mut is_in_text, mut is_escaped) = (false, false);
-    for byte in text.bytes() {
-        (is_in_text, is_escaped) = match byte {
-            _ if is_escaped => (is_in_text, false),
-            b'\\' => (is_in_text, is_in_text),
-            b'"' => (!is_in_text, false),
-            _ => (is_in_text, false),
-        };
-    }
-    is_in_text
 }
 
 /// Merges neighbouring texts, and drops empty ones.
@@ -193,10 +204,11 @@ pub(super) fn beginning_at_end(text: &str, word: &str) -> usize {
 /// with more text.
 fn begins_whole(format: ToolFormat, begin: &str) -> (bool, bool) {
     let words: &[&str] = match format {
-        ToolFormat::Hermes => &[],
         ToolFormat::Llama3 => &[PYTHON_TAG, "{", "[{", CODE[2]],
-        ToolFormat::Mistral => &[MISTRAL, "[{"],
-        ToolFormat::Python => &["[", CODE[0], CODE[1], CODE[2], "{"],
+        ToolFormat::Mistral => &["[{"],
+        ToolFormat::Python => &["[", CODE[0], CODE[1], CODE[2], "{", PYTHON_WORDS[0]],
+        ToolFormat::Phi4 => &[FUNCTOOLS],
+        _ => &[],
     };
     let is_whole = words.iter().any(|word| begin.starts_with(word));
     (is_whole, words.iter().any(|word| word.starts_with(begin)))
@@ -213,45 +225,14 @@ fn whole(format: ToolFormat, text: &str) -> Option<Vec<ToolCall>> {
         });
     let text = text.trim();
     match format {
-        ToolFormat::Hermes => None,
-        ToolFormat::Llama3 => several(text.strip_prefix(PYTHON_TAG).unwrap_or(text), ';'),
-        ToolFormat::Mistral => mistral(text),
-        ToolFormat::Python => python::calls(text).or_else(|| several(text, ';')),
+        ToolFormat::Llama3 => bodies::several(text.strip_prefix(PYTHON_TAG).unwrap_or(text), ';'),
+        ToolFormat::Mistral => bodies::several(text, ';'),
+        ToolFormat::Phi4 => bodies::several(text.strip_prefix(FUNCTOOLS)?, ';'),
+        ToolFormat::Python => {
+            let text = text.strip_prefix(PYTHON_WORDS[0]).unwrap_or(text);
+            let text = text.strip_suffix(PYTHON_WORDS[1]).unwrap_or(text);
+            python::calls(text).or_else(|| bodies::several(text, ';'))
+        }
+        _ => None,
     }
-}
-
-fn mistral(text: &str) -> Option<Vec<ToolCall>> {
-    let Some(calls) = text.strip_prefix(MISTRAL) else {
-        return several(text, ';');
-    };
-    if !calls.contains(MISTRAL_ARGUMENTS) {
-        return several(calls, ';');
-    }
-    let one = |call: &str| {
-        let (name, arguments) = call.split_once(MISTRAL_ARGUMENTS)?;
-        let arguments = parse_json(arguments).filter(Value::is_object)?;
-        Some(ToolCall {
-            name: name.trim().to_owned(),
-            arguments: arguments.to_string(),
-        })
-    };
-    calls.split(MISTRAL).map(one).collect()
-}
-
-/// Parses consecutive JSON values with `separator` or white space between them. Returns `None` if one is not a call.
-fn several(text: &str, separator: char) -> Option<Vec<ToolCall>> {
-    let (mut calls, mut rest) = (Vec::new(), text.trim());
-    while !rest.is_empty() {
-        let mut values = serde_json::Deserializer::from_str(rest).into_iter::<Value>();
-        calls.extend(ToolCall::all_from_json(&values.next()?.ok()?)?);
-        rest = rest[values.byte_offset()..]
-            .trim_start()
-            .trim_start_matches(separator)
-            .trim_start();
-    }
-    (!calls.is_empty()).then_some(calls)
-}
-
-fn parse_json(text: &str) -> Option<Value> {
-    serde_json::from_str(text.trim()).ok()
 }

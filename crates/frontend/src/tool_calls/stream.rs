@@ -1,22 +1,14 @@
 //! Parses an answer and the arguments of its calls while it is generated.
 
-use super::{AnswerPart, ToolCallParser, ToolFormat};
+use super::harmony::HarmonyReader;
+use super::{AnswerDelta, AnswerPart, Tool, ToolCallParser, ToolFormat};
 
 const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
+/// The word between the name and the arguments of Mistral's calls.
+const SEPARATOR: &str = "[ARGS]";
 /// Quotes before the arguments of a call: around `name`, the function's name, and `arguments` or `parameters`.
 const QUOTES: usize = 6;
-
-/// A further piece of an answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum AnswerDelta {
-    /// Text for the user.
-    Text(String),
-    /// The beginning of a call of the function with this name.
-    Call(String),
-    /// A further piece of the latest call's arguments, which are a JSON object.
-    Arguments(String),
-}
 
 /// The constraint of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,15 +34,30 @@ pub struct AnswerReader(Reader);
 enum Reader {
     AnyAnswer(ToolCallParser),
     Formed(FormedReader),
+    Harmony(HarmonyReader),
 }
 
 impl AnswerReader {
     /// Creates a reader for a new answer.
     pub fn new(format: ToolFormat, form: AnswerForm) -> Self {
-        Self(match form {
-            AnswerForm::Any => Reader::AnyAnswer(ToolCallParser::new(format)),
-            form => Reader::Formed(FormedReader::new(format, form)),
+        Self::with_tools(format, form, &[])
+    }
+
+    /// Creates a reader for a new answer that may call `tools`. Their schemas tell the types of arguments in formats
+    /// that have no types of their own.
+    pub fn with_tools(format: ToolFormat, form: AnswerForm, tools: &[Tool]) -> Self {
+        Self(match (form, format) {
+            (AnswerForm::Any, ToolFormat::Harmony) => Reader::Harmony(HarmonyReader::new(true)),
+            (AnswerForm::Any, format) => {
+                Reader::AnyAnswer(ToolCallParser::new(format).with_tools(tools))
+            }
+            (form, format) => Reader::Formed(FormedReader::new(format, form)),
         })
+    }
+
+    /// Creates a reader for an answer of [`ToolFormat::Harmony`] that may not call functions.
+    pub fn of_channels() -> Self {
+        Self(Reader::Harmony(HarmonyReader::new(false)))
     }
 
     /// Adds text of the answer. Returns its pieces.
@@ -58,6 +65,7 @@ impl AnswerReader {
         match &mut self.0 {
             Reader::AnyAnswer(parser) => deltas(parser.push(text)),
             Reader::Formed(reader) => reader.push(text),
+            Reader::Harmony(reader) => reader.push(text),
         }
     }
 
@@ -66,6 +74,7 @@ impl AnswerReader {
     pub fn finish(self) -> Vec<AnswerDelta> {
         match self.0 {
             Reader::AnyAnswer(parser) => deltas(parser.finish()),
+            Reader::Harmony(reader) => reader.finish(),
             Reader::Formed(reader) => match reader.state {
                 // With other constraints it is the beginning of a call.
                 State::Text if reader.form == AnswerForm::TextAndCalls => {
@@ -152,7 +161,7 @@ struct FormedReader {
 
 impl FormedReader {
     fn new(format: ToolFormat, form: AnswerForm) -> Self {
-        let is_marked = matches!(format, ToolFormat::Hermes | ToolFormat::Python);
+        let is_marked = !matches!(format, ToolFormat::Llama3 | ToolFormat::Mistral);
         let state = match form {
             _ if !is_marked => State::Head,
             AnswerForm::JsonOrCalls => State::Start,
@@ -177,6 +186,15 @@ impl FormedReader {
     fn take(&mut self, end: usize) -> String {
         let rest = self.pending.split_off(end);
         std::mem::replace(&mut self.pending, rest)
+    }
+
+    /// Returns the name of a call whose name is outside of JSON, and the place of its arguments.
+    fn named(&self) -> Option<(String, usize)> {
+        let separator = self.pending.find(SEPARATOR)?;
+        let head = &self.pending[..separator];
+        let arguments = separator + self.pending[separator..].find('{')?;
+        let name = head.rsplit(']').next().unwrap_or(head).trim();
+        (!head.contains('"')).then(|| (name.to_owned(), arguments))
     }
 
     /// Makes one step. Returns whether another one may follow.
@@ -219,6 +237,12 @@ impl FormedReader {
                 !self.pending.is_empty()
             }
             State::Head => {
+                if let Some((name, arguments)) = self.named() {
+                    deltas.push(AnswerDelta::Call(name));
+                    self.take(arguments);
+                    self.state = State::Arguments(Depth::default());
+                    return true;
+                }
                 let quotes: Vec<_> = self
                     .pending
                     .match_indices('"')

@@ -4,7 +4,7 @@
 use serde_json::json;
 use triad_grammar::Grammars;
 
-use super::tests::{grammars, may_be, tools};
+use super::tests::{grammars, may_be, plain, tools};
 use super::*;
 use AnswerDelta::{Arguments, Call, Text};
 use ToolFormat::{Hermes, Llama3, Mistral, Python};
@@ -136,7 +136,7 @@ fn text_may_be_anything_but_the_beginning_of_another_call() {
     let wrong =
         "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Bonn\"}}\n</tool_call>";
     for is_parallel in [true, false] {
-        let form = grammar_of_text_and_calls(Hermes, &tools, is_parallel).unwrap();
+        let form = grammar_of_text_and_calls(plain(Hermes), &tools, is_parallel).unwrap();
         for answer in ["", "Hello", "1 < 2\n\n<tool_cal", "</tool_call>", weather] {
             assert!(may_be(&grammars, &form, answer), "{answer}");
         }
@@ -154,9 +154,9 @@ fn text_may_be_anything_but_the_beginning_of_another_call() {
             assert!(!may_be(&grammars, &form, answer), "{answer}");
         }
     }
-    assert_eq!(grammar_of_text_and_calls(Hermes, &[], true), None);
+    assert_eq!(grammar_of_text_and_calls(plain(Hermes), &[], true), None);
     for format in [Llama3, Mistral, Python] {
-        assert_eq!(grammar_of_text_and_calls(format, &tools, true), None);
+        assert_eq!(grammar_of_text_and_calls(plain(format), &tools, true), None);
     }
 }
 
@@ -170,7 +170,7 @@ fn arguments_are_objects_whatever_else_their_schema_allows() {
         json!({ "anyOf": [{ "type": "object" }, { "type": "number" }] }),
     ] {
         let form = grammar(
-            Llama3,
+            plain(Llama3),
             &[tool(schema).unwrap()],
             &ToolChoice::Required,
             false,
@@ -201,7 +201,7 @@ fn an_answer_of_json_or_calls_is_either() {
         "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Rome\"}}\n</tool_call>";
     let text = r#"{"a": "<tool_call>"}"#;
     for is_parallel in [true, false] {
-        let form = grammar_of_json_or_calls(Hermes, &tools, &schema, is_parallel).unwrap();
+        let form = grammar_of_json_or_calls(plain(Hermes), &tools, &schema, is_parallel).unwrap();
         assert!(may_be(&grammars, &form, weather) && may_be(&grammars, &form, text));
         assert_eq!(
             may_be(&grammars, &form, &format!("{weather}\n{weather}")),
@@ -223,7 +223,79 @@ fn an_answer_of_json_or_calls_is_either() {
         assert_eq!(read(weather), call("weather", "{\"city\": \"Rome\"}"));
     }
     assert_eq!(
-        grammar_of_json_or_calls(Llama3, &tools, &schema, true),
+        grammar_of_json_or_calls(plain(Llama3), &tools, &schema, true),
         None
     );
+}
+
+/// Returns the merged deltas of an answer of gpt-oss.
+fn of_channels(may_call: bool, answer: &str, size: usize) -> Vec<AnswerDelta> {
+    let mut reader = if may_call {
+        AnswerReader::new(ToolFormat::Harmony, AnswerForm::Any)
+    } else {
+        AnswerReader::of_channels()
+    };
+    let mut merged = Vec::<AnswerDelta>::new();
+    let letters: Vec<char> = answer.chars().collect();
+    let pieces = letters
+        .chunks(size)
+        .map(|piece| piece.iter().collect::<String>());
+    let mut all: Vec<_> = pieces.flat_map(|piece| reader.push(&piece)).collect();
+    all.extend(reader.finish());
+    for delta in all {
+        use AnswerDelta::Reasoning;
+        match (merged.last_mut(), delta) {
+            (Some(Text(before)), Text(more)) | (Some(Reasoning(before)), Reasoning(more)) => {
+                *before += &more
+            }
+            (Some(Arguments(before)), Arguments(more)) => *before += &more,
+            (_, delta) => merged.push(delta),
+        }
+    }
+    merged
+}
+
+#[test]
+fn channels_are_reasoning_text_and_calls() {
+    let reasoning = || AnswerDelta::Reasoning("We think < about it.".into());
+    let thought = "<|channel|>analysis<|message|>We think < about it.<|end|>";
+    for size in [1, 2, 5, 1000] {
+        let answer = format!("{thought}<|start|>assistant<|channel|>final<|message|>Hi!");
+        assert_eq!(
+            of_channels(true, &answer, size),
+            [reasoning(), Text("Hi!".into())]
+        );
+        for header in [
+            "<|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>",
+            "<|start|>assistant to=functions.f<|channel|>commentary json<|message|>",
+        ] {
+            let answer = format!("{thought}{header}{{\"a\": 1}}<|call|>");
+            let [called, arguments] = call("f", "{\"a\": 1}");
+            assert_eq!(
+                of_channels(true, &answer, size),
+                [reasoning(), called, arguments]
+            );
+            // Without functions it is no call.
+            let expected = [reasoning(), Text("{\"a\": 1}".into())];
+            assert_eq!(of_channels(false, &answer, size), expected);
+        }
+        // An answer that continues a text of the prompt.
+        assert_eq!(
+            of_channels(true, "so on < it", size),
+            [Text("so on < it".into())]
+        );
+        assert_eq!(of_channels(true, "<|channel|>analysis<|mess", size), []);
+    }
+}
+
+#[test]
+fn names_outside_of_json_come_as_soon_as_they_are_written() {
+    for size in [1, 3, 1000] {
+        let answer = format!("[TOOL_CALLS]f.x[ARGS]{ODD}[TOOL_CALLS]g[ARGS]{{}}");
+        let expected = [call("f.x", ODD), call("g", "{}")].concat();
+        assert_eq!(
+            deltas(Mistral, AnswerForm::Calls, &answer, size).0,
+            expected
+        );
+    }
 }

@@ -167,11 +167,237 @@ fn answers_of_mistral_are_calls_with_the_word_or_without() {
     let array = r#"[{"name": "a", "arguments": {"x": 1}}, {"name": "b", "arguments": {}}]"#;
     assert_parts(Mistral, array, &both);
     assert_parts(Mistral, &format!("[TOOL_CALLS] {array}"), &both);
-    assert_parts(
-        Mistral,
+    for answer in [
         r#"[TOOL_CALLS]a[ARGS]{"x": 1}[TOOL_CALLS]b[ARGS]{}"#,
-        &both,
+        r#"[TOOL_CALLS]a[CALL_ID]xyz[ARGS]{"x": 1}[TOOL_CALLS]b[CALL_ID]1[ARGS]{}"#,
+    ] {
+        assert_parts(Mistral, answer, &both);
+    }
+    let after_text = format!("Let me see.[TOOL_CALLS]{array}");
+    let expected = [&[text("Let me see.")], &both[..]].concat();
+    assert_parts(Mistral, &after_text, &expected);
+}
+
+/// Returns a tool with two texts and a number.
+fn writer() -> Vec<Tool> {
+    let text = json!({"type": "string"});
+    let properties = json!({"path": text, "text": text, "mode": {"type": "integer"}});
+    vec![Tool {
+        name: "write".into(),
+        description: None,
+        parameters: json!({"type": "object", "properties": properties}),
+    }]
+}
+
+#[track_caller]
+fn assert_written(format: ToolFormat, answer: &str, expected: &[AnswerPart]) {
+    for size in [1, 2, 3, 7, 1000] {
+        let (mut parser, mut all) = (
+            ToolCallParser::new(format).with_tools(&writer()),
+            Vec::new(),
+        );
+        let letters: Vec<char> = answer.chars().collect();
+        for piece in letters.chunks(size) {
+            all.extend(parser.push(&piece.iter().collect::<String>()));
+        }
+        all.extend(parser.finish());
+        assert_eq!(
+            merged(all),
+            expected,
+            "{format:?}, {size} at a time: {answer}"
+        );
+    }
+}
+
+fn merged(parts: Vec<AnswerPart>) -> Vec<AnswerPart> {
+    let mut merged = Vec::new();
+    for part in parts {
+        match (merged.last_mut(), part) {
+            (Some(Text(before)), Text(text)) => before.push_str(&text),
+            (_, part) => merged.push(part),
+        }
+    }
+    merged
+}
+
+#[test]
+fn calls_are_read_as_each_family_writes_them() {
+    use ToolFormat::*;
+    let one = call("write", r#"{"path":"1","text":"a <b>\nc","mode":7}"#);
+    let sections = |open: &str, body: &str, close: &str| format!("{open}{body}{close}");
+    let object = r#"{"path": "1", "text": "a <b>\nc", "mode": 7}"#;
+    let cases = [
+        (
+            Xml,
+            "<tool_call>\n<function=write>\n<parameter=path>\n1\n</parameter>\n<parameter=text>\na <b>\nc\n</parameter>\n\
+             <parameter=mode>\n7\n</parameter>\n</function>\n</tool_call>"
+                .to_owned(),
+        ),
+        (
+            SeedXml,
+            "<seed:tool_call><function=write><parameter=path>1</parameter><parameter=text>a <b>\nc</parameter>\
+             <parameter=mode>7</parameter></function></seed:tool_call>"
+                .to_owned(),
+        ),
+        (
+            Glm,
+            "<tool_call>write\n<arg_key>path</arg_key>\n<arg_value>1</arg_value>\n<arg_key>text</arg_key>\n\
+             <arg_value>a <b>\nc</arg_value>\n<arg_key>mode</arg_key>\n<arg_value>7</arg_value>\n</tool_call>"
+                .to_owned(),
+        ),
+        (
+            MiniMax,
+            "<minimax:tool_call>\n<invoke name=\"write\">\n<parameter name=\"path\">1</parameter>\n\
+             <parameter name=\"text\">a <b>\nc</parameter>\n<parameter name=\"mode\">7</parameter>\n</invoke>\n\
+             </minimax:tool_call>"
+                .to_owned(),
+        ),
+        (
+            DeepSeek,
+            sections(
+                "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>write<｜tool▁sep｜>",
+                object,
+                "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+            ),
+        ),
+        (
+            DeepSeek,
+            sections(
+                "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>write\n```json\n",
+                object,
+                "\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+            ),
+        ),
+        (
+            Kimi,
+            sections(
+                "<|tool_calls_section_begin|><|tool_call_begin|>functions.write:0<|tool_call_argument_begin|>",
+                object,
+                "<|tool_call_end|><|tool_calls_section_end|>",
+            ),
+        ),
+        (
+            Lfm2,
+            "<|tool_call_start|>[write(path='1', text=\"a <b>\\nc\", mode=7)]<|tool_call_end|>".to_owned(),
+        ),
+        (
+            Granite,
+            format!("<|tool_call|>[{{\"name\": \"write\", \"arguments\": {object}}}]"),
+        ),
+        (
+            Phi4,
+            format!(
+                "<|tool_call|>[{{\"type\": \"function\", \"function\": {{\"name\": \"write\", \"arguments\": \
+                 {object}}}}}]<|/tool_call|>"
+            ),
+        ),
+        (
+            Phi4,
+            format!("functools[{{\"name\": \"write\", \"arguments\": {object}}}]"),
+        ),
+        (
+            FunctionGemma,
+            "<start_function_call>call:write{path:<escape>1<escape>,text:<escape>a <b>\nc<escape>,mode:7}\
+             <end_function_call>"
+                .to_owned(),
+        ),
+        (
+            Gemma4,
+            "<|tool_call>call:write{path:<|\"|>1<|\"|>,text:<|\"|>a <b>\nc<|\"|>,mode:7}<tool_call|>".to_owned(),
+        ),
+        (
+            Command,
+            format!(
+                "<|START_ACTION|>[{{\"tool_call_id\": \"0\", \"tool_name\": \"write\", \"parameters\": {object}}}]\
+                 <|END_ACTION|>"
+            ),
+        ),
+        (
+            Nemotron,
+            format!("<TOOLCALL>[{{\"name\": \"write\", \"arguments\": {object}}}]</TOOLCALL>"),
+        ),
+        (
+            Python,
+            "<|python_start|>[write(path='1', text='a <b>\\nc', mode=7)]<|python_end|>".to_owned(),
+        ),
+    ];
+    for (format, answer) in cases {
+        assert_written(format, &answer, std::slice::from_ref(&one));
+        if format.marks().is_some() && !answer.starts_with("functools") {
+            let expected = [text("Well. "), one.clone()];
+            assert_written(format, &format!("Well. {answer}"), &expected);
+        }
+    }
+}
+
+#[test]
+fn several_calls_and_nested_values_are_read_in_every_format_that_has_them() {
+    use ToolFormat::*;
+    let (a, b) = (call("a", r#"{"x":[1,{"y":"}"}]}"#), call("b", "{}"));
+    for (format, answer) in [
+        (
+            Xml,
+            "<tool_call><function=a><parameter=x>[1, {\"y\": \"}\"}]</parameter></function></tool_call>\n<tool_call>\
+             <function=b></function></tool_call>",
+        ),
+        (
+            Glm,
+            "<tool_call>a<arg_key>x</arg_key><arg_value>[1, {\"y\": \"}\"}]</arg_value></tool_call><tool_call>b\
+             </tool_call>",
+        ),
+        (
+            DeepSeek,
+            "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>a<｜tool▁sep｜>{\"x\": [1, {\"y\": \"}\"}]}<｜tool▁call▁end｜>\
+             <｜tool▁call▁begin｜>b<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        ),
+        (
+            Lfm2,
+            "<|tool_call_start|>[a(x=[1, {'y': '}'}]), b()]<|tool_call_end|>",
+        ),
+        (
+            Gemma4,
+            "<|tool_call>call:a{x:[1,{y:<|\"|>}<|\"|>}]}<tool_call|><|tool_call>call:b{}<tool_call|>",
+        ),
+    ] {
+        assert_written(format, answer, &[a.clone(), b.clone()]);
+    }
+}
+
+#[test]
+fn the_closing_word_within_a_text_does_not_close_a_call_of_any_format() {
+    use ToolFormat::*;
+    let write = |text: &str| {
+        let arguments = json!({"text": text});
+        call("write", &arguments.to_string())
+    };
+    assert_written(
+        Xml,
+        "<tool_call><function=write><parameter=text></tool_call> </parameter></function></tool_call>",
+        &[write("</tool_call> ")],
     );
+    assert_written(
+        Glm,
+        "<tool_call>write<arg_key>text</arg_key><arg_value></tool_call></arg_value></tool_call>!",
+        &[write("</tool_call>"), text("!")],
+    );
+}
+
+#[test]
+fn a_call_that_breaks_off_is_text() {
+    use ToolFormat::*;
+    for (format, answer) in [
+        (Xml, "<tool_call><function=write"),
+        (Glm, "<tool_call>write it<arg_key>text"),
+        (
+            DeepSeek,
+            "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>write<｜tool▁sep｜>{\"text",
+        ),
+        (Lfm2, "<|tool_call_start|>[write(text='a"),
+        (Gemma4, "<|tool_call>call:write{text:<|\"|>a"),
+        (Mistral, "[TOOL_CALLS]write[ARGS]{\"text"),
+    ] {
+        assert_written(format, answer, &[text(answer)]);
+    }
 }
 
 #[test]
@@ -201,6 +427,19 @@ fn the_format_is_what_the_template_writes() {
         ("<|python_tag|>", Llama3),
         ("[func_name1(params_name1=params_value1)]", Python),
         ("```tool_code", Python),
+        ("<tool_call>\n<function=example>", ToolFormat::Xml),
+        ("<tool_call>{name}<arg_key>", ToolFormat::Glm),
+        ("<｜tool▁call▁begin｜>", ToolFormat::DeepSeek),
+        (
+            "<|start|> <|channel|>analysis<|message|>",
+            ToolFormat::Harmony,
+        ),
+        ("<|tool_list_start|>", ToolFormat::Lfm2),
+        ("<|tool|>tools<|/tool|>", ToolFormat::Phi4),
+        ("write <|tool_call|> and a list", ToolFormat::Granite),
+        ("<|tool_call>call:", ToolFormat::Gemma4),
+        ("<start_function_call>", ToolFormat::FunctionGemma),
+        ("<|tool_call_argument_begin|>", ToolFormat::Kimi),
         ("<|im_start|>", Hermes),
     ] {
         assert_eq!(
@@ -218,6 +457,7 @@ fn a_tool_that_is_described_wrongly_names_the_field() {
         (json!({}), "name"),
         (json!({ "name": "" }), "name"),
         (json!({ "name": "a b" }), "name"),
+        (json!({ "name": "a".repeat(129) }), "name"),
         (
             json!({ "function": { "name": "f", "description": 1 } }),
             "description",
@@ -232,6 +472,13 @@ fn a_tool_that_is_described_wrongly_names_the_field() {
     }
     let tool = json!({ "type": "function", "function": { "name": "f", "parameters": { "type": "object" } } });
     assert_eq!(Tool::from_json(&tool).unwrap().to_json(), tool);
+    Tool::from_json(&json!({ "name": "a".repeat(128) })).unwrap();
+}
+
+/// Returns the format with words that are text.
+pub(super) fn plain(format: ToolFormat) -> (ToolFormat, &'static Words) {
+    static WORDS: std::sync::LazyLock<Words> = std::sync::LazyLock::new(Words::default);
+    (format, &WORDS)
 }
 
 pub(super) fn tools() -> Vec<Tool> {
@@ -289,18 +536,24 @@ fn an_answer_that_must_be_a_call_is_one_of_the_tools_with_arguments_of_its_schem
                 Hermes | Python => format!("<tool_call>\n{call}\n</tool_call>"),
                 Llama3 => call,
                 Mistral => format!("[{call}]"),
+                format => panic!("{format:?}"),
             }
         };
         let (move_it, weather) = (
             spelled("move", r#"{"at": [1, -20]}"#),
             spelled("weather", r#"{"city": "Rome"}"#),
         );
-        let required = grammar(format, &tools, &ToolChoice::Required, false)
+        let required = grammar(plain(format), &tools, &ToolChoice::Required, false)
             .unwrap()
             .unwrap();
-        let named = grammar(format, &tools, &ToolChoice::Named("weather".into()), false)
-            .unwrap()
-            .unwrap();
+        let named = grammar(
+            plain(format),
+            &tools,
+            &ToolChoice::Named("weather".into()),
+            false,
+        )
+        .unwrap()
+        .unwrap();
         assert!(may_be(&grammars, &required, &move_it), "{format:?}");
         assert!(may_be(&grammars, &required, &weather), "{format:?}");
         assert!(may_be(&grammars, &named, &weather), "{format:?}");
@@ -326,7 +579,7 @@ fn several_calls_are_allowed_where_they_may_be_parallel() {
         "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Rome\"}}\n</tool_call>";
     let two = format!("{one}\n{one}");
     for (is_parallel, allowed) in [(true, true), (false, false)] {
-        let form = grammar(Hermes, &tools, &ToolChoice::Required, is_parallel)
+        let form = grammar(plain(Hermes), &tools, &ToolChoice::Required, is_parallel)
             .unwrap()
             .unwrap();
         assert_eq!(may_be(&grammars, &form, &two), allowed);
@@ -348,14 +601,19 @@ fn a_function_that_is_demanded_by_its_name_is_called_once() {
         (Mistral, mistral, format!("[{call}, {call}]")),
     ];
     for (format, one, two) in cases {
-        let named = grammar(format, &tools, &ToolChoice::Named("weather".into()), true)
-            .unwrap()
-            .unwrap();
+        let named = grammar(
+            plain(format),
+            &tools,
+            &ToolChoice::Named("weather".into()),
+            true,
+        )
+        .unwrap()
+        .unwrap();
         assert!(
             may_be(&grammars, &named, &one) && !may_be(&grammars, &named, &two),
             "{format:?}"
         );
-        let any = grammar(format, &tools, &ToolChoice::Required, true)
+        let any = grammar(plain(format), &tools, &ToolChoice::Required, true)
             .unwrap()
             .unwrap();
         assert!(may_be(&grammars, &any, &two), "{format:?}");
@@ -376,13 +634,13 @@ fn a_call_has_no_arguments_that_its_schema_does_not_name() {
     let call = |arguments: &str| {
         format!("<tool_call>\n{{\"name\": \"f\", \"arguments\": {arguments}}}\n</tool_call>")
     };
-    let form = grammar(Hermes, &tool(schema), &ToolChoice::Required, false)
+    let form = grammar(plain(Hermes), &tool(schema), &ToolChoice::Required, false)
         .unwrap()
         .unwrap();
     assert!(may_be(&grammars, &form, &call(r#"{"a": 1}"#)));
     assert!(!may_be(&grammars, &form, &call(r#"{"a": 1, "b": 2}"#)));
     let none = Tool::from_json(&json!({ "name": "f" })).unwrap();
-    let form = grammar(Hermes, &[none], &ToolChoice::Required, false)
+    let form = grammar(plain(Hermes), &[none], &ToolChoice::Required, false)
         .unwrap()
         .unwrap();
     assert!(
@@ -393,21 +651,26 @@ fn a_call_has_no_arguments_that_its_schema_does_not_name() {
 #[test]
 fn a_call_that_is_left_to_the_model_has_no_form_and_one_of_no_tool_is_an_error() {
     assert!(
-        grammar(Hermes, &tools(), &ToolChoice::Auto, true)
+        grammar(plain(Hermes), &tools(), &ToolChoice::Auto, true)
             .unwrap()
             .is_none()
     );
     assert!(
-        grammar(Hermes, &[], &ToolChoice::None, true)
+        grammar(plain(Hermes), &[], &ToolChoice::None, true)
             .unwrap()
             .is_none()
     );
-    let missing = grammar(Hermes, &tools(), &ToolChoice::Named("stop".into()), true)
-        .unwrap_err()
-        .to_string();
+    let missing = grammar(
+        plain(Hermes),
+        &tools(),
+        &ToolChoice::Named("stop".into()),
+        true,
+    )
+    .unwrap_err()
+    .to_string();
     assert_eq!(
         missing,
         "the tool stop has to be called, but it is not among the tools"
     );
-    assert!(grammar(Hermes, &[], &ToolChoice::Required, true).is_err());
+    assert!(grammar(plain(Hermes), &[], &ToolChoice::Required, true).is_err());
 }

@@ -10,6 +10,8 @@ pub struct DecodeStream<'a> {
     pending: Vec<u8>,
     /// Whether the next space is the one that encoding put before the text.
     drops_space: bool,
+    /// Control tokens whose names are a part of the text.
+    spelled: &'a [u32],
 }
 
 impl<'a> DecodeStream<'a> {
@@ -18,6 +20,16 @@ impl<'a> DecodeStream<'a> {
             tokenizer,
             pending: Vec::new(),
             drops_space,
+            spelled: &[],
+        }
+    }
+
+    /// Makes the names of these control tokens a part of the text.
+    #[must_use]
+    pub fn spelling(self, tokens: &'a [u32]) -> Self {
+        Self {
+            spelled: tokens,
+            ..self
         }
     }
 
@@ -41,6 +53,11 @@ impl<'a> DecodeStream<'a> {
     /// Adds `token` without looking for characters, for callers that decode everything at once.
     pub(super) fn append(&mut self, token: u32) {
         let start = self.pending.len();
+        if self.spelled.contains(&token) && self.tokenizer.token_kind(token) == TokenKind::Control {
+            let name = self.tokenizer.piece(token).unwrap_or_default();
+            self.pending.extend_from_slice(name.as_bytes());
+            return;
+        }
         self.tokenizer
             .vocabulary
             .append_bytes(token, &mut self.pending);
