@@ -3,17 +3,17 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use serde::Deserialize;
+use serde::Serialize;
 use serde::de::IgnoredAny;
-use serde_json::{Value, json};
-use triad_engine::Finish;
+use serde_json::Value;
+use triad_model::template::ChatTemplate;
 use utoipa::ToSchema;
 
 use crate::adapters::LoraField;
-use crate::anthropic_error;
+use crate::anthropic_answer::MessageAnswer;
 use crate::anthropic_turns::{BlockMessage, turns};
 use crate::app::App;
 use crate::body::JsonBody;
@@ -22,14 +22,14 @@ use crate::error::{ApiError, ApiResult};
 use crate::fields;
 use crate::forms::TextFormat;
 use crate::guard::Client;
-use crate::jobs::{Answers, StreamItem};
+use crate::left_out;
 use crate::messages::{Content, text};
-use crate::pieces::{Piece, PieceReader, Section};
 use crate::prompt_fields::{PromptFields, PromptOptions};
-use crate::reply::Reply;
+use crate::reasoning::ReasoningOptions;
 use crate::request_id::RequestId;
 use crate::sampling::{OneOrMany, Sampling, check_some};
-use crate::sse::{self, Render, StreamEvent};
+use crate::sse::{self, StreamEvent};
+use crate::text::count;
 use crate::tools::{MessageTool, MessageToolChoice, ToolUse};
 
 /// A request for a message.
@@ -71,15 +71,37 @@ pub(crate) struct MessagesRequest {
 /// Whether the model reasons before it writes the message.
 #[derive(Debug, Deserialize, ToSchema)]
 struct Thinking {
-    /// `disabled`. Any other value is refused.
+    /// `enabled`, `adaptive` or `disabled`.
     #[serde(rename = "type")]
-    kind: String,
+    kind: ThinkingKind,
+    /// Maximum number of tokens of the reasoning, if `type` is `enabled`. It must be less than `max_tokens`.
+    budget_tokens: Option<usize>,
+    /// Whether blocks of thinking have the reasoning's text (`summarized`) or none (`omitted`).
+    display: Option<ThinkingDisplay>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+enum ThinkingKind {
+    Enabled,
+    /// The model decides.
+    Adaptive,
+    Disabled,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+enum ThinkingDisplay {
+    Summarized,
+    Omitted,
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
 struct OutputConfig {
     /// The format of the output.
     format: Option<TextFormat>,
+    /// The amount of reasoning. Values other than `high` are refused if the model's template does not use it.
+    effort: Option<String>,
 }
 
 /// Generates a message.
@@ -113,7 +135,11 @@ pub(crate) async fn create(
         .transpose()?;
     let messages = turns(request.messages)?.messages(system.as_deref());
     prompt.check(Some(&messages))?;
-    check_thinking(request.thinking.as_ref())?;
+    let reasoning = of_thinking(request.thinking.as_ref(), request.max_tokens)?;
+    let omits_thinking = request
+        .thinking
+        .as_ref()
+        .is_some_and(|thinking| thinking.display == Some(ThinkingDisplay::Omitted));
     let streams = request.stream.unwrap_or(false);
     let sampling = Sampling {
         temperature: request.temperature,
@@ -123,14 +149,20 @@ pub(crate) async fn create(
         lora: request.lora,
         ..Sampling::default()
     };
-    let format = request.output_config.and_then(|config| config.format);
+    let (format, effort) = request
+        .output_config
+        .map_or((None, None), |config| (config.format, config.effort));
     let form =
         format.map(|format| format.form("output_config.format", "output_config.format.schema"));
     let form = form.transpose()?.flatten();
     sampling.check(app.options.parallel)?;
     let model = app.model(request.model.as_deref()).await?;
-    let prompt = prompt.read(model.model().chat_template())?;
-    let prompt = prompt_options(prompt, request.thinking.is_some(), &messages);
+    let template = model.model().chat_template();
+    let mut prompt = prompt.read(template)?;
+    set_thinking(&mut prompt, request.thinking.as_ref(), &messages);
+    if let Some(effort) = effort.filter(|effort| effort != "high" || reads_effort(template)) {
+        prompt.set_effort("output_config.effort", effort, template)?;
+    }
     let (max_tokens, log_probabilities) = (Some(request.max_tokens), None);
     let asked = Conversation {
         model,
@@ -141,6 +173,7 @@ pub(crate) async fn create(
         tools,
         form,
         prompt,
+        reasoning,
     };
     let prefixes = Prefixes {
         answer: "msg_",
@@ -150,32 +183,31 @@ pub(crate) async fn create(
         reply,
         answers,
         mut readers,
+        left_out: other_tools,
     } = asked.begin(&app, client, prefixes).await?;
     let reader = readers
         .pop()
         .ok_or_else(|| ApiError::internal("there is no output"))?;
-    let answer = MessageAnswer {
-        id,
-        reply,
-        reader,
-        blocks: 0,
-        is_call: false,
+    let answer = MessageAnswer::new(id, reply, reader, omits_thinking);
+    let response = if streams {
+        sse::respond(answers, answer)
+    } else {
+        Json(answer.collect(answers).await?).into_response()
     };
-    if streams {
-        return Ok(sse::respond(answers, answer));
-    }
-    Ok(Json(answer.collect(answers).await?).into_response())
+    Ok(left_out::say(&other_tools, response))
 }
 
-/// Returns the options of the prompt. If the last message is the assistant's, generation continues it, as in
-/// Anthropic's API.
-fn prompt_options(
-    mut prompt: PromptOptions,
-    disables_thinking: bool,
-    messages: &[Value],
-) -> PromptOptions {
-    if disables_thinking {
-        prompt.set("enable_thinking", false.into());
+fn reads_effort(template: Option<&ChatTemplate>) -> bool {
+    template.is_some_and(|template| template.mentions("reasoning_effort"))
+}
+
+/// Sets the options of the prompt. If the last message is the assistant's, generation continues it, as in Anthropic's
+/// API.
+fn set_thinking(prompt: &mut PromptOptions, thinking: Option<&Thinking>, messages: &[Value]) {
+    match thinking.map(|thinking| thinking.kind) {
+        Some(ThinkingKind::Disabled) => prompt.set("enable_thinking", false.into()),
+        Some(ThinkingKind::Enabled) => prompt.set("enable_thinking", true.into()),
+        Some(ThinkingKind::Adaptive) | None => {}
     }
     if messages
         .last()
@@ -183,201 +215,83 @@ fn prompt_options(
     {
         prompt.continue_last();
     }
-    prompt
 }
 
-/// Refuses every value of `thinking` except `disabled`.
-fn check_thinking(thinking: Option<&Thinking>) -> ApiResult<()> {
-    match thinking.map(|thinking| thinking.kind.as_str()) {
-        None | Some("disabled") => Ok(()),
-        Some(kind) => Err(ApiError::unsupported(
-            "thinking.type",
-            format!("{kind}: expected disabled"),
-        )),
-    }
-}
-
-/// The message as generated so far.
-struct MessageAnswer {
-    /// The request's id.
-    id: RequestId,
-    reply: Reply,
-    reader: PieceReader,
-    /// The number of blocks that were started.
-    blocks: usize,
-    /// Whether the latest block is a tool call.
-    is_call: bool,
-}
-
-impl MessageAnswer {
-    /// Returns the stop reason, and the stop string that ended the message, if any.
-    fn stop(&self, finish: Finish) -> (&'static str, Option<&str>) {
-        match finish {
-            Finish::EndToken if self.reader.has_calls() => ("tool_use", None),
-            Finish::EndToken => ("end_turn", None),
-            Finish::StopString => ("stop_sequence", self.reply.stop(0)),
-            Finish::Length | Finish::ContextFull | Finish::Cancelled => ("max_tokens", None),
+/// Returns the options of reasoning.
+///
+/// # Errors
+/// If the budget leaves no tokens for the message, or `type` is not `enabled`.
+fn of_thinking(thinking: Option<&Thinking>, max_tokens: usize) -> ApiResult<ReasoningOptions> {
+    let field = "thinking.budget_tokens";
+    let Some(thinking) = thinking else {
+        return Ok(ReasoningOptions::default());
+    };
+    let (budget, field) = match (thinking.kind, thinking.budget_tokens) {
+        (ThinkingKind::Enabled, Some(tokens)) if !(1..max_tokens).contains(&tokens) => {
+            let message = format!("{tokens}, expected 1 or more and less than max_tokens");
+            return Err(ApiError::field(field, message));
         }
-    }
-
-    /// Returns the usage. `input_tokens` does not include cached tokens.
-    fn usage(&self) -> Value {
-        let usage = &self.reply.usage;
-        let cached = usage.prompt_tokens_details.cached_tokens;
-        json!({
-            "input_tokens": usage.prompt_tokens - cached, "cache_read_input_tokens": cached,
-            "cache_creation_input_tokens": 0, "output_tokens": usage.completion_tokens,
-        })
-    }
-
-    fn message(&self, content: &Value, stop: Option<(&str, Option<&str>)>) -> Value {
-        json!({
-            "id": self.reply.id, "type": "message", "role": "assistant", "model": self.reply.model.name(),
-            "content": content, "stop_reason": stop.map(|stop| stop.0),
-            "stop_sequence": stop.and_then(|stop| stop.1), "usage": self.usage(),
-        })
-    }
-
-    /// Collects the whole message.
-    async fn collect(mut self, mut answers: Answers) -> ApiResult<Value> {
-        let mut sections = Vec::new();
-        while let Some(part) = answers.parts.recv().await {
-            match part {
-                StreamItem::Prompt { .. } => {}
-                StreamItem::Text { text, .. } => {
-                    self.reader
-                        .push(text)
-                        .into_iter()
-                        .for_each(|piece| Section::add(&mut sections, piece));
-                }
-                StreamItem::End { choice, end } => {
-                    self.reader
-                        .finish()
-                        .into_iter()
-                        .for_each(|piece| Section::add(&mut sections, piece));
-                    self.reply.end(choice, end);
-                }
-                StreamItem::Failed(error) => return Err(error),
-            }
-        }
-        let stop = self.stop(self.reply.finish(0)?);
-        if sections.is_empty() {
-            sections.push(Section::Text(String::new()));
-        }
-        let blocks: Vec<_> = sections.iter().filter_map(block).collect();
-        Ok(self.message(&json!(blocks), Some(stop)))
-    }
-
-    /// Returns the events of pieces of the message.
-    fn pieces(&mut self, pieces: Vec<Piece>) -> Vec<Event> {
-        let mut events = Vec::new();
-        for piece in pieces {
-            let delta = match piece {
-                Piece::Text(text) => {
-                    if self.blocks == 0 || self.is_call {
-                        events.extend(self.begin_block(&json!({"type": "text", "text": ""})));
-                        self.is_call = false;
-                    }
-                    json!({"type": "text_delta", "text": text})
-                }
-                Piece::Call { id, name, .. } => {
-                    events.extend(self.begin_block(
-                        &json!({"type": "tool_use", "id": id, "name": name, "input": {}}),
-                    ));
-                    self.is_call = true;
-                    continue;
-                }
-                Piece::Arguments { text, .. } => {
-                    json!({"type": "input_json_delta", "partial_json": text})
-                }
-            };
-            let index = self.blocks - 1;
-            events.push(event(
-                &json!({"type": "content_block_delta", "index": index, "delta": delta}),
-            ));
-        }
-        events
-    }
-
-    /// Starts a block, and ends the previous one.
-    fn begin_block(&mut self, block: &Value) -> Vec<Event> {
-        let mut events: Vec<_> = self.end_block().into_iter().collect();
-        events.push(event(
-            &json!({"type": "content_block_start", "index": self.blocks, "content_block": block}),
-        ));
-        self.blocks += 1;
-        events
-    }
-
-    fn end_block(&self) -> Option<Event> {
-        let index = self.blocks.checked_sub(1)?;
-        Some(event(
-            &json!({"type": "content_block_stop", "index": index}),
-        ))
-    }
-}
-
-/// Returns a block of a complete message, or `None` for a truncated tool call, whose input is not valid JSON.
-fn block(section: &Section) -> Option<Value> {
-    Some(match section {
-        Section::Text(text) => json!({"type": "text", "text": text}),
-        Section::Call {
-            id,
-            name,
-            arguments,
-        } => {
-            let input: Value = serde_json::from_str(arguments).ok()?;
-            json!({"type": "tool_use", "id": id, "name": name, "input": input})
-        }
+        (ThinkingKind::Enabled, budget) => (budget, Some("thinking.type")),
+        (_, Some(_)) => return Err(ApiError::field(field, "it requires the type enabled")),
+        (_, None) => (None, None),
+    };
+    Ok(ReasoningOptions {
+        budget,
+        field,
+        ..ReasoningOptions::default()
     })
 }
 
-/// Returns an event whose name is the `type` of its data.
-fn event(data: &Value) -> Event {
-    sse::named(data["type"].as_str().unwrap_or_default(), data)
+/// The number of tokens of a conversation.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct MessageTokens {
+    input_tokens: usize,
 }
 
-impl Render for MessageAnswer {
-    fn begin(&mut self) -> Vec<Event> {
-        vec![event(
-            &json!({"type": "message_start", "message": self.message(&json!([]), None)}),
-        )]
-    }
+/// A conversation whose tokens are counted.
+#[derive(Debug, Deserialize, ToSchema)]
+pub(crate) struct CountRequest {
+    /// The model's name, as in `/v1/models`. The default is the first model.
+    model: Option<String>,
+    /// The conversation.
+    messages: Vec<BlockMessage>,
+    /// The system prompt.
+    system: Option<Content>,
+    /// Tools that the model may call.
+    tools: Option<Vec<MessageTool>>,
+    /// Whether the model must call a tool.
+    tool_choice: Option<MessageToolChoice>,
+    thinking: Option<Thinking>,
+    /// Variables of the model's chat template, such as `enable_thinking`.
+    #[serde(rename = "chat_template_kwargs")]
+    #[schema(value_type = Option<Object>)]
+    _variables: Option<IgnoredAny>,
+}
 
-    fn part(&mut self, part: StreamItem) -> Vec<Event> {
-        match part {
-            StreamItem::Prompt { .. } => Vec::new(),
-            StreamItem::Text { text, .. } => {
-                let pieces = self.reader.push(text);
-                self.pieces(pieces)
-            }
-            StreamItem::End { choice, end } => {
-                let finish = end.finish;
-                let mut pieces = self.reader.finish();
-                if self.blocks == 0 && pieces.is_empty() {
-                    pieces.push(Piece::Text(String::new()));
-                }
-                let mut events = self.pieces(pieces);
-                events.extend(self.end_block());
-                self.reply.end(choice, end);
-                let (reason, sequence) = self.stop(finish);
-                let delta = json!({"stop_reason": reason, "stop_sequence": sequence});
-                events.push(event(
-                    &json!({"type": "message_delta", "delta": delta, "usage": self.usage()}),
-                ));
-                events
-            }
-            StreamItem::Failed(error) => {
-                vec![event(&anthropic_error::body(&error, self.id.text()))]
-            }
-        }
-    }
-
-    fn end(&mut self) -> Vec<Event> {
-        if self.reply.is_complete() {
-            vec![event(&json!({"type": "message_stop"}))]
-        } else {
-            Vec::new()
-        }
-    }
+/// Counts the tokens of a conversation, as `/v1/messages` counts them.
+#[utoipa::path(
+    post, path = "/v1/messages/count_tokens", tag = "answers", request_body = CountRequest,
+    responses((status = 200, body = MessageTokens), (status = 400, body = Object), (status = 404, body = Object))
+)]
+pub(crate) async fn count_tokens(
+    State(app): State<Arc<App>>,
+    Client(client): Client,
+    body: JsonBody,
+) -> ApiResult<Json<MessageTokens>> {
+    body.check(&fields::COUNT_TOKENS)?;
+    let (request, prompt): (CountRequest, PromptFields) = (body.parse()?, body.parse()?);
+    let tools = ToolUse::of_message(request.tools, request.tool_choice.as_ref())?;
+    let system = request
+        .system
+        .map(|system| text("system", system))
+        .transpose()?;
+    let messages = turns(request.messages)?.messages(system.as_deref());
+    of_thinking(request.thinking.as_ref(), usize::MAX)?;
+    let model = app.model(request.model.as_deref()).await?;
+    let mut prompt = prompt.read(model.model().chat_template())?;
+    set_thinking(&mut prompt, request.thinking.as_ref(), &messages);
+    let counted = count(&model, client.address, (messages, tools), prompt).await?;
+    Ok(Json(MessageTokens {
+        input_tokens: counted,
+    }))
 }

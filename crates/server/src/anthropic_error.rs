@@ -19,7 +19,8 @@ pub(crate) fn body(error: &ApiError, id: &str) -> Value {
         status if status.is_client_error() => "invalid_request_error",
         _ => "api_error",
     };
-    let mut detail = json!({"type": kind, "message": error.detail.message});
+    let message = error.too_long.as_ref().unwrap_or(&error.detail.message);
+    let mut detail = json!({"type": kind, "message": message});
     // Makes the tool runner of Anthropic's packages repeat the request without a thread.
     if error.detail.param.as_deref() == Some("thread") {
         detail["details"] =

@@ -11,7 +11,8 @@ use crate::messages::{Content, Role, Turns, check_count, text};
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct BlockMessage {
     role: Role,
-    content: Blocks,
+    /// The text or blocks. Null or an empty array stands for no text.
+    content: Option<Blocks>,
 }
 
 /// The content of a message: a string, or an array of blocks.
@@ -27,10 +28,12 @@ enum Blocks {
 
 #[derive(Debug, Deserialize, ToSchema)]
 struct Block {
-    /// `text`, `tool_use` or `tool_result`.
+    /// `text`, `thinking`, `redacted_thinking`, `tool_use` or `tool_result`.
     #[serde(rename = "type")]
     kind: String,
     text: Option<String>,
+    /// The reasoning of an earlier message, for templates that use it.
+    thinking: Option<String>,
     /// The id of a call. A call also has `name`, the tool, and `input`, the arguments.
     id: Option<String>,
     name: Option<String>,
@@ -56,8 +59,9 @@ pub(crate) fn turns(given: Vec<BlockMessage>) -> ApiResult<Turns> {
             return Err(ApiError::field(&format!("messages[{index}].role"), message));
         }
         match content {
-            Blocks::Text(text) => turns.say(role, text),
-            Blocks::Blocks(blocks) => {
+            None => turns.say(role, ""),
+            Some(Blocks::Text(text)) => turns.say(role, text),
+            Some(Blocks::Blocks(blocks)) => {
                 let field = format!("messages[{index}].content");
                 add(&mut turns, &field, role, blocks)?;
             }
@@ -74,6 +78,12 @@ fn add(turns: &mut Turns, field: &str, role: Role, blocks: Vec<Block>) -> ApiRes
         let field = format!("{field}[{index}]");
         let missing = |name: &str| ApiError::field(&format!("{field}.{name}"), "it is missing");
         match (block.kind.as_str(), role) {
+            ("thinking", Role::Assistant) => {
+                say(turns, role, &mut texts, false);
+                turns.think(&block.thinking.ok_or_else(|| missing("thinking"))?);
+            }
+            // Only the service that encrypted it can read it.
+            ("redacted_thinking", Role::Assistant) => {}
             ("text", _) => texts.push(block.text.ok_or_else(|| missing("text"))?),
             ("tool_use", Role::Assistant) => {
                 say(turns, role, &mut texts, !is_said);
@@ -106,7 +116,8 @@ fn add(turns: &mut Turns, field: &str, role: Role, blocks: Vec<Block>) -> ApiRes
             }
             (kind, _) => {
                 let message = format!(
-                    "{kind}: expected text, the assistant's tool_use or the user's tool_result"
+                    "{kind}: expected text, the assistant's thinking, redacted_thinking or tool_use, or the user's \
+                     tool_result"
                 );
                 return Err(ApiError::unsupported(&format!("{field}.type"), message));
             }

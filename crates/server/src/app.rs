@@ -11,6 +11,7 @@ use crate::error::ApiResult;
 use crate::options::{ServerOptions, StartError};
 use crate::registry::{HostedModel, ModelRegistry};
 use crate::served::ServedModel;
+use crate::stored::Store;
 
 /// The server's shared state.
 pub(crate) struct App {
@@ -18,6 +19,7 @@ pub(crate) struct App {
     metrics: Metrics,
     catalog: Arc<ModelRegistry>,
     bodies: Bodies,
+    stored: Arc<Store>,
 }
 
 impl App {
@@ -36,11 +38,13 @@ impl App {
         catalog.load_first()?;
         metrics.watch(Box::new(Engines(Arc::clone(&catalog))));
         let bodies = Bodies::new(options.bodies_bytes, threads);
+        let stored = Arc::new(Store::new(&options));
         Ok(Self {
             options,
             metrics,
             catalog,
             bodies,
+            stored,
         })
     }
 
@@ -52,6 +56,11 @@ impl App {
     /// Returns the memory budget for request bodies.
     pub(crate) fn bodies(&self) -> &Bodies {
         &self.bodies
+    }
+
+    /// Returns the stored responses and conversations.
+    pub(crate) fn stored(&self) -> &Arc<Store> {
+        &self.stored
     }
 
     /// Returns the registry of models.

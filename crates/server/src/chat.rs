@@ -6,27 +6,31 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use triad_engine::{Finish, LogProbabilities};
 use utoipa::ToSchema;
 
 use crate::app::App;
 use crate::body::JsonBody;
+use crate::chat_answer::{
+    ChatAnswer, ChatChoice, ChatChunk, ChatChunkChoice, ChatCompletion, ChatDelta,
+};
 use crate::conversation::{Begun, Conversation, Prefixes};
 use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::fields;
 use crate::forms::FormFields;
 use crate::guard::Client;
-use crate::jobs::{Answers, StreamItem};
+use crate::jobs::{Answers, End, StreamItem};
+use crate::left_out;
 use crate::log_probabilities::ChatLogProbabilities;
 use crate::messages::{ChatMessage, messages};
 use crate::pieces::{Piece, PieceReader, Section};
 use crate::prompt_fields::PromptFields;
+use crate::reasoning::ReasoningFields;
 use crate::reply::{Reply, finish_reason};
 use crate::sampling::{Sampling, check_some, likeliest, limit};
 use crate::sse::{self, Render, StreamEvent};
 use crate::tools::{ChatTool, ToolChoiceField, ToolUse};
-use crate::usage::{Timings, Usage};
 
 /// A chat request without its [`Sampling`].
 #[derive(Debug, Deserialize, ToSchema)]
@@ -64,154 +68,11 @@ pub(crate) struct ChatBody {
     #[serde(flatten)]
     _prompt: PromptFields,
     #[serde(flatten)]
+    _reasoning: ReasoningFields,
+    #[serde(flatten)]
     _form: FormFields,
     #[serde(flatten)]
     _sampling: Sampling,
-}
-
-/// Completions of a conversation.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct ChatCompletion {
-    id: String,
-    /// Always `chat.completion`.
-    object: &'static str,
-    /// The creation time in seconds since 1970.
-    created: u64,
-    model: String,
-    choices: Vec<ChatChoice>,
-    usage: Usage,
-    timings: Option<Timings>,
-}
-
-#[derive(Debug, Serialize, ToSchema)]
-struct ChatChoice {
-    index: usize,
-    message: ChatAnswer,
-    logprobs: Option<ChatLogProbabilities>,
-    /// `stop`, `length` or `tool_calls`.
-    finish_reason: &'static str,
-}
-
-#[derive(Debug, Serialize, ToSchema)]
-struct ChatAnswer {
-    /// Always `assistant`.
-    role: &'static str,
-    /// The text, or null if the completion contains only tool calls.
-    content: Option<String>,
-    refusal: Option<String>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    tool_calls: Vec<ChatAnswerCall>,
-}
-
-/// A tool call.
-#[derive(Debug, Serialize, ToSchema)]
-struct ChatAnswerCall {
-    id: String,
-    /// Always `function`.
-    #[serde(rename = "type")]
-    kind: &'static str,
-    function: ChatAnswerFunction,
-}
-
-#[derive(Debug, Serialize, ToSchema)]
-struct ChatAnswerFunction {
-    name: String,
-    /// A JSON object, as a string. It is incomplete if `finish_reason` is `length`.
-    arguments: String,
-}
-
-/// A chunk of a streamed completion.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct ChatChunk {
-    id: String,
-    /// Always `chat.completion.chunk`.
-    object: &'static str,
-    created: u64,
-    model: String,
-    choices: Vec<ChatChunkChoice>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    usage: Option<Usage>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    timings: Option<Timings>,
-}
-
-#[derive(Debug, Serialize, ToSchema)]
-struct ChatChunkChoice {
-    index: usize,
-    delta: ChatDelta,
-    logprobs: Option<ChatLogProbabilities>,
-    finish_reason: Option<&'static str>,
-}
-
-#[derive(Debug, Default, Serialize, ToSchema)]
-struct ChatDelta {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    role: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    content: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tool_calls: Option<Vec<ChatCallDelta>>,
-}
-
-/// A part of a tool call: the first has the id and the name, the others have more of the arguments.
-#[derive(Debug, Serialize, ToSchema)]
-struct ChatCallDelta {
-    /// The index of the call in the completion.
-    index: usize,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    id: Option<String>,
-    /// Always `function`.
-    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
-    kind: Option<&'static str>,
-    function: ChatFunctionDelta,
-}
-
-#[derive(Debug, Serialize, ToSchema)]
-struct ChatFunctionDelta {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    name: Option<String>,
-    arguments: String,
-}
-
-impl From<Piece> for ChatDelta {
-    fn from(piece: Piece) -> Self {
-        let call = match piece {
-            Piece::Text(text) => {
-                return Self {
-                    content: Some(text),
-                    ..Self::default()
-                };
-            }
-            Piece::Call { index, id, name } => {
-                let function = ChatFunctionDelta {
-                    name: Some(name),
-                    arguments: String::new(),
-                };
-                ChatCallDelta {
-                    index,
-                    id: Some(id),
-                    kind: Some("function"),
-                    function,
-                }
-            }
-            Piece::Arguments { index, text } => {
-                let function = ChatFunctionDelta {
-                    name: None,
-                    arguments: text,
-                };
-                ChatCallDelta {
-                    index,
-                    id: None,
-                    kind: None,
-                    function,
-                }
-            }
-        };
-        Self {
-            tool_calls: Some(vec![call]),
-            ..Self::default()
-        }
-    }
 }
 
 /// Generates completions of a conversation.
@@ -237,6 +98,7 @@ pub(crate) async fn complete(
     body.check(&fields::CHAT)?;
     let (request, sampling): (ChatRequest, Sampling) = (body.parse()?, body.parse()?);
     let (prompt, form): (PromptFields, FormFields) = (body.parse()?, body.parse()?);
+    let reasoning = body.parse::<ReasoningFields>()?.read()?;
     sampling.check(app.options.parallel)?;
     let wants_tokens = request.logprobs.unwrap_or(false);
     let likeliest = likeliest("top_logprobs", request.top_logprobs)?;
@@ -272,6 +134,7 @@ pub(crate) async fn complete(
         tools,
         form,
         prompt,
+        reasoning,
     };
     let prefixes = Prefixes {
         answer: "chatcmpl-",
@@ -281,6 +144,7 @@ pub(crate) async fn complete(
         reply,
         answers,
         readers,
+        left_out: other_tools,
     } = asked.begin(&app, client, prefixes).await?;
     let chat = Chat {
         reply,
@@ -289,16 +153,15 @@ pub(crate) async fn complete(
     };
     if sampling.streams() {
         let tokens = vec![Vec::new(); chat.reply.count()];
-        return Ok(sse::respond(
-            answers,
-            ChatStream {
-                chat,
-                tokens,
-                includes_usage: sampling.includes_usage(),
-            },
-        ));
+        let stream = ChatStream {
+            chat,
+            tokens,
+            includes_usage: sampling.includes_usage(),
+        };
+        return Ok(left_out::say(&other_tools, sse::respond(answers, stream)));
     }
-    Ok(Json(chat.collect(answers).await?).into_response())
+    let response = Json(chat.collect(answers).await?).into_response();
+    Ok(left_out::say(&other_tools, response))
 }
 
 /// The completions as generated so far.
@@ -318,6 +181,13 @@ impl Chat {
             .ok()
             .filter(|_| self.wants_tokens)?;
         Some(ChatLogProbabilities::new(tokenizer, tokens))
+    }
+
+    /// Records the end of a completion.
+    fn end(&mut self, choice: usize, end: End) {
+        let tokens = self.readers[choice].reasoning_tokens();
+        self.reply.usage.add_reasoning(tokens);
+        self.reply.end(choice, end);
     }
 
     /// Returns why a completion ended. Valid after its end.
@@ -342,8 +212,9 @@ impl Chat {
                     choice,
                     text,
                     tokens,
+                    count,
                 } => {
-                    let pieces = self.readers[choice].push(text);
+                    let pieces = self.readers[choice].push(text, count);
                     pieces
                         .into_iter()
                         .for_each(|piece| Section::add(&mut whole[choice].0, piece));
@@ -354,7 +225,7 @@ impl Chat {
                     pieces
                         .into_iter()
                         .for_each(|piece| Section::add(&mut whole[choice].0, piece));
-                    self.reply.end(choice, end);
+                    self.end(choice, end);
                 }
                 StreamItem::Failed(error) => return Err(error),
             }
@@ -406,40 +277,6 @@ impl Chat {
     }
 }
 
-impl ChatAnswer {
-    fn new(sections: Vec<Section>) -> Self {
-        let (mut content, mut tool_calls) = (None, Vec::new());
-        for section in sections {
-            match section {
-                Section::Text(text) => *content.get_or_insert_with(String::new) += &text,
-                Section::Call {
-                    id,
-                    name,
-                    arguments,
-                } => {
-                    let function = ChatAnswerFunction { name, arguments };
-                    tool_calls.push(ChatAnswerCall {
-                        id,
-                        kind: "function",
-                        function,
-                    });
-                }
-            }
-        }
-        let content = if tool_calls.is_empty() {
-            Some(content.unwrap_or_default())
-        } else {
-            content
-        };
-        Self {
-            role: "assistant",
-            content,
-            refusal: None,
-            tool_calls,
-        }
-    }
-}
-
 /// The state of a streamed response.
 struct ChatStream {
     chat: Chat,
@@ -483,12 +320,12 @@ impl ChatStream {
 impl Render for ChatStream {
     fn begin(&mut self) -> Vec<Event> {
         let role = |index: usize| {
-            // If the completion may consist of calls alone, it is not known yet whether it has content.
-            let content = (!self.chat.readers[index].may_call()).then(String::new);
+            // If the completion may have reasoning or calls alone, it is not known yet whether it has content.
+            let content = (!self.chat.readers[index].may_lack_text()).then(String::new);
             let delta = ChatDelta {
                 role: Some("assistant"),
                 content,
-                tool_calls: None,
+                ..ChatDelta::default()
             };
             self.event(index, delta, None, None)
         };
@@ -502,15 +339,16 @@ impl Render for ChatStream {
                 choice,
                 text,
                 tokens,
+                count,
             } => {
                 self.tokens[choice].extend(tokens);
-                let pieces = self.chat.readers[choice].push(text);
+                let pieces = self.chat.readers[choice].push(text, count);
                 self.pieces(choice, pieces)
             }
             StreamItem::End { choice, end } => {
                 let pieces = self.chat.readers[choice].finish();
                 let mut events = self.pieces(choice, pieces);
-                self.chat.reply.end(choice, end);
+                self.chat.end(choice, end);
                 let tokens = std::mem::take(&mut self.tokens[choice]);
                 let tokens = self
                     .chat

@@ -286,6 +286,7 @@ impl Texts {
                     choice,
                     text,
                     tokens,
+                    ..
                 } => {
                     texts[choice].0 += &text;
                     let more = self.more(choice, &tokens)?;
@@ -368,6 +369,7 @@ impl TextStream {
                 choice,
                 text,
                 tokens,
+                ..
             } => {
                 let logprobs = self.texts.more(choice, &tokens)?;
                 vec![self.event(CompletionChoice {

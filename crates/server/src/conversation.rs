@@ -6,8 +6,8 @@ use std::time::Instant;
 use serde_json::Value;
 use triad_engine::{Cancel, GenerateOptions};
 use triad_frontend::chat;
-use triad_frontend::tool_calls::ToolFormat;
-use triad_model::tokenizer::TokenKind;
+use triad_frontend::reasoning::Reasoning;
+use triad_frontend::tool_calls::{AnswerForm, ToolFormat, Words};
 
 use crate::adapters;
 use crate::app::App;
@@ -16,9 +16,10 @@ use crate::forms::{AskedForm, Asker, check_end};
 use crate::guard::Caller;
 use crate::jobs::{Answers, GenerationJob};
 use crate::messages::bytes;
-use crate::pieces::{CallFormat, PieceReader};
+use crate::pieces::{AnswerStyle, CallFormat, PieceReader};
 use crate::prepare::Work;
 use crate::prompt_fields::PromptOptions;
+use crate::reasoning::{ReasoningOptions, Thoughts};
 use crate::reply::Reply;
 use crate::sampling::Sampling;
 use crate::served::ServedModel;
@@ -41,6 +42,8 @@ pub(crate) struct Conversation<'a> {
     pub(crate) form: Option<AskedForm>,
     /// The options that turn the messages into a prompt.
     pub(crate) prompt: PromptOptions,
+    /// The options of reasoning.
+    pub(crate) reasoning: ReasoningOptions,
 }
 
 /// Completions that have started.
@@ -49,6 +52,8 @@ pub(crate) struct Begun {
     pub(crate) answers: Answers,
     /// One parser per completion.
     pub(crate) readers: Vec<PieceReader>,
+    /// The kinds of tools that the prompt does not list.
+    pub(crate) left_out: Vec<String>,
 }
 
 /// The prefixes of the ids of completions and tool calls.
@@ -79,8 +84,11 @@ impl Conversation<'_> {
             tools,
             form,
             prompt,
+            reasoning: of_reasoning,
         } = self;
         prompt.check(&messages)?;
+        let words = reasoning(&model, of_reasoning)?;
+        let continued = continued(&prompt, &messages);
         let (arrived, time_out) = (Instant::now(), app.options.client_time_out);
         let choices = sampling.choices(&model)?;
         let options = sampling.options(&model, max_tokens, log_probabilities)?;
@@ -88,6 +96,8 @@ impl Conversation<'_> {
         check_tools(&model, &tools)?;
         // Take a place in the queue before any work is done.
         let place = model.enter(client.address)?;
+        let is_formed = tools.is_allowed() || form.is_some();
+        let left_out = tools.left_out().to_vec();
         let tools = Arc::new(tools);
         let text = Work::Text(bytes(&messages) + prompt.bytes() + tools.bytes());
         let of_prompt = Arc::clone(&tools);
@@ -103,24 +113,37 @@ impl Conversation<'_> {
             .preparers()
             .prepare((&model, &place), text, encode)
             .await?;
-        let (options, format) = if tools.is_allowed() || form.is_some() {
-            let owner = client.owner;
-            let bytes = tools.bytes() + form.as_ref().map_or(0, |form| form.source.text().len());
-            let work = Work::Form(bytes);
-            let compile = move |model: &ServedModel, cancel: &Cancel| {
-                let asker = Asker {
-                    model,
-                    owner,
-                    cancel,
-                };
-                compile(asker, (&tools, form.as_ref()), options)
+        let thoughts = match words {
+            Some(words) => {
+                let tokenizer = model.model().tokenizer()?;
+                let continued = continued.as_deref();
+                Some(Thoughts::new(words, tokenizer, &prompt, continued))
+            }
+            None => None,
+        };
+        let owner = client.owner;
+        let bytes = tools.bytes() + form.as_ref().map_or(0, |form| form.source.text().len());
+        let compile = move |model: &ServedModel, cancel: &Cancel| {
+            let asker = Asker {
+                model,
+                owner,
+                cancel,
             };
+            compile(
+                asker,
+                (&tools, form.as_ref()),
+                (thoughts, of_reasoning),
+                options,
+            )
+        };
+        // Without a constraint there is nothing to compile.
+        let (options, style) = if is_formed {
             model
                 .preparers()
-                .prepare((&model, &place), work, compile)
+                .prepare((&model, &place), Work::Form(bytes), compile)
                 .await?
         } else {
-            (options, None)
+            compile(&model, &Cancel::new())?
         };
         let reply = Reply::new(
             prefixes.answer,
@@ -129,7 +152,7 @@ impl Conversation<'_> {
             choices,
         );
         let readers = (0..choices)
-            .map(|_| PieceReader::new(format, prefixes.call))
+            .map(|_| PieceReader::new(style.clone(), prefixes.call))
             .collect();
         let prompts = vec![prompt];
         let scores_prompt = false;
@@ -148,43 +171,78 @@ impl Conversation<'_> {
             reply,
             answers: order.begin(place).await?,
             readers,
+            left_out,
         })
     }
 }
 
-/// Refuses tools if the model's template can't list them, or if its calls could not be told from text.
+/// Refuses tools if the model's template can't list them.
 fn check_tools(model: &ServedModel, tools: &ToolUse) -> ApiResult<()> {
-    if !tools.is_allowed() {
-        return Ok(());
-    }
-    if model.model().chat_template().is_none() {
+    if tools.is_allowed() && model.model().chat_template().is_none() {
         let message = "the model has no chat template that could describe tools to it";
         return Err(ApiError::unsupported("tools", message));
     }
-    check_words(model, call_format(model), tools)
+    Ok(())
 }
 
-/// Returns the format in which the model writes tool calls.
-fn call_format(model: &ServedModel) -> ToolFormat {
+/// Returns the source of the model's template for conversations with tools.
+fn template(model: &ServedModel) -> Option<&str> {
     let template = model.model().chat_template();
-    ToolFormat::of_template(template.map(|template| template.for_tools().source()))
+    template.map(|template| template.for_tools().source())
 }
 
-/// Returns the options with the compiled constraint, and the format of tool calls in the completion.
+/// Returns the words of the model's reasoning.
+///
+/// # Errors
+/// If there is a budget of tokens for it, but the model marks no reasoning.
+fn reasoning(model: &ServedModel, options: ReasoningOptions) -> ApiResult<Option<Reasoning>> {
+    let template = model.model().chat_template();
+    let source = template.map(|template| template.source());
+    let words = Reasoning::of_model(source, model.model().tokenizer()?);
+    match options.field {
+        Some(field) if words.is_none() => {
+            let message = "the model does not mark its reasoning";
+            Err(ApiError::unsupported(field, message))
+        }
+        _ => Ok(words),
+    }
+}
+
+/// Returns the text of the message that the completions continue.
+fn continued(prompt: &PromptOptions, messages: &[Value]) -> Option<String> {
+    let last = messages.last().filter(|_| prompt.continues())?;
+    Some(match &last["content"] {
+        Value::Array(parts) => parts
+            .iter()
+            .filter_map(|part| part["text"].as_str())
+            .collect(),
+        content => content.as_str().unwrap_or_default().to_owned(),
+    })
+}
+
+/// Returns the options with the compiled constraint, and the parts of the completions.
 fn compile(
     asker: Asker<'_>,
     (tools, form): (&ToolUse, Option<&AskedForm>),
+    (thoughts, reasoning): (Option<Thoughts>, ReasoningOptions),
     mut options: GenerateOptions,
-) -> ApiResult<(GenerateOptions, Option<CallFormat>)> {
-    let mut calls = None;
+) -> ApiResult<(GenerateOptions, AnswerStyle)> {
+    let tokenizer = asker.model.model().tokenizer()?;
+    let (mut calls, mut answer) = (None, AnswerForm::Any);
     if tools.is_allowed() {
-        let format = call_format(asker.model);
-        let (kept, which) = tools.form(asker, format, form)?;
-        options.form = kept;
+        let format = ToolFormat::of_model(template(asker.model), tokenizer);
+        options.spelled = format.control_words(tokenizer);
+        let words = Words::new(tokenizer);
+        let (kept, which) = tools.form(asker, (format, &words), form)?;
+        if kept.is_some() {
+            options.spelled.extend(words.tokens());
+        }
+        (options.form, answer) = (kept, which);
         calls = Some(CallFormat {
             format,
             form: which,
             is_parallel: tools.is_parallel(),
+            tools: tools.listed().into(),
         });
     } else if let Some(form) = form {
         options.form = Some(form.compile(asker)?);
@@ -192,25 +250,17 @@ fn compile(
     if options.form.is_some() {
         check_end(&options)?;
     }
-    Ok((options, calls))
-}
-
-/// Refuses tools if calls could not be told from text: when the model marks calls with control tokens, which have no
-/// text, and no grammar enforces the calls.
-fn check_words(model: &ServedModel, format: ToolFormat, tools: &ToolUse) -> ApiResult<()> {
-    let word = match format {
-        ToolFormat::Hermes => "<tool_call>",
-        ToolFormat::Mistral => "[ARGS]",
-        ToolFormat::Llama3 | ToolFormat::Python => return Ok(()),
-    };
-    let tokenizer = model.model().tokenizer()?;
-    let is_control = |token| tokenizer.token_kind(token) == TokenKind::Control;
-    if !tools.is_required() && tokenizer.id(word).is_some_and(is_control) {
-        let message = format!(
-            "the model marks calls with the control token {word}, which is not parsed: expected tool_choice required, or \
-             the name of a function"
-        );
-        return Err(ApiError::unsupported("tools", message));
+    if let Some(thoughts) = thoughts {
+        options
+            .spelled
+            .extend(thoughts.words.control_words(tokenizer));
+        let answer = (&mut options, answer);
+        thoughts.guard(asker.model.model(), reasoning.budget, answer);
     }
-    Ok(())
+    let style = AnswerStyle {
+        thoughts,
+        delivery: reasoning.delivery,
+        calls,
+    };
+    Ok((options, style))
 }

@@ -18,6 +18,8 @@ pub(crate) struct ApiError {
     pub(crate) detail: ErrorDetail,
     /// The number of seconds after which the client may retry.
     retry_after: Option<u32>,
+    /// The prompt that is too long, in the words of Anthropic's API.
+    pub(crate) too_long: Option<String>,
 }
 
 /// The description of an error.
@@ -59,6 +61,7 @@ impl ApiError {
             status,
             detail,
             retry_after: None,
+            too_long: None,
         }
     }
 
@@ -112,6 +115,22 @@ impl ApiError {
     /// Returns the error of a prompt without tokens.
     pub(crate) fn empty_prompt() -> Self {
         Self::invalid("the prompt is empty: expected at least one token").with_code("invalid_value")
+    }
+
+    /// Returns the error of a prompt of `tokens` tokens, or of `more`. Clients that shorten their conversations look for
+    /// the words of OpenAI's and Anthropic's APIs and of llama.cpp's server.
+    pub(crate) fn too_long(tokens: usize, more: bool, context: usize) -> Self {
+        let more = if more { "more than " } else { "" };
+        let message = format!(
+            "the prompt has {more}{tokens} tokens: this model's maximum context length is {context} tokens, and the \
+             request exceeds the available context size"
+        );
+        Self {
+            too_long: Some(format!(
+                "prompt is too long: {more}{tokens} tokens > {context} maximum"
+            )),
+            ..Self::invalid(message).with_code("context_length_exceeded")
+        }
     }
 
     /// Returns the error of a full queue.
@@ -206,9 +225,9 @@ impl From<EngineError> for ApiError {
     fn from(error: EngineError) -> Self {
         let message = chain(&error);
         match error {
-            EngineError::PromptTooLong { .. } => {
-                Self::invalid(message).with_code("context_length_exceeded")
-            }
+            EngineError::PromptTooLong {
+                prompt, context, ..
+            } => Self::too_long(prompt, false, context),
             EngineError::EmptyPrompt
             | EngineError::TokenOutOfVocabulary { .. }
             | EngineError::Option { .. } => Self::invalid(message).with_code("invalid_value"),
@@ -242,9 +261,11 @@ impl From<FrontendError> for ApiError {
     fn from(error: FrontendError) -> Self {
         match error {
             FrontendError::Engine(error) => error.into(),
-            FrontendError::PromptTooLong { .. } => {
-                Self::invalid(error.to_string()).with_code("context_length_exceeded")
-            }
+            FrontendError::PromptTooLong {
+                tokens,
+                more,
+                context,
+            } => Self::too_long(tokens, more, context),
             error @ (FrontendError::Message { .. }
             | FrontendError::Tool { .. }
             | FrontendError::NoSuchTool { .. }) => {

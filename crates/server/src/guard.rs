@@ -132,10 +132,15 @@ fn check_host(app: &App, request: &Request) -> Result<(), ApiError> {
         .get(header::HOST)
         .and_then(|host| host.to_str().ok());
     let authority = host.and_then(|host| host.parse::<Authority>().ok());
-    if authority.is_some_and(|authority| is_loopback(authority.host())) {
+    let is_allowed = |host: &str| {
+        let allowed = &app.options.allowed_hosts;
+        is_loopback(host) || allowed.iter().any(|name| name.eq_ignore_ascii_case(host))
+    };
+    if authority.is_some_and(|authority| is_allowed(authority.host())) {
         return Ok(());
     }
-    let message = "the Host header names another machine: expected localhost, 127.0.0.1 or [::1]";
+    let message = "the Host header names another machine: expected localhost, 127.0.0.1, [::1] or a name that \
+                   --allow-host gives";
     Err(ApiError::refused(
         StatusCode::FORBIDDEN,
         "wrong_host",

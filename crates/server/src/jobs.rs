@@ -60,6 +60,8 @@ pub(crate) enum StreamItem {
         choice: usize,
         text: String,
         tokens: Vec<LogProbabilities>,
+        /// The number of tokens since the text before.
+        count: usize,
     },
     /// The end of a completion.
     End { choice: usize, end: End },
@@ -237,7 +239,7 @@ impl GenerationJob {
             session.model().tokenizer()?.end_tokens()
         };
         let ends = ends.to_vec();
-        let mut tokens = Vec::new();
+        let (mut tokens, mut count) = (Vec::new(), 0);
         let answer = generate(
             session,
             prompt,
@@ -250,6 +252,7 @@ impl GenerationJob {
                     log_probabilities,
                 } => {
                     clock.tick();
+                    count += 1;
                     // The end token is not part of the text.
                     let told = log_probabilities.filter(|_| !ends.contains(&token));
                     tokens.extend(told.cloned());
@@ -259,6 +262,7 @@ impl GenerationJob {
                         choice,
                         text: text.to_owned(),
                         tokens: std::mem::take(&mut tokens),
+                        count: std::mem::take(&mut count),
                     });
                 }
             },
@@ -274,6 +278,7 @@ impl GenerationJob {
                 choice,
                 text: String::new(),
                 tokens,
+                count,
             });
         }
         let timeline = PromptTimeline::new(session, timing.prefill_tokens).map(Box::new);

@@ -9,6 +9,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use hyper::body::Incoming;
+use hyper::http::Uri;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
@@ -127,6 +128,7 @@ async fn accept(listener: &TcpListener, app: &Arc<App>, mut ends: watch::Receive
         let service = hyper::service::service_fn(move |mut request: hyper::Request<Incoming>| {
             let served = of_service.begin();
             request.extensions_mut().insert(Peer(peer));
+            *request.uri_mut() = normal_uri(request.uri());
             let answer = router.clone().oneshot(request);
             async move {
                 let answer = answer.await?;
@@ -152,6 +154,23 @@ async fn accept(listener: &TcpListener, app: &Arc<App>, mut ends: watch::Receive
         });
     }
     let _ = timeout(app.options.shutdown_time_out, graceful.shutdown()).await;
+}
+
+/// Returns `uri` without double and trailing slashes in its path, which clients write that join a base address and a
+/// path.
+fn normal_uri(uri: &Uri) -> Uri {
+    let path = uri.path();
+    let is_normal = !path.contains("//") && (path.len() == 1 || !path.ends_with('/'));
+    if is_normal || !path.starts_with('/') {
+        return uri.clone();
+    }
+    let parts: Vec<_> = path.split('/').filter(|part| !part.is_empty()).collect();
+    let path = format!("/{}", parts.join("/"));
+    let query = uri
+        .query()
+        .map_or(String::new(), |query| format!("?{query}"));
+    // A path and a query that were valid stay valid.
+    Uri::try_from(path + &query).unwrap_or_else(|_| uri.clone())
 }
 
 /// A connection with timeouts for the client to send heads and to read responses.

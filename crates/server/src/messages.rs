@@ -68,8 +68,8 @@ pub(crate) struct ChatCall {
 #[derive(Debug, Deserialize, ToSchema)]
 struct CalledFunction {
     name: String,
-    /// A JSON object, as a string.
-    arguments: String,
+    /// A JSON object, as a string. Null or an empty string stands for no arguments.
+    arguments: Option<String>,
 }
 
 /// The content of a message: a string, or an array of text parts.
@@ -81,6 +81,13 @@ struct CalledFunction {
 pub(crate) enum Content {
     Text(String),
     Parts(Vec<ContentPart>),
+}
+
+impl Content {
+    /// Returns a content without text.
+    pub(crate) fn empty() -> Self {
+        Self::Text(String::new())
+    }
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -97,13 +104,34 @@ pub(crate) struct Turns {
     messages: Vec<Value>,
     /// The names of the called functions, by call id.
     called: BTreeMap<String, String>,
+    /// Reasoning before the assistant's next message.
+    reasoning: Option<String>,
 }
 
 impl Turns {
     /// Adds a message with a string or a list of parts.
     pub(crate) fn say(&mut self, role: Role, content: impl Into<Value>) {
+        if role != Role::Assistant {
+            self.end_reasoning();
+        }
         self.messages
             .push(json!({"role": role.name(), "content": content.into()}));
+        let reasoning = self.reasoning.take();
+        self.set("reasoning_content", reasoning);
+    }
+
+    /// Adds reasoning before the assistant's next message or call. Reasoning without text has no effect.
+    pub(crate) fn think(&mut self, text: &str) {
+        if !text.is_empty() {
+            self.reasoning.get_or_insert_default().push_str(text);
+        }
+    }
+
+    /// Adds an empty message with the reasoning that is not followed by one.
+    fn end_reasoning(&mut self) {
+        if self.reasoning.is_some() {
+            self.say(Role::Assistant, "");
+        }
     }
 
     /// Adds a field to the latest message, if it has a value.
@@ -116,10 +144,11 @@ impl Turns {
     /// Adds a tool call to the latest message, or to a new message if the latest one is not the assistant's.
     pub(crate) fn call(&mut self, id: &str, name: &str, arguments: &str) {
         self.called.insert(id.to_owned(), name.to_owned());
-        if self
-            .messages
-            .last()
-            .is_none_or(|message| message["role"] != "assistant")
+        if self.reasoning.is_some()
+            || self
+                .messages
+                .last()
+                .is_none_or(|message| message["role"] != "assistant")
         {
             self.say(Role::Assistant, "");
         }
@@ -134,6 +163,7 @@ impl Turns {
 
     /// Adds the result of the call `id`.
     pub(crate) fn result(&mut self, id: &str, content: impl Into<Value>) {
+        self.end_reasoning();
         let mut message = json!({"role": "tool", "tool_call_id": id, "content": content.into()});
         if let Some(name) = self.called.get(id) {
             // Some templates use the name.
@@ -143,7 +173,8 @@ impl Turns {
     }
 
     /// Returns all messages, after a system message with `instructions` if given.
-    pub(crate) fn messages(self, instructions: Option<&str>) -> Vec<Value> {
+    pub(crate) fn messages(mut self, instructions: Option<&str>) -> Vec<Value> {
+        self.end_reasoning();
         let system = instructions.map(|text| json!({"role": Role::System.name(), "content": text}));
         system.into_iter().chain(self.messages).collect()
     }
@@ -191,7 +222,8 @@ fn add(turns: &mut Turns, field: &str, message: ChatMessage) -> ApiResult<()> {
     let of_content = format!("{field}.content");
     let content = match content {
         Some(content) => parts(&of_content, content)?,
-        None if role == Role::Assistant => "".into(),
+        // The assistant may only call functions, and a function may return nothing.
+        None if matches!(role, Role::Assistant | Role::Tool) => "".into(),
         None => return Err(ApiError::field(&of_content, "it is missing")),
     };
     if role == Role::Tool {
@@ -224,7 +256,8 @@ fn add(turns: &mut Turns, field: &str, message: ChatMessage) -> ApiResult<()> {
             kind.as_deref().unwrap_or("function"),
             &function.name,
         )?;
-        turns.call(&id, &function.name, &function.arguments);
+        let arguments = function.arguments.unwrap_or_default();
+        turns.call(&id, &function.name, &arguments);
     }
     Ok(())
 }
@@ -278,7 +311,11 @@ fn texts(field: &str, parts: Vec<ContentPart>) -> ApiResult<Vec<String>> {
         .enumerate()
         .map(|(part, ContentPart { kind, text })| {
             let field = format!("{field}[{part}]");
-            if !matches!(kind.as_str(), "text" | "input_text" | "output_text") {
+            let is_text = matches!(
+                kind.as_str(),
+                "text" | "input_text" | "output_text" | "reasoning_text" | "summary_text"
+            );
+            if !is_text {
                 return Err(ApiError::unsupported(
                     &field,
                     format!("{kind}: this model reads only text"),

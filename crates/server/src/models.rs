@@ -36,17 +36,25 @@ pub(crate) struct ModelObject {
     max_model_len: Option<usize>,
 }
 
-/// Returns all models, in the order of the server's options.
+/// Returns all models, in the order of the server's options, each under all of its names.
 fn objects(app: &App) -> Vec<ModelObject> {
-    let object = |(name, model): (&str, Option<Arc<ServedModel>>)| ModelObject {
+    let object = |name: &str, model: Option<&ServedModel>| ModelObject {
         id: name.to_owned(),
         object: "model",
         created: app.catalog().created,
         owned_by: "triad",
         loaded: model.is_some(),
-        max_model_len: model.map(|model| model.context()),
+        max_model_len: model.map(ServedModel::context),
     };
-    app.catalog().names().into_iter().map(object).collect()
+    let models = app.catalog().names().into_iter().map(|(_, model)| model);
+    let models = app.catalog().hosted().iter().zip(models);
+    let objects = models.flat_map(|(hosted, model)| {
+        let names = hosted
+            .names()
+            .map(move |name| object(name, model.as_deref()));
+        names.collect::<Vec<_>>()
+    });
+    objects.collect()
 }
 
 /// Lists the served models.

@@ -7,8 +7,8 @@ use utoipa::openapi::{ContentBuilder, OpenApi as Document, Ref, RefOr, ResponseB
 use utoipa::{Modify, OpenApi};
 
 use crate::{
-    anthropic, chat, completions, embeddings, metrics, models, props, responses, sessions, text,
-    timelines,
+    anthropic, chat, completions, embeddings, metrics, models, props, responses, sessions,
+    stored_routes, text, timelines,
 };
 
 /// The OpenAPI document, generated from the endpoints and their types.
@@ -19,7 +19,14 @@ use crate::{
         chat::complete,
         completions::complete,
         responses::create,
+        responses::input_tokens,
+        stored_routes::response,
+        stored_routes::delete_response,
+        stored_routes::create,
+        stored_routes::conversation_of,
+        stored_routes::delete_conversation,
         anthropic::create,
+        anthropic::count_tokens,
         models::health,
         models::list,
         models::one,
@@ -55,8 +62,8 @@ impl Modify for Refusals {
         ];
         for (path, item) in &mut document.paths.paths {
             // Anthropic's errors have another format.
-            let schema =
-                (path != "/v1/messages").then(|| RefOr::Ref(Ref::from_schema_name("ErrorBody")));
+            let schema = (!path.starts_with("/v1/messages"))
+                .then(|| RefOr::Ref(Ref::from_schema_name("ErrorBody")));
             let content = ContentBuilder::new().schema(schema).build();
             for (status, description) in refusals {
                 let Some(operation) = &mut item.post else {

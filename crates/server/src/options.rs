@@ -24,6 +24,10 @@ pub struct ServerOptions {
     pub shares_prompts: bool,
     /// Whether the server may listen on a non-loopback address without a key.
     pub allows_no_key: bool,
+    /// Host names that requests on a loopback address may have in addition to those of this machine, as for a proxy.
+    pub allowed_hosts: Vec<String>,
+    /// Whether a server of one model refuses requests that name another model.
+    pub strict_models: bool,
     /// The origins that CORS allows, such as `https://example.org`, or `*` for all.
     pub cors: Vec<String>,
     /// The memory limit of all loaded models in bytes. Idle models are unloaded to make room for others.
@@ -47,6 +51,10 @@ pub struct ServerOptions {
     pub sessions: Option<PathBuf>,
     /// The maximum size of an owner's saved sessions in bytes. A session beyond it replaces the oldest one.
     pub session_bytes: u64,
+    /// The memory of all responses and conversations that later requests refer to, in bytes. Each key has an equal part.
+    pub stored_bytes: usize,
+    /// The time for which such a response is kept after its last use.
+    pub stored_time: Duration,
     /// The timeout for a new connection to send its first byte, for a request's head after its first byte, and for a
     /// stalled body.
     pub head_time_out: Duration,
@@ -70,6 +78,8 @@ impl Default for ServerOptions {
             metrics_key: None,
             shares_prompts: false,
             allows_no_key: false,
+            allowed_hosts: Vec::new(),
+            strict_models: false,
             cors: Vec::new(),
             model_bytes: u64::MAX,
             parallel: 8,
@@ -80,6 +90,8 @@ impl Default for ServerOptions {
             bodies_bytes: 256 << 20,
             sessions: None,
             session_bytes: 16 << 30,
+            stored_bytes: 64 << 20,
+            stored_time: Duration::from_secs(3600),
             head_time_out: Duration::from_secs(5),
             grammar_checker: None,
             client_time_out: Duration::from_secs(30),

@@ -33,6 +33,8 @@ pub(crate) struct PromptFields {
     /// Documents for the template. Refused if the model's template does not use them.
     #[schema(value_type = Option<Vec<Object>>)]
     documents: Option<Vec<Value>>,
+    /// Whether the model reasons before it answers. Alias of the template variable of this name.
+    enable_thinking: Option<bool>,
     /// The amount of reasoning. Values other than `none` are refused if the model's template does not use it.
     reasoning_effort: Option<String>,
 }
@@ -58,6 +60,7 @@ impl PromptFields {
             chat_template_kwargs,
             documents,
             reasoning_effort,
+            enable_thinking,
             ..
         } = self;
         let mut options = PromptOptions {
@@ -72,6 +75,9 @@ impl PromptFields {
                 "documents",
                 "the model's template does not use documents",
             ));
+        }
+        if let Some(enables) = enable_thinking {
+            options.set("enable_thinking", enables.into());
         }
         if let Some(effort) = reasoning_effort {
             options.set_effort("reasoning_effort", effort, template)?;
@@ -101,6 +107,15 @@ impl PromptFields {
                 &field,
                 "other fields of the request set it: expected another name",
             ));
+        }
+        let variables = self.chat_template_kwargs.as_ref();
+        let variable = variables.and_then(|variables| variables.get("enable_thinking"));
+        let field = self.enable_thinking.map(Value::Bool);
+        if let (Some(field), Some(variable)) = (field, variable)
+            && field != *variable
+        {
+            let message = "chat_template_kwargs.enable_thinking has another value";
+            return Err(ApiError::field("enable_thinking", message));
         }
         Ok(())
     }
@@ -162,6 +177,11 @@ impl PromptOptions {
             end: PromptEnd::Messages,
             ..Self::default()
         }
+    }
+
+    /// Returns whether generation continues the last message.
+    pub(crate) fn continues(&self) -> bool {
+        self.end == PromptEnd::LastMessage
     }
 
     /// Makes generation continue the last message.

@@ -3,6 +3,7 @@
 //! The loaded models have a memory limit in total. If one more model would exceed it, the least recently requested
 //! models are unloaded first. A model stays loaded while a request waits for it or runs on it.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -25,8 +26,10 @@ pub type LoadError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A model to serve.
 pub struct HostedModel {
-    /// The name that clients use.
+    /// The name that clients use, and that responses have.
     pub name: String,
+    /// Further names that clients may use.
+    pub aliases: Vec<String>,
     /// The memory of the loaded model in bytes: weights, KV cache and activations.
     pub bytes: u64,
     /// Loads the model.
@@ -37,13 +40,32 @@ impl fmt::Debug for HostedModel {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         let Self {
             name,
+            aliases,
             bytes,
             load: _,
         } = self;
         f.debug_struct("HostedModel")
             .field("name", name)
+            .field("aliases", aliases)
             .field("bytes", bytes)
             .finish_non_exhaustive()
+    }
+}
+
+impl HostedModel {
+    /// Returns all names that clients may use.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        [&self.name]
+            .into_iter()
+            .chain(&self.aliases)
+            .map(String::as_str)
+    }
+
+    /// Returns whether a request that names `name` is for this model. The suffix `:latest` stands for no tag, as in
+    /// Ollama.
+    fn is_called(&self, name: &str) -> bool {
+        let is = |name: &str| self.names().any(|own| own == name);
+        is(name) || name.strip_suffix(":latest").is_some_and(is)
     }
 }
 
@@ -82,9 +104,11 @@ impl ModelRegistry {
         if models.is_empty() {
             return Err(StartError::Zero { name: "models" });
         }
-        for (index, HostedModel { name, bytes, .. }) in models.iter().enumerate() {
-            if models[..index].iter().any(|earlier| earlier.name == *name) {
-                return Err(StartError::Name { name: name.clone() });
+        let mut names = BTreeSet::new();
+        for model in &models {
+            let HostedModel { name, bytes, .. } = model;
+            if let Some(name) = model.names().find(|name| !names.insert(*name)) {
+                return Err(StartError::Name { name: name.into() });
             }
             if *bytes > options.model_bytes {
                 return Err(StartError::Memory {
@@ -116,6 +140,11 @@ impl ModelRegistry {
         })
     }
 
+    /// Returns all models as they are offered.
+    pub(crate) fn hosted(&self) -> &[HostedModel] {
+        &self.models
+    }
+
     /// Returns the names of all models, each with the model if it is in memory.
     pub(crate) fn names(&self) -> Vec<(&str, Option<Arc<ServedModel>>)> {
         self.unload_changed();
@@ -144,7 +173,8 @@ impl ModelRegistry {
         })
     }
 
-    /// Returns the model that a request names, or the first model if it names none. Loads the model if it is not in
+    /// Returns the model that a request names, or the first model if it names none. A server of one model also answers
+    /// for other names, unless its options are strict. Loads the model if it is not in
     /// memory, as soon as there is room.
     ///
     /// # Errors
@@ -154,9 +184,11 @@ impl ModelRegistry {
         let index = self
             .models
             .iter()
-            .position(|model| name.is_none_or(|name| model.name == name));
-        let index = index.ok_or_else(|| {
-            let names: Vec<_> = self.models.iter().map(|model| &*model.name).collect();
+            .position(|model| name.is_none_or(|name| model.is_called(name)));
+        // Many clients can't change the name that they ask for.
+        let is_only = self.models.len() == 1 && !self.options.strict_models;
+        let index = index.or(is_only.then_some(0)).ok_or_else(|| {
+            let names: Vec<_> = self.models.iter().flat_map(HostedModel::names).collect();
             ApiError::no_model(name.unwrap_or_default(), &names.join(", "))
         })?;
         if let Some(model) = self.ask(index) {

@@ -5,11 +5,12 @@ use serde_json::{Value, json};
 use triad_engine::Finish;
 
 use crate::error::{ApiError, ApiResult};
-use crate::jobs::{Answers, StreamItem};
+use crate::jobs::{Answers, End, StreamItem};
 use crate::names::new_id;
 use crate::pieces::{Piece, PieceReader};
 use crate::reply::Reply;
 use crate::sse::{self, Render};
+use crate::stored::Keeper;
 
 /// The response as generated so far.
 pub(crate) struct ResponseAnswer {
@@ -17,6 +18,8 @@ pub(crate) struct ResponseAnswer {
     reader: PieceReader,
     /// The request's fields that the response repeats.
     echoed: Value,
+    /// Stores the response.
+    keeper: Keeper,
     items: Vec<Item>,
     /// The number of events that were sent.
     events: u64,
@@ -25,6 +28,10 @@ pub(crate) struct ResponseAnswer {
 /// An output item.
 #[derive(Debug)]
 enum Item {
+    Reasoning {
+        id: String,
+        text: String,
+    },
     Message {
         id: String,
         text: String,
@@ -47,13 +54,24 @@ impl Item {
 
     fn id(&self) -> &str {
         match self {
-            Self::Message { id, .. } | Self::Call { id, .. } => id,
+            Self::Reasoning { id, .. } | Self::Message { id, .. } | Self::Call { id, .. } => id,
         }
     }
 
     /// Returns the item as JSON. An `in_progress` item has no content.
     fn json(&self, status: &str) -> Value {
         match self {
+            Self::Reasoning { id, text } => {
+                let content = if status == "in_progress" {
+                    Vec::new()
+                } else {
+                    vec![reasoning(text)]
+                };
+                json!({
+                    "type": "reasoning", "id": id, "status": status, "summary": [], "content": content,
+                    "encrypted_content": null,
+                })
+            }
             Self::Message { id, text } => {
                 let content = if status == "in_progress" {
                     Vec::new()
@@ -87,13 +105,19 @@ fn content(text: &str) -> Value {
     json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []})
 }
 
+/// Returns the content of reasoning.
+fn reasoning(text: &str) -> Value {
+    json!({"type": "reasoning_text", "text": text})
+}
+
 impl ResponseAnswer {
     /// Creates an empty response, which repeats the fields of `echoed`.
-    pub(crate) fn new(reply: Reply, reader: PieceReader, echoed: Value) -> Self {
+    pub(crate) fn new(reply: Reply, reader: PieceReader, echoed: Value, keeper: Keeper) -> Self {
         Self {
             reply,
             reader,
             echoed,
+            keeper,
             items: Vec::new(),
             events: 0,
         }
@@ -120,7 +144,7 @@ impl ResponseAnswer {
             json!({
                 "input_tokens": usage.prompt_tokens, "output_tokens": usage.completion_tokens,
                 "input_tokens_details": {"cached_tokens": usage.prompt_tokens_details.cached_tokens},
-                "output_tokens_details": {"reasoning_tokens": 0}, "total_tokens": usage.total_tokens,
+                "output_tokens_details": usage.completion_tokens_details, "total_tokens": usage.total_tokens,
             })
         });
         let error =
@@ -128,8 +152,7 @@ impl ResponseAnswer {
         let mut response = json!({
             "id": self.reply.id, "object": "response", "created_at": self.reply.created, "status": status,
             "model": self.reply.model.name(), "output": output, "usage": usage, "error": error,
-            "incomplete_details": details, "previous_response_id": null, "truncation": "disabled", "store": false,
-            "metadata": {},
+            "incomplete_details": details, "truncation": "disabled",
         });
         if let (Value::Object(response), Value::Object(echoed)) = (&mut response, &self.echoed) {
             response.extend(echoed.clone());
@@ -145,18 +168,27 @@ impl ResponseAnswer {
         while let Some(part) = answers.parts.recv().await {
             match part {
                 StreamItem::Prompt { .. } => {}
-                StreamItem::Text { text, .. } => {
-                    let pieces = self.reader.push(text);
+                StreamItem::Text { text, count, .. } => {
+                    let pieces = self.reader.push(text, count);
                     self.take(pieces);
                 }
                 StreamItem::End { choice, end } => {
                     self.end_items();
-                    self.reply.end(choice, end);
+                    self.end(choice, end);
                 }
                 StreamItem::Failed(error) => return Err(error),
             }
         }
-        Ok(self.response(self.status()?, None))
+        let response = self.response(self.status()?, None);
+        self.keeper.keep(&response);
+        Ok(response)
+    }
+
+    /// Records the end of the completion.
+    fn end(&mut self, choice: usize, end: End) {
+        let tokens = self.reader.reasoning_tokens();
+        self.reply.usage.add_reasoning(tokens);
+        self.reply.end(choice, end);
     }
 
     /// Takes the rest of the text after the end. An empty completion becomes an empty message.
@@ -174,6 +206,17 @@ impl ResponseAnswer {
         let mut events = Vec::new();
         for piece in pieces {
             match piece {
+                Piece::Reasoning(more) => {
+                    if !matches!(self.items.last(), Some(Item::Reasoning { .. })) {
+                        let (id, text) = (new_id("rs_"), String::new());
+                        events.extend(self.add(Item::Reasoning { id, text }));
+                    }
+                    if let Some(Item::Reasoning { text, .. }) = self.items.last_mut() {
+                        text.push_str(&more);
+                    }
+                    let data = json!({"content_index": 0, "delta": more});
+                    events.push(self.event_of_item("response.reasoning_text.delta", data));
+                }
                 Piece::Text(more) => {
                     if !matches!(self.items.last(), Some(Item::Message { .. })) {
                         events.extend(self.add(Item::message()));
@@ -207,12 +250,16 @@ impl ResponseAnswer {
     /// Starts a new item, which ends the previous one.
     fn add(&mut self, item: Item) -> Vec<Event> {
         let mut events = self.item_done("completed");
-        let is_message = matches!(item, Item::Message { .. });
+        let part = match item {
+            Item::Reasoning { .. } => Some(reasoning("")),
+            Item::Message { .. } => Some(content("")),
+            Item::Call { .. } => None,
+        };
         let data = json!({"output_index": self.items.len(), "item": item.json("in_progress")});
         self.items.push(item);
         events.push(self.event("response.output_item.added", data));
-        if is_message {
-            let data = json!({"content_index": 0, "part": content("")});
+        if let Some(part) = part {
+            let data = json!({"content_index": 0, "part": part});
             events.push(self.event_of_item("response.content_part.added", data));
         }
         events
@@ -225,6 +272,14 @@ impl ResponseAnswer {
         };
         let done = json!({"output_index": self.items.len() - 1, "item": item.json(status)});
         let mut events = match item {
+            Item::Reasoning { text, .. } => {
+                let whole = json!({"content_index": 0, "text": text});
+                let part = json!({"content_index": 0, "part": reasoning(text)});
+                vec![
+                    self.event_of_item("response.reasoning_text.done", whole),
+                    self.event_of_item("response.content_part.done", part),
+                ]
+            }
             Item::Message { text, .. } => {
                 let whole = json!({"content_index": 0, "text": text, "logprobs": []});
                 let part = json!({"content_index": 0, "part": content(text)});
@@ -272,16 +327,18 @@ impl Render for ResponseAnswer {
     fn part(&mut self, part: StreamItem) -> Vec<Event> {
         match part {
             StreamItem::Prompt { .. } => Vec::new(),
-            StreamItem::Text { text, .. } => {
-                let pieces = self.reader.push(text);
+            StreamItem::Text { text, count, .. } => {
+                let pieces = self.reader.push(text, count);
                 self.take(pieces)
             }
             StreamItem::End { choice, end } => {
                 let mut events = self.end_items();
-                self.reply.end(choice, end);
+                self.end(choice, end);
                 let status = self.status().unwrap_or("incomplete");
                 events.extend(self.item_done(status));
-                let response = json!({"response": self.response(status, None)});
+                let response = self.response(status, None);
+                self.keeper.keep(&response);
+                let response = json!({"response": response});
                 events.push(self.event(&format!("response.{status}"), response));
                 events
             }

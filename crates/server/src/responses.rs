@@ -1,11 +1,10 @@
-//! `/v1/responses`: OpenAI's Responses API. Nothing is stored: each request contains its whole conversation.
+//! `/v1/responses`: OpenAI's Responses API.
 
 use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
@@ -17,11 +16,16 @@ use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::fields;
 use crate::forms::TextFormat;
 use crate::guard::Client;
+use crate::left_out;
 use crate::messages::{Content, Role, Turns, check_count, text};
+use crate::owner::Owner;
 use crate::prompt_fields::PromptFields;
+use crate::reasoning::ReasoningOptions;
 use crate::response_answer::ResponseAnswer;
-use crate::sampling::{Sampling, check_some};
+use crate::sampling::{Sampling, check_some, limit};
 use crate::sse::{self, StreamEvent};
+use crate::stored::Keeper;
+use crate::text::count;
 use crate::tools::{ResponseTool, ToolChoiceField, ToolUse};
 
 /// A request for a response.
@@ -30,12 +34,13 @@ pub(crate) struct ResponsesRequest {
     /// The model's name, as in `/v1/models`. The default is the first model.
     model: Option<String>,
     /// The conversation so far.
-    input: Input,
+    #[serde(rename = "input")]
+    _input: Input,
     /// Instructions that precede the conversation.
     instructions: Option<String>,
-    /// Maximum number of generated tokens. By default, the context is the limit.
-    #[schema(minimum = 1)]
-    max_output_tokens: Option<usize>,
+    /// Maximum number of generated tokens. By default, or with -1, the context is the limit.
+    #[schema(minimum = -1)]
+    max_output_tokens: Option<i64>,
     text: Option<TextOptions>,
     /// Tools that the model may call.
     tools: Option<Vec<ResponseTool>>,
@@ -44,6 +49,12 @@ pub(crate) struct ResponsesRequest {
     /// Whether the response may contain several calls. The default is true.
     parallel_tool_calls: Option<bool>,
     reasoning: Option<Reasoning>,
+    /// The response that this one continues, as long as it is kept.
+    previous_response_id: Option<String>,
+    /// The conversation to which the input and the response are added.
+    conversation: Option<ConversationField>,
+    /// Whether the response is kept for later requests. The default is true.
+    store: Option<bool>,
     /// Data of the client, which the response repeats.
     #[schema(value_type = Option<Object>)]
     metadata: Option<Map<String, Value>>,
@@ -54,6 +65,14 @@ pub(crate) struct ResponsesRequest {
 struct Reasoning {
     /// The amount of reasoning. Values other than `none` are refused if the model's template does not use it.
     effort: Option<String>,
+}
+
+/// A conversation, by its id.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(untagged, expecting = "expected an id, or an object with an id")]
+pub(crate) enum ConversationField {
+    Id(String),
+    Object { id: String },
 }
 
 /// The body of a request for a response.
@@ -72,6 +91,10 @@ struct TextOptions {
 }
 
 /// A user message, or a conversation.
+#[expect(
+    dead_code,
+    reason = "it checks the types of the items, which are then read one by one"
+)]
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(
     untagged,
@@ -82,10 +105,10 @@ enum Input {
     Items(Vec<InputItem>),
 }
 
-/// A message, a tool call, or the result of a call.
+/// A message, reasoning, a tool call, the result of a call, or a reference to such an item.
 #[derive(Debug, Deserialize, ToSchema)]
 struct InputItem {
-    /// `message`, `function_call` or `function_call_output`. The default is `message`.
+    /// `message`, `reasoning`, `function_call`, `function_call_output` or `item_reference`. The default is `message`.
     #[serde(rename = "type")]
     kind: Option<String>,
     /// The role of a message.
@@ -98,16 +121,24 @@ struct InputItem {
     arguments: Option<String>,
     /// The result of a call.
     output: Option<Content>,
-    /// The item's id, which is ignored.
-    #[schema(value_type = Option<String>)]
-    id: Option<IgnoredAny>,
+    /// A summary of reasoning, which is used if there is no content.
+    summary: Option<Content>,
+    /// The item's id, which a reference needs.
+    #[serde(rename = "id")]
+    _id: Option<String>,
+}
+
+/// The input as it is stored.
+#[derive(Debug, Deserialize)]
+struct GivenInput {
+    input: Value,
 }
 
 /// The request's fields that the response repeats.
 #[derive(Debug, Serialize)]
 struct Echoed<'a> {
     instructions: Option<&'a str>,
-    max_output_tokens: Option<usize>,
+    max_output_tokens: Option<i64>,
     temperature: Option<f64>,
     top_p: Option<f64>,
     parallel_tool_calls: bool,
@@ -115,6 +146,9 @@ struct Echoed<'a> {
     tool_choice: Value,
     text: Value,
     metadata: Map<String, Value>,
+    previous_response_id: Option<&'a str>,
+    conversation: Option<Value>,
+    store: bool,
 }
 
 /// Generates a response.
@@ -138,9 +172,12 @@ pub(crate) async fn create(
     body.check(&fields::RESPONSES)?;
     let (request, sampling): (ResponsesRequest, Sampling) = (body.parse()?, body.parse()?);
     let prompt: PromptFields = body.parse()?;
+    let keeper = keeper(&app, client.owner, &request, body.parse()?)?;
     sampling.check(app.options.parallel)?;
     let format = request.text.as_ref().and_then(|text| text.format.as_ref());
-    check_some("max_output_tokens", request.max_output_tokens)?;
+    let most = ("max_output_tokens", request.max_output_tokens);
+    let max_tokens = limit(None, most, None)?;
+    check_some("max_output_tokens", max_tokens)?;
     let form = format
         .map(|format| format.form("text.format", "text.format.schema"))
         .transpose()?
@@ -159,6 +196,9 @@ pub(crate) async fn create(
             .map_or_else(|| json!("auto"), |choice| json!(choice)),
         text: json!({"format": format.map_or_else(|| json!({"type": "text"}), |format| json!(format))}),
         metadata: request.metadata.unwrap_or_default(),
+        previous_response_id: request.previous_response_id.as_deref(),
+        conversation: keeper.conversation.as_ref().map(|id| json!({"id": id})),
+        store: keeper.stores,
     };
     let echoed = json!(echoed);
     let tools = ToolUse::of_response(
@@ -166,7 +206,7 @@ pub(crate) async fn create(
         request.tool_choice.as_ref(),
         request.parallel_tool_calls,
     )?;
-    let messages = turns(request.input)?.messages(instructions);
+    let messages = turns(&keeper)?.messages(instructions);
     prompt.check(Some(&messages))?;
     let model = app.model(request.model.as_deref()).await?;
     let template = model.model().chat_template();
@@ -174,7 +214,7 @@ pub(crate) async fn create(
     if let Some(effort) = request.reasoning.and_then(|reasoning| reasoning.effort) {
         prompt.set_effort("reasoning.effort", effort, template)?;
     }
-    let (max_tokens, log_probabilities) = (request.max_output_tokens, None);
+    let log_probabilities = None;
     let asked = Conversation {
         model,
         messages,
@@ -184,6 +224,7 @@ pub(crate) async fn create(
         tools,
         form,
         prompt,
+        reasoning: ReasoningOptions::default(),
     };
     let prefixes = Prefixes {
         answer: "resp_",
@@ -193,34 +234,120 @@ pub(crate) async fn create(
         reply,
         answers,
         mut readers,
+        left_out: other_tools,
     } = asked.begin(&app, client, prefixes).await?;
     let reader = readers
         .pop()
         .ok_or_else(|| ApiError::internal("there is no output"))?;
-    let answer = ResponseAnswer::new(reply, reader, echoed);
-    if sampling.streams() {
-        return Ok(sse::respond(answers, answer));
-    }
-    Ok(Json(answer.collect(answers).await?).into_response())
+    let answer = ResponseAnswer::new(reply, reader, echoed, keeper);
+    let response = if sampling.streams() {
+        sse::respond(answers, answer)
+    } else {
+        Json(answer.collect(answers).await?).into_response()
+    };
+    Ok(left_out::say(&other_tools, response))
 }
 
-/// Reads the conversation in `input`.
-fn turns(input: Input) -> ApiResult<Turns> {
-    let mut turns = Turns::default();
-    match input {
-        Input::Text(text) => turns.say(Role::User, text),
-        Input::Items(items) => {
-            check_count("input", items.len())?;
-            for (index, item) in items.into_iter().enumerate() {
-                add(&mut turns, &format!("input[{index}]"), item)?;
-            }
+/// Finds what the request continues, and the items of its input.
+///
+/// # Errors
+/// If an earlier response, a conversation or an item is not kept, or there are too many items.
+fn keeper(
+    app: &App,
+    owner: Owner,
+    request: &ResponsesRequest,
+    GivenInput { input }: GivenInput,
+) -> ApiResult<Keeper> {
+    let store = app.stored();
+    let conversation = match &request.conversation {
+        Some(ConversationField::Id(id) | ConversationField::Object { id }) => Some(id),
+        None => None,
+    };
+    let (field, id) = match (&request.previous_response_id, conversation) {
+        (Some(_), Some(_)) => {
+            let message = "expected either this or previous_response_id, not both";
+            return Err(ApiError::field("conversation", message));
         }
+        (Some(id), None) => ("previous_response_id", Some(id)),
+        (None, id) => ("conversation", id),
+    };
+    let earlier = id.map(|id| {
+        store.items(owner, id).ok_or_else(|| {
+            let message = format!(
+                "{id} is not kept: expected the whole conversation as input, or an id that was used lately"
+            );
+            ApiError::field(field, message).with_code("not_found")
+        })
+    });
+    let keeper = Keeper {
+        store: Arc::clone(store),
+        owner,
+        earlier: earlier.transpose()?,
+        input: given_items(app, owner, input)?,
+        conversation: conversation.cloned(),
+        stores: request.store.unwrap_or(true),
+    };
+    keeper.check()?;
+    Ok(keeper)
+}
+
+/// Returns the items of the input, with those that it refers to in place of references.
+///
+/// # Errors
+/// If an item is not kept.
+pub(crate) fn given_items(app: &App, owner: Owner, input: Value) -> ApiResult<Vec<Value>> {
+    let items = match input {
+        Value::String(text) => {
+            return Ok(vec![
+                json!({"type": "message", "role": "user", "content": text}),
+            ]);
+        }
+        Value::Array(items) => items,
+        _ => {
+            return Err(ApiError::field(
+                "input",
+                "expected a text or an array of items",
+            ));
+        }
+    };
+    let item = |(index, item): (usize, Value)| {
+        let has = |field: &str| item.get(field).is_some_and(|value| !value.is_null());
+        let is_reference = item["type"] == "item_reference"
+            || (!has("type") && has("id") && !has("role") && !has("content"));
+        if !is_reference {
+            return Ok(item);
+        }
+        let id = item["id"].as_str().unwrap_or_default();
+        app.stored().item(owner, id).ok_or_else(|| {
+            let message = format!(
+                "{id:?} is not kept: expected the item itself, as in the output of the earlier response"
+            );
+            ApiError::field(&format!("input[{index}].id"), message).with_code("not_found")
+        })
+    };
+    items.into_iter().enumerate().map(item).collect()
+}
+
+/// Reads the conversation: what the request continues, and its input.
+fn turns(keeper: &Keeper) -> ApiResult<Turns> {
+    let mut turns = Turns::default();
+    let earlier = keeper
+        .earlier
+        .as_ref()
+        .map_or_else(Vec::new, |earlier| earlier.all());
+    check_count("input", earlier.len() + keeper.input.len())?;
+    for item in earlier {
+        add(&mut turns, "input", item)?;
+    }
+    for (index, item) in keeper.input.iter().enumerate() {
+        add(&mut turns, &format!("input[{index}]"), item)?;
     }
     Ok(turns)
 }
 
 /// Adds the item in `field`.
-fn add(turns: &mut Turns, field: &str, item: InputItem) -> ApiResult<()> {
+pub(crate) fn add(turns: &mut Turns, field: &str, item: &Value) -> ApiResult<()> {
+    let parsed = InputItem::deserialize(item);
     let InputItem {
         kind,
         role,
@@ -229,27 +356,26 @@ fn add(turns: &mut Turns, field: &str, item: InputItem) -> ApiResult<()> {
         name,
         arguments,
         output,
-        id,
-    } = item;
-    let is_reference = kind.is_none() && id.is_some() && role.is_none() && content.is_none();
-    let kind = if is_reference {
-        Some("item_reference")
-    } else {
-        kind.as_deref()
-    };
+        summary,
+        _id: _,
+    } = parsed.map_err(|error| ApiError::field(field, error.to_string()))?;
     let missing = |name: &str| ApiError::field(&format!("{field}.{name}"), "it is missing");
-    match kind.unwrap_or("message") {
+    match kind.as_deref().unwrap_or("message") {
         "message" => {
             let role = role
                 .filter(|role| *role != Role::Tool)
                 .ok_or_else(|| missing("role"))?;
-            turns.say(
-                role,
-                text(
-                    &format!("{field}.content"),
-                    content.ok_or_else(|| missing("content"))?,
-                )?,
-            );
+            // The assistant may only have called functions.
+            let content = content.or_else(|| (role == Role::Assistant).then(Content::empty));
+            let content = content.ok_or_else(|| missing("content"))?;
+            turns.say(role, text(&format!("{field}.content"), content)?);
+        }
+        "reasoning" => {
+            let content = content.map(|content| text(&format!("{field}.content"), content));
+            let summary = summary.map(|summary| text(&format!("{field}.summary"), summary));
+            let content = content.transpose()?.filter(|text| !text.is_empty());
+            let summary = summary.transpose()?;
+            turns.think(&content.or(summary).unwrap_or_default());
         }
         "function_call" => {
             let id = call_id.ok_or_else(|| missing("call_id"))?;
@@ -268,16 +394,59 @@ fn add(turns: &mut Turns, field: &str, item: InputItem) -> ApiResult<()> {
                 )?,
             );
         }
-        "item_reference" => {
-            let message = "item_reference: items are not stored: expected the item itself, as in the output of the \
-                           earlier response";
-            return Err(ApiError::unsupported(&format!("{field}.type"), message));
-        }
         kind => {
-            let message =
-                format!("{kind}: expected message, function_call or function_call_output");
+            let message = format!(
+                "{kind}: expected message, reasoning, function_call, function_call_output or item_reference"
+            );
             return Err(ApiError::unsupported(&format!("{field}.type"), message));
         }
     }
     Ok(())
+}
+
+/// A request whose tokens are counted.
+#[derive(Debug, Deserialize, ToSchema)]
+pub(crate) struct InputTokensRequest {
+    #[serde(flatten)]
+    _response: ResponsesRequest,
+}
+
+/// The number of tokens of a request for a response.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct InputTokens {
+    /// Always `response.input_tokens`.
+    object: &'static str,
+    input_tokens: usize,
+}
+
+/// Counts the tokens of a conversation, as `/v1/responses` counts them.
+#[utoipa::path(
+    post, path = "/v1/responses/input_tokens", tag = "answers", request_body = InputTokensRequest,
+    responses((status = 200, body = InputTokens), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody))
+)]
+pub(crate) async fn input_tokens(
+    State(app): State<Arc<App>>,
+    Client(client): Client,
+    body: JsonBody,
+) -> ApiResult<Json<InputTokens>> {
+    body.check(&fields::INPUT_TOKENS)?;
+    let (request, prompt): (ResponsesRequest, PromptFields) = (body.parse()?, body.parse()?);
+    let keeper = keeper(&app, client.owner, &request, body.parse()?)?;
+    let tools = ToolUse::of_response(
+        request.tools,
+        request.tool_choice.as_ref(),
+        request.parallel_tool_calls,
+    )?;
+    let messages = turns(&keeper)?.messages(request.instructions.as_deref());
+    let model = app.model(request.model.as_deref()).await?;
+    let template = model.model().chat_template();
+    let mut prompt = prompt.read(template)?;
+    if let Some(effort) = request.reasoning.and_then(|reasoning| reasoning.effort) {
+        prompt.set_effort("reasoning.effort", effort, template)?;
+    }
+    let input_tokens = count(&model, client.address, (messages, tools), prompt).await?;
+    Ok(Json(InputTokens {
+        object: "response.input_tokens",
+        input_tokens,
+    }))
 }

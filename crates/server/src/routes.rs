@@ -15,7 +15,7 @@ use crate::guard::Guard;
 use crate::route::{Access, Entry, Route};
 use crate::{
     anthropic, body, chat, completions, embeddings, guard, metrics, models, openapi, page, props,
-    request_id, responses, sessions, text, timelines,
+    request_id, responses, sessions, stored_routes, text, timelines,
 };
 
 /// Returns the table of all routes.
@@ -29,7 +29,22 @@ fn table() -> Vec<Entry> {
         Entry::post("/v1/completions", completions::complete),
         Entry::get("/v1/timelines/{id}", timelines::one),
         Entry::post("/v1/responses", responses::create),
+        Entry::post("/v1/responses/input_tokens", responses::input_tokens),
+        Entry::get("/v1/responses/{id}", stored_routes::response),
+        Entry::new(
+            "DELETE",
+            "/v1/responses/{id}",
+            stored_routes::delete_response,
+        ),
+        Entry::post("/v1/conversations", stored_routes::create),
+        Entry::get("/v1/conversations/{id}", stored_routes::conversation_of),
+        Entry::new(
+            "DELETE",
+            "/v1/conversations/{id}",
+            stored_routes::delete_conversation,
+        ),
         Entry::post("/v1/messages", anthropic::create),
+        Entry::post("/v1/messages/count_tokens", anthropic::count_tokens),
         Entry::post("/v1/embeddings", embeddings::create),
         Entry::get("/sessions", sessions::list),
         Entry::new("DELETE", "/sessions/{name}", sessions::delete),

@@ -26,7 +26,7 @@ pub(crate) const MAX_LIKELIEST: usize = 20;
 pub(crate) struct Sampling {
     /// Divisor of the logits. 0 always selects the most likely token.
     pub(crate) temperature: Option<f64>,
-    /// Keeps the smallest set of most likely tokens whose probabilities add up to this value.
+    /// Keeps the smallest set of most likely tokens whose probabilities add up to this value. 0 keeps one token.
     pub(crate) top_p: Option<f64>,
     /// Keeps only this number of most likely tokens. 0 or -1 keeps all.
     pub(crate) top_k: Option<i64>,
@@ -160,16 +160,9 @@ impl Sampling {
         let narrow = |value: Option<f64>| value.map(|value| value as f32);
         let top_k = within("top_k", self.top_k, -1..=i64::from(u32::MAX))?;
         let top_k = top_k.map(|top_k| usize::try_from(top_k).unwrap_or(0));
-        // Smaller values would become 0 in f32.
-        if self
-            .top_p
-            .is_some_and(|top_p| !(f64::from(f32::MIN_POSITIVE)..=1.0).contains(&top_p))
-        {
-            return Err(ApiError::field(
-                "top_p",
-                "out of range, expected more than 0 and at most 1",
-            ));
-        }
+        // 0 keeps the most likely token alone, as every value does that is small enough.
+        let top_p = within("top_p", self.top_p, 0.0..=1.0)?;
+        let top_p = narrow(top_p).map(|top_p| top_p.max(f32::MIN_POSITIVE));
         let repeat_penalty = within("repeat_penalty", self.repeat_penalty, 0.01..=100.0)?;
         let repetition_penalty =
             within("repetition_penalty", self.repetition_penalty, 0.01..=100.0)?;
@@ -181,7 +174,7 @@ impl Sampling {
             temperature: narrow(within("temperature", self.temperature, 0.0..=100.0)?)
                 .unwrap_or(default.temperature),
             top_k: top_k.unwrap_or(default.top_k),
-            top_p: narrow(self.top_p).unwrap_or(default.top_p),
+            top_p: top_p.unwrap_or(default.top_p),
             min_p: narrow(within("min_p", self.min_p, 0.0..=1.0)?).unwrap_or(default.min_p),
             repetition_penalty: narrow(repetition_penalty).unwrap_or(default.repetition_penalty),
             frequency_penalty: narrow(within(

@@ -169,8 +169,7 @@ impl ServedModel {
             return Err(ApiError::empty_prompt());
         }
         if prompt > context {
-            let message = format!("the prompt has {prompt} tokens, but the context is {context}");
-            return Err(ApiError::invalid(message).with_code("context_length_exceeded"));
+            return Err(ApiError::too_long(prompt, false, context));
         }
         let tokens = most_tokens
             .map_or(self.context, |most| prompt.saturating_add(most))

@@ -17,6 +17,7 @@ use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::fields;
 use crate::guard::Client;
 use crate::messages::{ChatMessage, bytes, messages};
+use crate::owner::Tenant;
 use crate::prepare::Work;
 use crate::prompt_fields::{PromptFields, PromptOptions};
 use crate::prompts::TextFields;
@@ -279,4 +280,28 @@ pub(crate) fn conversation_tokens(
     let conversation = options.conversation(messages, tools, model.keeps_letters());
     let tokens = chat::encode_conversation(model.model(), model.name(), &conversation, within);
     tokens.map_err(|error| ApiError::from(error).with_param("messages"))
+}
+
+/// Counts the tokens of a conversation with its tools.
+///
+/// # Errors
+/// As [`conversation_tokens`]; or if the model has no template.
+pub(crate) async fn count(
+    model: &Arc<ServedModel>,
+    client: Tenant,
+    (messages, tools): (Vec<Value>, ToolUse),
+    prompt: PromptOptions,
+) -> ApiResult<usize> {
+    prompt.check(&messages)?;
+    let work = Work::Text(bytes(&messages) + prompt.bytes() + tools.bytes());
+    let encode = move |model: &ServedModel, cancel: &Cancel| {
+        model.model().chat_template().ok_or_else(no_template)?;
+        let conversation = (&messages[..], tools.listed());
+        conversation_tokens(model, conversation, &prompt, (MAX_TOKENS, cancel))
+    };
+    let tokens = model
+        .preparers()
+        .enter((model, client), work, encode)
+        .await?;
+    Ok(tokens.len())
 }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use triad_engine::constraint::Form;
 use triad_frontend::Error as FrontendError;
 use triad_frontend::tool_calls::{
-    AnswerForm, Tool, ToolChoice, ToolFormat, grammar, grammar_of_json_or_calls,
+    AnswerForm, Tool, ToolChoice, ToolFormat, Words, grammar, grammar_of_json_or_calls,
     grammar_of_text_and_calls,
 };
 use triad_grammar::GrammarSource;
@@ -17,6 +17,7 @@ use utoipa::ToSchema;
 
 use crate::error::{ApiError, ApiResult};
 use crate::forms::{self, AskedForm, Asker};
+use crate::left_out::own;
 
 /// Maximum number of tools per request.
 const MAX_TOOLS: usize = 128;
@@ -26,7 +27,7 @@ const LONGEST_SEARCH: Duration = Duration::from_secs(10);
 /// A tool that the model may call.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct ChatTool {
-    /// Always `function`.
+    /// `function`. Tools of other types are left out of the prompt if a call is optional.
     #[serde(rename = "type")]
     kind: String,
     function: Option<Function>,
@@ -34,7 +35,7 @@ pub(crate) struct ChatTool {
 
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct Function {
-    /// The name: letters, digits, `_`, `-` and `.`, at most 64 characters.
+    /// The name: letters, digits, `_`, `-` and `.`, at most 128 characters.
     name: String,
     /// A description of the function, for the model.
     description: Option<String>,
@@ -51,7 +52,7 @@ pub(crate) struct ResponseTool {
     /// Always `function`.
     #[serde(rename = "type")]
     kind: String,
-    /// The name: letters, digits, `_`, `-` and `.`, at most 64 characters.
+    /// The name: letters, digits, `_`, `-` and `.`, at most 128 characters.
     name: Option<String>,
     /// A description of the function, for the model.
     description: Option<String>,
@@ -68,7 +69,7 @@ pub(crate) struct MessageTool {
     /// `custom`, which is the default.
     #[serde(rename = "type")]
     kind: Option<String>,
-    /// The name: letters, digits, `_`, `-` and `.`, at most 64 characters.
+    /// The name: letters, digits, `_`, `-` and `.`, at most 128 characters.
     name: String,
     /// A description of the tool, for the model.
     description: Option<String>,
@@ -126,14 +127,20 @@ pub(crate) struct ToolUse {
     tools: Vec<Tool>,
     /// Whether each tool is strict.
     strict: Vec<bool>,
+    /// The place of each tool in the request's list.
+    places: Vec<usize>,
     choice: ToolChoice,
     is_parallel: bool,
     /// The field of `tools[…]` that contains the schema of the arguments.
     schema_field: &'static str,
+    /// The kinds of tools that this server does not run, and that the prompt does not list.
+    left_out: Vec<String>,
 }
 
 /// A tool of a request, independent of the API.
 struct Given {
+    /// The place in the request's list.
+    index: usize,
     name: String,
     description: Option<String>,
     parameters: Option<Value>,
@@ -150,34 +157,34 @@ impl ToolUse {
         choice: Option<&ToolChoiceField>,
         is_parallel: Option<bool>,
     ) -> ApiResult<Self> {
-        let given = tools
-            .unwrap_or_default()
-            .into_iter()
-            .enumerate()
-            .map(|(index, tool)| {
-                check_kind(index, &tool.kind)?;
-                let field = format!("tools[{index}].function");
-                let function = tool
-                    .function
-                    .ok_or_else(|| ApiError::field(&field, "it is missing"))?;
-                let Function {
-                    name,
-                    description,
-                    parameters,
-                    strict,
-                } = function;
-                Ok(Given {
-                    name,
-                    description,
-                    parameters,
-                    strict: strict.unwrap_or(false),
-                })
-            });
-        let given = given.collect::<ApiResult<_>>()?;
         let choice = choice
             .map(|choice| choice.read("tool_choice.function.name"))
             .transpose()?;
-        Self::new(given, choice, is_parallel, ("function.", "parameters"))
+        let (tools, left_out) = own(tools, choice.as_ref(), |tool| {
+            (tool.kind != "function").then_some(&*tool.kind)
+        })?;
+        let given = tools.into_iter().map(|(index, tool)| {
+            let field = format!("tools[{index}].function");
+            let function = tool
+                .function
+                .ok_or_else(|| ApiError::field(&field, "it is missing"))?;
+            let Function {
+                name,
+                description,
+                parameters,
+                strict,
+            } = function;
+            Ok(Given {
+                index,
+                name,
+                description,
+                parameters,
+                strict: strict.unwrap_or(false),
+            })
+        });
+        let given = given.collect::<ApiResult<_>>()?;
+        let place = ("function.", "parameters");
+        Self::new((given, left_out), choice, is_parallel, place)
     }
 
     /// Reads the tools of `/v1/responses`.
@@ -189,34 +196,32 @@ impl ToolUse {
         choice: Option<&ToolChoiceField>,
         is_parallel: Option<bool>,
     ) -> ApiResult<Self> {
-        let given = tools
-            .unwrap_or_default()
-            .into_iter()
-            .enumerate()
-            .map(|(index, tool)| {
-                let ResponseTool {
-                    kind,
-                    name,
-                    description,
-                    parameters,
-                    strict,
-                } = tool;
-                check_kind(index, &kind)?;
-                let name = name.ok_or_else(|| {
-                    ApiError::field(&format!("tools[{index}].name"), "it is missing")
-                })?;
-                Ok(Given {
-                    name,
-                    description,
-                    parameters,
-                    strict: strict.unwrap_or(false),
-                })
-            });
-        let given = given.collect::<ApiResult<_>>()?;
         let choice = choice
             .map(|choice| choice.read("tool_choice.name"))
             .transpose()?;
-        Self::new(given, choice, is_parallel, ("", "parameters"))
+        let (tools, left_out) = own(tools, choice.as_ref(), |tool| {
+            (tool.kind != "function").then_some(&*tool.kind)
+        })?;
+        let given = tools.into_iter().map(|(index, tool)| {
+            let ResponseTool {
+                name,
+                description,
+                parameters,
+                strict,
+                ..
+            } = tool;
+            let name = name
+                .ok_or_else(|| ApiError::field(&format!("tools[{index}].name"), "it is missing"))?;
+            Ok(Given {
+                index,
+                name,
+                description,
+                parameters,
+                strict: strict.unwrap_or(false),
+            })
+        });
+        let given = given.collect::<ApiResult<_>>()?;
+        Self::new((given, left_out), choice, is_parallel, ("", "parameters"))
     }
 
     /// Reads the tools of `/v1/messages`.
@@ -227,45 +232,32 @@ impl ToolUse {
         tools: Option<Vec<MessageTool>>,
         choice: Option<&MessageToolChoice>,
     ) -> ApiResult<Self> {
-        let given = tools
-            .unwrap_or_default()
-            .into_iter()
-            .enumerate()
-            .map(|(index, tool)| {
-                if let Some(kind) = tool.kind.filter(|kind| kind != "custom") {
-                    let message = format!(
-                        "{kind}: this server has no tools of its own, expected custom ones"
-                    );
-                    return Err(ApiError::unsupported(
-                        &format!("tools[{index}].type"),
-                        message,
-                    ));
-                }
-                let field = format!("tools[{index}].input_schema");
-                let schema = tool
-                    .input_schema
-                    .ok_or_else(|| ApiError::field(&field, "it is missing"))?;
-                Ok(Given {
-                    name: tool.name,
-                    description: tool.description,
-                    parameters: Some(schema),
-                    strict: tool.strict.unwrap_or(false),
-                })
-            });
-        let given = given.collect::<ApiResult<_>>()?;
         let is_parallel = choice
             .and_then(|choice| choice.disable_parallel_tool_use)
             .map(|disabled| !disabled);
-        Self::new(
-            given,
-            choice.map(MessageToolChoice::read).transpose()?,
-            is_parallel,
-            ("", "input_schema"),
-        )
+        let choice = choice.map(MessageToolChoice::read).transpose()?;
+        let (tools, left_out) = own(tools, choice.as_ref(), |tool| {
+            tool.kind.as_deref().filter(|kind| *kind != "custom")
+        })?;
+        let given = tools.into_iter().map(|(index, tool)| {
+            let field = format!("tools[{index}].input_schema");
+            let schema = tool
+                .input_schema
+                .ok_or_else(|| ApiError::field(&field, "it is missing"))?;
+            Ok(Given {
+                index,
+                name: tool.name,
+                description: tool.description,
+                parameters: Some(schema),
+                strict: tool.strict.unwrap_or(false),
+            })
+        });
+        let given = given.collect::<ApiResult<_>>()?;
+        Self::new((given, left_out), choice, is_parallel, ("", "input_schema"))
     }
 
     fn new(
-        given: Vec<Given>,
+        (given, left_out): (Vec<Given>, Vec<String>),
         choice: Option<ToolChoice>,
         is_parallel: Option<bool>,
         (place, schema): (&'static str, &'static str),
@@ -275,15 +267,14 @@ impl ToolUse {
             return Err(ApiError::field("tools", message));
         }
         let (mut tools, mut strict, mut names) = (Vec::new(), Vec::new(), BTreeSet::new());
-        for (
+        let mut places = Vec::new();
+        for Given {
             index,
-            Given {
-                name,
-                description,
-                parameters,
-                strict: is_strict,
-            },
-        ) in given.into_iter().enumerate()
+            name,
+            description,
+            parameters,
+            strict: is_strict,
+        } in given
         {
             let json = json!({"name": name, "description": description, "parameters": parameters});
             let tool = Tool::from_json(&json).map_err(|error| match error {
@@ -305,12 +296,12 @@ impl ToolUse {
             }
             tools.push(tool);
             strict.push(is_strict);
+            places.push(index);
         }
-        if tools.is_empty()
-            && choice
-                .as_ref()
-                .is_some_and(|choice| *choice != ToolChoice::None)
-        {
+        let is_chosen = choice
+            .as_ref()
+            .is_some_and(|choice| *choice != ToolChoice::None);
+        if tools.is_empty() && left_out.is_empty() && is_chosen {
             return Err(ApiError::field(
                 "tool_choice",
                 "there are no tools to choose from",
@@ -333,10 +324,17 @@ impl ToolUse {
         Ok(Self {
             tools,
             strict,
+            places,
             choice,
             is_parallel: is_parallel.unwrap_or(true),
             schema_field,
+            left_out,
         })
+    }
+
+    /// Returns the kinds of tools that the prompt does not list.
+    pub(crate) fn left_out(&self) -> &[String] {
+        &self.left_out
     }
 
     /// Returns whether the model may call a tool.
@@ -375,7 +373,7 @@ impl ToolUse {
     pub(crate) fn form(
         &self,
         asker: Asker<'_>,
-        format: ToolFormat,
+        format: (ToolFormat, &Words),
         asked: Option<&AskedForm>,
     ) -> ApiResult<(Option<Arc<dyn Form>>, AnswerForm)> {
         let must = self.is_required();
@@ -414,7 +412,7 @@ impl ToolUse {
     fn json_or_calls(
         &self,
         asker: Asker<'_>,
-        format: ToolFormat,
+        format: (ToolFormat, &Words),
         asked: &AskedForm,
     ) -> ApiResult<Arc<dyn Form>> {
         let unsupported = || {
@@ -456,26 +454,12 @@ impl ToolUse {
             let source = GrammarSource::JsonSchema(tool.parameters.to_string());
             forms::compile(
                 asker,
-                &format!("tools[{index}].{}", self.schema_field),
+                &format!("tools[{}].{}", self.places[index], self.schema_field),
                 &source,
             )
             .err()
         });
         errors.next()
-    }
-}
-
-/// Refuses tools that are not functions.
-fn check_kind(index: usize, kind: &str) -> ApiResult<()> {
-    match kind {
-        "function" => Ok(()),
-        kind => {
-            let message = format!("{kind}: this server has no tools of its own, expected function");
-            Err(ApiError::unsupported(
-                &format!("tools[{index}].type"),
-                message,
-            ))
-        }
     }
 }
 

@@ -14,6 +14,13 @@ pub(crate) struct Usage {
     /// The sum of prompt and completion tokens.
     pub(crate) total_tokens: usize,
     pub(crate) prompt_tokens_details: PromptTokensDetails,
+    pub(crate) completion_tokens_details: CompletionTokensDetails,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+pub(crate) struct CompletionTokensDetails {
+    /// Completion tokens of the model's reasoning.
+    pub(crate) reasoning_tokens: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
@@ -32,6 +39,11 @@ impl Usage {
     /// Adds cached tokens of a prompt.
     pub(crate) fn add_cached(&mut self, tokens: usize) {
         self.prompt_tokens_details.cached_tokens += tokens;
+    }
+
+    /// Adds tokens of reasoning, which are a part of a completion.
+    pub(crate) fn add_reasoning(&mut self, tokens: usize) {
+        self.completion_tokens_details.reasoning_tokens += tokens;
     }
 
     /// Adds a completion.

@@ -55,9 +55,13 @@ pub struct Arguments {
     /// LoRA adapter that requests may choose by NAME: a GGUF file or a PEFT folder; may be given several times
     #[arg(long, value_name = "NAME=PATH")]
     lora: Vec<NamedPath>,
-    /// Name of a model for clients, in the order of -m [default: the name given with -m; for a path, its last part]
-    #[arg(long, value_name = "NAME")]
+    /// Name of a model for clients, or several with commas between them, in the order of -m [default: the name given
+    /// with -m; for a path, its last part]
+    #[arg(long, value_name = "NAME[,NAME…]")]
     alias: Vec<String>,
+    /// Refuse requests that name a model that is not served; by default, a server of one model answers for any name
+    #[arg(long)]
+    strict_models: bool,
     /// Memory that models, with their keys and values, may take together, in GiB [default: 80 % of the available
     /// memory]
     #[arg(long, value_name = "GIB", value_parser = arguments::gibibytes)]
@@ -83,6 +87,10 @@ pub struct Arguments {
     /// number of cached tokens a client can recover the beginnings of other clients' prompts, token by token
     #[arg(long)]
     share_prompts: bool,
+    /// Host name that requests may have on an address of this machine, such as the name of a proxy; may be given several
+    /// times
+    #[arg(long, value_name = "NAME")]
+    allow_host: Vec<String>,
     /// Origin whose pages may use the server, such as http://localhost:3000, or * for all; may be given several times
     #[arg(long, value_name = "ORIGIN")]
     cors: Vec<String>,
@@ -147,6 +155,8 @@ impl Arguments {
             metrics_key: self.metrics_key.clone().or(metrics_key),
             shares_prompts: self.share_prompts,
             allows_no_key: self.no_key,
+            allowed_hosts: self.allow_host.clone(),
+            strict_models: self.strict_models,
             cors: self.cors.clone(),
             model_bytes: self
                 .model_memory
@@ -162,17 +172,18 @@ impl Arguments {
         })
     }
 
-    /// Returns the name of the model at `index` for clients.
-    fn name(&self, index: usize) -> String {
+    /// Returns the names of the model at `index` for clients.
+    fn names(&self, index: usize) -> Vec<String> {
         let given = &self.model[index];
         let last = given
             .rsplit(['/', '\\'])
             .find(|part| !part.is_empty())
             .unwrap_or(given);
-        self.alias
-            .get(index)
-            .map_or(last, String::as_str)
-            .to_owned()
+        let names = self.alias.get(index).map_or(last, String::as_str);
+        names
+            .split(',')
+            .map(|name| name.trim().to_owned())
+            .collect()
     }
 
     /// Returns the bytes for the keys and values of a model.
@@ -203,7 +214,8 @@ fn default_kv_memory(of_one: usize, parallel: usize, available: Option<u64>) -> 
 /// A model that is found, prepared and described, but not loaded.
 struct Found {
     path: PathBuf,
-    name: String,
+    /// The names for clients, the first of which responses have.
+    names: Vec<String>,
     context: usize,
     kv_memory: usize,
 }
@@ -238,7 +250,7 @@ impl Found {
         Ok((
             Self {
                 path,
-                name: arguments.name(index),
+                names: arguments.names(index),
                 context,
                 kv_memory,
             },
@@ -249,10 +261,11 @@ impl Found {
     fn load(&self, arguments: &Arguments) -> Result<LoadedModel> {
         let Self {
             path,
-            name,
+            names,
             context,
             kv_memory,
         } = self;
+        let name = names.first().map_or("", String::as_str);
         let model = Arc::new(arguments::load(
             path,
             name,
@@ -320,6 +333,13 @@ pub fn run(arguments: Arguments) -> Result<()> {
         "--alias has {names} names, but -m {given} models: expected at most one name for each"
     );
     ensure!(
+        arguments
+            .alias
+            .iter()
+            .all(|names| names.split(',').all(|name| !name.trim().is_empty())),
+        "--alias has an empty name: expected names with commas between them"
+    );
+    ensure!(
         arguments.lora.is_empty() || given == 1,
         "--lora is for one model, but -m has {given}: expected a separate server for a model with adapters"
     );
@@ -327,10 +347,12 @@ pub fn run(arguments: Arguments) -> Result<()> {
     let hosted = |index| {
         let (found, bytes) = Found::find(&arguments, index)?;
         let arguments = Arc::clone(&arguments);
-        let name = found.name.clone();
+        let mut names = found.names.iter().cloned();
+        let (name, aliases) = (names.next().unwrap_or_default(), names.collect());
         let load = move || found.load(&arguments).map_err(Into::into);
         Ok(HostedModel {
             name,
+            aliases,
             bytes,
             load: Box::new(load),
         })

@@ -56,31 +56,36 @@ pub(super) const FIELDS: &[Field] = &[
         &["false"],
         "the template writes the control tokens",
     ),
-    refused(
+    noted(
         "include_reasoning",
         "V",
-        &["true"],
-        "the whole output of the model is returned",
+        "false returns no reasoning_content",
     ),
-    refused("thinking_token_budget", "V", &[], "expected max_tokens"),
-    refused(
+    noted(
+        "thinking_token_budget",
+        "V",
+        "tokens of reasoning; refused for models that do not mark it",
+    ),
+    noted(
         "reasoning_format",
         "L",
-        &["\"none\""],
-        "the model's output is returned unchanged",
+        "auto, deepseek, or none for reasoning in the content",
     ),
-    refused(
+    noted(
         "reasoning_in_content",
         "L",
-        &["true"],
-        "the model's output is returned unchanged",
+        "true means reasoning_format none",
     ),
-    refused("reasoning_budget", "L", &["-1"], "expected max_tokens"),
+    noted(
+        "reasoning_budget",
+        "L",
+        "alias of thinking_token_budget; -1 means no limit",
+    ),
     refused(
         "thinking_forced_open",
         "L",
         &["false"],
-        "the model's output is returned unchanged",
+        "the template opens the reasoning",
     ),
     refused(
         "parse_tool_calls",
@@ -117,6 +122,11 @@ pub(super) const PROMPT: &[Field] = &[
         "reasoning_effort",
         "OVL",
         "if the template reads it, else refused; none is always accepted",
+    ),
+    noted(
+        "enable_thinking",
+        "T",
+        "alias of chat_template_kwargs.enable_thinking",
     ),
     refused(
         "chat_template",
@@ -189,9 +199,13 @@ pub(super) const TOOL: &[Field] = &[
             followed("strict", "OVL"),
         ],
     ),
-    refused("custom", "O", &[], "expected a function"),
+    ignored("custom", "O", OTHER_TOOL),
     ignored("cache_control", "A", CACHE),
 ];
+
+/// The reason why fields of other tools have no effect.
+pub(super) const OTHER_TOOL: &str =
+    "of tools that this server does not run: they are left out, or refused if a call is required";
 
 /// The fields of an output format in `/v1/responses` and `/v1/messages`.
 pub(super) const FORMAT: &[Field] = &[

@@ -1,19 +1,11 @@
 //! The fields of `/v1/messages`.
 
-use super::chat::{CACHE, FORMAT};
+use super::chat::{CACHE, FORMAT, OTHER_TOOL};
 use super::{Field, followed, ignored, noted, refused, with};
 
 pub(super) const FIELDS: &[Field] = &[
     followed("model", "A"),
-    with(
-        "messages",
-        "A",
-        &[
-            followed("role", "A"),
-            with("content", "A", BLOCK),
-            ignored("cache_control", "A", CACHE),
-        ],
-    ),
+    with("messages", "A", MESSAGE),
     with("system", "A", TEXT),
     followed("max_tokens", "A"),
     followed("temperature", "A"),
@@ -22,78 +14,23 @@ pub(super) const FIELDS: &[Field] = &[
     followed("stop_sequences", "A"),
     followed("stream", "A"),
     noted("lora", "T", "adapters are selected by name"),
-    with(
-        "tools",
-        "A",
-        &[
-            followed("type", "A"),
-            followed("name", "A"),
-            followed("description", "A"),
-            followed("input_schema", "A"),
-            followed("strict", "A"),
-            ignored("cache_control", "A", CACHE),
-            ignored(
-                "eager_input_streaming",
-                "A",
-                "arguments are sent as they are generated",
-            ),
-            refused(
-                "input_examples",
-                "A",
-                &["[]"],
-                "expected a description with the examples",
-            ),
-            refused(
-                "defer_loading",
-                "A",
-                &["false"],
-                "the prompt lists all functions",
-            ),
-            refused(
-                "allowed_callers",
-                "A",
-                &["[\"direct\"]"],
-                "the model calls functions itself",
-            ),
-        ],
-    ),
-    with(
-        "tool_choice",
-        "A",
-        &[
-            followed("type", "A"),
-            followed("name", "A"),
-            followed("disable_parallel_tool_use", "A"),
-        ],
-    ),
+    with("tools", "A", TOOL),
+    with("tool_choice", "A", CHOICE),
     with(
         "output_config",
         "A",
         &[
             with("format", "A", FORMAT),
-            refused(
+            noted(
                 "effort",
                 "A",
-                &["\"high\""],
-                "models here have no levels of it",
+                "if the template reads reasoning_effort, else refused; high is always accepted",
             ),
             refused("task_budget", "A", &[], "expected max_tokens"),
         ],
     ),
     refused("output_format", "A", &[], "expected output_config.format"),
-    with(
-        "thinking",
-        "A",
-        &[
-            noted(
-                "type",
-                "A",
-                "disabled, if the template reads enable_thinking; other values are refused",
-            ),
-            refused("budget_tokens", "A", &[], "models here have no such budget"),
-            ignored("display", "A", "responses have no separate thinking"),
-        ],
-    ),
+    with("thinking", "A", THINKING),
     noted(
         "chat_template_kwargs",
         "VL",
@@ -129,6 +66,106 @@ pub(super) const FIELDS: &[Field] = &[
     ),
 ];
 
+/// The fields of `/v1/messages/count_tokens`.
+pub(super) const COUNT: &[Field] = &[
+    followed("model", "A"),
+    with("messages", "A", MESSAGE),
+    with("system", "A", TEXT),
+    with("tools", "A", TOOL),
+    with("tool_choice", "A", CHOICE),
+    with("thinking", "A", THINKING),
+    noted(
+        "chat_template_kwargs",
+        "VL",
+        "variables of the model's template",
+    ),
+    ignored("output_config", "A", "the prompt does not show the schema"),
+    ignored("cache_control", "A", CACHE),
+    refused(
+        "mcp_servers",
+        "A",
+        &["[]"],
+        "this server has no tools of its own",
+    ),
+    refused(
+        "context_management",
+        "A",
+        &["{}", "{\"edits\": []}"],
+        "conversations are never truncated",
+    ),
+];
+
+const MESSAGE: &[Field] = &[
+    followed("role", "A"),
+    with("content", "A", BLOCK),
+    ignored("cache_control", "A", CACHE),
+];
+
+const TOOL: &[Field] = &[
+    followed("type", "A"),
+    followed("name", "A"),
+    followed("description", "A"),
+    followed("input_schema", "A"),
+    followed("strict", "A"),
+    ignored("cache_control", "A", CACHE),
+    ignored(
+        "eager_input_streaming",
+        "A",
+        "arguments are sent as they are generated",
+    ),
+    refused(
+        "input_examples",
+        "A",
+        &["[]"],
+        "expected a description with the examples",
+    ),
+    refused(
+        "defer_loading",
+        "A",
+        &["false"],
+        "the prompt lists all functions",
+    ),
+    refused(
+        "allowed_callers",
+        "A",
+        &["[\"direct\"]"],
+        "the model calls functions itself",
+    ),
+    ignored("max_uses", "A", OTHER_TOOL),
+    ignored("allowed_domains", "A", OTHER_TOOL),
+    ignored("blocked_domains", "A", OTHER_TOOL),
+    ignored("user_location", "A", OTHER_TOOL),
+    ignored("citations", "A", OTHER_TOOL),
+    ignored("max_content_tokens", "A", OTHER_TOOL),
+    ignored("max_characters", "A", OTHER_TOOL),
+    ignored("display_width_px", "A", OTHER_TOOL),
+    ignored("display_height_px", "A", OTHER_TOOL),
+    ignored("display_number", "A", OTHER_TOOL),
+    ignored("mcp_server_name", "A", OTHER_TOOL),
+    ignored("default_config", "A", OTHER_TOOL),
+    ignored("configs", "A", OTHER_TOOL),
+];
+
+const CHOICE: &[Field] = &[
+    followed("type", "A"),
+    followed("name", "A"),
+    followed("disable_parallel_tool_use", "A"),
+];
+
+const THINKING: &[Field] = &[
+    noted(
+        "type",
+        "A",
+        "enabled is refused for models that do not mark their reasoning",
+    ),
+    noted(
+        "budget_tokens",
+        "A",
+        "tokens of reasoning, less than max_tokens",
+    ),
+    followed("display", "A"),
+];
+
 const BLOCK: &[Field] = &[
     followed("type", "A"),
     followed("text", "A"),
@@ -144,19 +181,13 @@ const BLOCK: &[Field] = &[
     refused("source", "A", &[], "only text models are supported"),
     refused("title", "A", &[], "only text models are supported"),
     refused("context", "A", &[], "only text models are supported"),
-    refused(
-        "thinking",
+    noted("thinking", "A", "if the template reads reasoning_content"),
+    ignored("signature", "A", "this server needs none"),
+    ignored(
+        "data",
         "A",
-        &[],
-        "expected text: thinking is not returned",
+        "only the service that encrypted it can read it",
     ),
-    refused(
-        "signature",
-        "A",
-        &[],
-        "expected text: thinking is not returned",
-    ),
-    refused("data", "A", &[], "expected text: thinking is not returned"),
 ];
 
 /// The fields of a block in a system message or in the result of a tool call.

@@ -107,6 +107,24 @@ pub static MESSAGES: RequestFields = RequestFields {
     groups: &[messages::FIELDS],
 };
 
+/// The fields of `/v1/messages/count_tokens`.
+pub static COUNT_TOKENS: RequestFields = RequestFields {
+    path: "/v1/messages/count_tokens",
+    groups: &[messages::COUNT],
+};
+
+/// The fields of `/v1/responses/input_tokens`.
+pub static INPUT_TOKENS: RequestFields = RequestFields {
+    path: "/v1/responses/input_tokens",
+    groups: &[responses::COUNT],
+};
+
+/// The fields of `/v1/conversations`.
+pub static CONVERSATIONS: RequestFields = RequestFields {
+    path: "/v1/conversations",
+    groups: &[responses::CONVERSATION],
+};
+
 /// The fields of `/v1/embeddings`.
 pub static EMBEDDINGS: RequestFields = RequestFields {
     path: "/v1/embeddings",
@@ -126,12 +144,15 @@ pub static DETOKENIZE: RequestFields = RequestFields {
 };
 
 /// Returns all tables.
-pub fn requests() -> [&'static RequestFields; 7] {
+pub fn requests() -> [&'static RequestFields; 10] {
     [
         &CHAT,
         &COMPLETIONS,
         &RESPONSES,
+        &INPUT_TOKENS,
+        &CONVERSATIONS,
         &MESSAGES,
+        &COUNT_TOKENS,
         &EMBEDDINGS,
         &TOKENIZE,
         &DETOKENIZE,

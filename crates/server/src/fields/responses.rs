@@ -1,44 +1,11 @@
 //! The fields of `/v1/responses`.
 
-use super::chat::{CACHE, FORMAT};
+use super::chat::{CACHE, FORMAT, OTHER_TOOL};
 use super::{Field, followed, ignored, noted, refused, with};
 
 pub(super) const FIELDS: &[Field] = &[
     followed("model", "OV"),
-    with(
-        "input",
-        "OV",
-        &[
-            followed("type", "OV"),
-            followed("role", "OV"),
-            with("content", "OV", PART),
-            followed("call_id", "OV"),
-            followed("name", "OV"),
-            followed("arguments", "OV"),
-            ignored(
-                "parsed_arguments",
-                "O",
-                "a copy of the arguments, which clients add",
-            ),
-            with("output", "OV", PART),
-            ignored("id", "OV", "nothing is stored"),
-            ignored("cache_control", "A", CACHE),
-            ignored("status", "OV", "items of earlier responses are complete"),
-            refused(
-                "summary",
-                "OV",
-                &["[]"],
-                "expected messages: reasoning is not returned",
-            ),
-            refused(
-                "encrypted_content",
-                "OV",
-                &[],
-                "expected messages: reasoning is not returned",
-            ),
-            ignored("phase", "O", "templates have no variable for it"),
-        ],
-    ),
+    with("input", "OV", ITEM),
     followed("instructions", "OV"),
     followed("max_output_tokens", "OV"),
     with(
@@ -54,47 +21,10 @@ pub(super) const FIELDS: &[Field] = &[
             ),
         ],
     ),
-    with(
-        "tools",
-        "OV",
-        &[
-            followed("type", "OV"),
-            followed("name", "OV"),
-            followed("description", "OV"),
-            followed("parameters", "OV"),
-            followed("strict", "OV"),
-            ignored("cache_control", "A", CACHE),
-            refused(
-                "defer_loading",
-                "O",
-                &["false"],
-                "the prompt lists all functions",
-            ),
-        ],
-    ),
-    with(
-        "tool_choice",
-        "OV",
-        &[
-            followed("type", "OV"),
-            followed("name", "OV"),
-            with("function", "OV", &[followed("name", "OV")]),
-        ],
-    ),
+    with("tools", "OV", TOOL),
+    with("tool_choice", "OV", CHOICE),
     followed("parallel_tool_calls", "OV"),
-    with(
-        "reasoning",
-        "OV",
-        &[
-            noted(
-                "effort",
-                "OV",
-                "if the template reads reasoning_effort, else refused; none is always accepted",
-            ),
-            ignored("summary", "O", "responses have no reasoning part"),
-            ignored("generate_summary", "O", "responses have no reasoning part"),
-        ],
-    ),
+    with("reasoning", "OV", REASONING),
     with(
         "stream_options",
         "OV",
@@ -115,18 +45,8 @@ pub(super) const FIELDS: &[Field] = &[
         &[],
         "the model's own template is used",
     ),
-    refused(
-        "previous_response_id",
-        "OV",
-        &[],
-        "responses are not stored: expected the whole conversation as input",
-    ),
-    refused(
-        "conversation",
-        "O",
-        &[],
-        "conversations are not stored: expected the whole conversation as input",
-    ),
+    noted("previous_response_id", "OV", KEPT),
+    with("conversation", "O", &[noted("id", "O", KEPT)]),
     refused(
         "prompt",
         "O",
@@ -137,7 +57,7 @@ pub(super) const FIELDS: &[Field] = &[
         "background",
         "OV",
         &["false"],
-        "responses are not stored: expected stream",
+        "responses are computed while the client waits: expected stream",
     ),
     refused(
         "include",
@@ -163,7 +83,11 @@ pub(super) const FIELDS: &[Field] = &[
         &["[]"],
         "a conversation that is too long is an error",
     ),
-    ignored("store", "OV", "nothing is stored"),
+    noted(
+        "store",
+        "OV",
+        "true keeps the response in memory for a time",
+    ),
     ignored(
         "max_tool_calls",
         "OV",
@@ -192,7 +116,7 @@ pub(super) const FIELDS: &[Field] = &[
         "include_reasoning",
         "V",
         &["true"],
-        "the whole output of the model is returned",
+        "the reasoning is an item of its own",
     ),
     refused("max_tokens", "OVL", &[], "expected max_output_tokens"),
     refused("n", "OVL", &["1"], "a response has one completion"),
@@ -203,6 +127,127 @@ pub(super) const FIELDS: &[Field] = &[
         "expected /v1/chat/completions",
     ),
     refused("response_format", "OVL", &[], "expected text.format"),
+];
+
+const KEPT: &str = "if the same key made it lately, else refused";
+
+/// The fields of `/v1/responses/input_tokens`.
+pub(super) const COUNT: &[Field] = &[
+    followed("model", "OV"),
+    with("input", "OV", ITEM),
+    followed("instructions", "OV"),
+    with("tools", "OV", TOOL),
+    with("tool_choice", "OV", CHOICE),
+    noted("parallel_tool_calls", "OV", "the count is the same"),
+    with("reasoning", "OV", REASONING),
+    noted("previous_response_id", "OV", KEPT),
+    with("conversation", "O", &[noted("id", "O", KEPT)]),
+    noted(
+        "chat_template_kwargs",
+        "V",
+        "variables of the model's template",
+    ),
+    ignored("text", "O", "the prompt does not show the schema"),
+    refused(
+        "truncation",
+        "O",
+        &["\"disabled\""],
+        "a conversation that is too long is an error",
+    ),
+];
+
+/// The fields of `/v1/conversations`.
+pub(super) const CONVERSATION: &[Field] = &[
+    with("items", "O", ITEM),
+    noted("metadata", "O", "the description repeats it"),
+];
+
+const ITEM: &[Field] = &[
+    followed("type", "OV"),
+    followed("role", "OV"),
+    with("content", "OV", PART),
+    followed("call_id", "OV"),
+    followed("name", "OV"),
+    followed("arguments", "OV"),
+    ignored(
+        "parsed_arguments",
+        "O",
+        "a copy of the arguments, which clients add",
+    ),
+    with("output", "OV", PART),
+    noted("id", "OV", "the item that an item_reference stands for"),
+    ignored("cache_control", "A", CACHE),
+    ignored("status", "OV", "items of earlier responses are complete"),
+    with("summary", "OV", PART),
+    ignored(
+        "encrypted_content",
+        "OV",
+        "only the service that encrypted it can read it",
+    ),
+    ignored("phase", "O", "templates have no variable for it"),
+];
+
+const TOOL: &[Field] = &[
+    followed("type", "OV"),
+    followed("name", "OV"),
+    followed("description", "OV"),
+    followed("parameters", "OV"),
+    followed("strict", "OV"),
+    ignored("cache_control", "A", CACHE),
+    refused(
+        "defer_loading",
+        "O",
+        &["false"],
+        "the prompt lists all functions",
+    ),
+    ignored("search_context_size", "O", OTHER_TOOL),
+    ignored("user_location", "O", OTHER_TOOL),
+    ignored("external_web_access", "O", OTHER_TOOL),
+    ignored("search_content_types", "O", OTHER_TOOL),
+    ignored("filters", "O", OTHER_TOOL),
+    ignored("vector_store_ids", "O", OTHER_TOOL),
+    ignored("max_num_results", "O", OTHER_TOOL),
+    ignored("ranking_options", "O", OTHER_TOOL),
+    ignored("server_label", "O", OTHER_TOOL),
+    ignored("server_url", "O", OTHER_TOOL),
+    ignored("server_description", "O", OTHER_TOOL),
+    ignored("connector_id", "O", OTHER_TOOL),
+    ignored("authorization", "O", OTHER_TOOL),
+    ignored("headers", "O", OTHER_TOOL),
+    ignored("allowed_tools", "O", OTHER_TOOL),
+    ignored("require_approval", "O", OTHER_TOOL),
+    ignored("container", "O", OTHER_TOOL),
+    ignored("display_width", "O", OTHER_TOOL),
+    ignored("display_height", "O", OTHER_TOOL),
+    ignored("environment", "O", OTHER_TOOL),
+    ignored("format", "O", OTHER_TOOL),
+    ignored("tools", "O", OTHER_TOOL),
+    ignored("execution", "O", OTHER_TOOL),
+    ignored("size", "O", OTHER_TOOL),
+    ignored("quality", "O", OTHER_TOOL),
+    ignored("background", "O", OTHER_TOOL),
+    ignored("output_format", "O", OTHER_TOOL),
+    ignored("partial_images", "O", OTHER_TOOL),
+];
+
+const CHOICE: &[Field] = &[
+    followed("type", "OV"),
+    followed("name", "OV"),
+    with("function", "OV", &[followed("name", "OV")]),
+];
+
+const REASONING: &[Field] = &[
+    noted(
+        "effort",
+        "OV",
+        "if the template reads reasoning_effort, else refused; none is always accepted",
+    ),
+    ignored("summary", "O", "responses have the reasoning itself"),
+    ignored(
+        "generate_summary",
+        "O",
+        "responses have the reasoning itself",
+    ),
 ];
 
 const PART: &[Field] = &[

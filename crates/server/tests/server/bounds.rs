@@ -18,12 +18,12 @@ fn chat(more: Value) -> Value {
 
 #[test]
 fn a_wrong_value_is_refused_with_the_name_of_its_field() {
-    let server = Server::start();
+    let server = Server::with(|options| options.strict_models = true);
     let long = "x".repeat(CONTEXT + 1);
     let cases = [
         (json!({"temperature": "warm"}), "temperature"),
         (json!({"temperature": -1}), "temperature"),
-        (json!({"top_p": 0}), "top_p"),
+        (json!({"top_p": -0.1}), "top_p"),
         (json!({"top_p": 1.5}), "top_p"),
         (json!({"top_k": -2}), "top_k"),
         (json!({"top_k": 1.5}), "top_k"),

@@ -383,7 +383,7 @@ fn what_the_server_is_and_does_is_told() {
         line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()
     };
     assert!(
-        metrics.headers.contains("openmetrics"),
+        metrics.headers.contains("text/plain"),
         "{}",
         metrics.headers
     );

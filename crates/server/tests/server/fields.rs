@@ -41,6 +41,36 @@ fn body(path: &str, parent: &str) -> Body {
             "/response_format/json_schema",
         ),
         (_, "structured_outputs") => (json!({"structured_outputs": {}}), "/structured_outputs"),
+        ("/v1/messages/count_tokens", _) => {
+            let Body { body, place } = body("/v1/messages", parent);
+            let mut more = body;
+            if let Value::Object(fields) = &mut more {
+                fields.remove("max_tokens");
+            }
+            (more, place)
+        }
+        ("/v1/responses/input_tokens", _) => {
+            let Body { body, place } = body("/v1/responses", parent);
+            let mut more = body;
+            if let Value::Object(fields) = &mut more {
+                ["max_output_tokens", "temperature", "seed"]
+                    .iter()
+                    .for_each(|name| drop(fields.remove(*name)));
+            }
+            (more, place)
+        }
+        ("/v1/conversations", "items" | "items.content" | "items.output" | "items.summary") => {
+            let of_input = parent.replace("items", "input");
+            let Body { body, place } = body("/v1/responses", &of_input);
+            let place = match place {
+                "/input/0" => "/items/0",
+                "/input/0/content/0" => "/items/0/content/0",
+                "/input/0/summary/0" => "/items/0/summary/0",
+                "/input/2/output/0" => "/items/2/output/0",
+                place => panic!("{place}"),
+            };
+            (json!({"items": body["input"]}), place)
+        }
         ("/v1/messages", "messages.content") => (
             json!({"messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]}),
             "/messages/0/content/0",
@@ -89,6 +119,16 @@ fn body(path: &str, parent: &str) -> Body {
             ]}),
             "/input/2/output/0",
         ),
+        ("/v1/responses", "input.summary") => (
+            json!({"input": [
+                {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]},
+                {"role": "user", "content": "Hi"},
+            ]}),
+            "/input/0/summary/0",
+        ),
+        ("/v1/responses", "conversation") => {
+            (json!({"conversation": {"id": "conv_x"}}), "/conversation")
+        }
         ("/v1/responses", "text") => (json!({"text": {}}), "/text"),
         ("/v1/responses", "text.format") => (
             json!({"text": {"format": {"type": "json_schema", "schema": {"enum": ["a"]}}}}),
@@ -145,6 +185,9 @@ fn body(path: &str, parent: &str) -> Body {
             json!({"input": "Hi", "max_output_tokens": 12, "temperature": 1, "seed": 5})
         }
         "/v1/messages" => json!({"messages": hi, "max_tokens": 12}),
+        "/v1/messages/count_tokens" => json!({"messages": hi}),
+        "/v1/responses/input_tokens" => json!({"input": "Hi"}),
+        "/v1/conversations" => json!({}),
         "/v1/embeddings" => json!({"input": "Hi"}),
         "/tokenize" if more.get("messages").is_none() && more.get("tools").is_none() => {
             json!({"content": "Hi"})
@@ -165,11 +208,29 @@ fn other(path: &str, field: &str) -> (Value, Value) {
         "max_tokens"
     };
     let greedy = json!({"temperature": 0, limit: 48});
+    let is_count = path.ends_with("_tokens");
     let messages = json!({"content": null, "messages": [{"role": "user", "content": "Hi"}]});
     let value = match field {
         "model" => json!("none"),
+        // What a conversation holds does not show in its description.
+        field if path == "/v1/conversations" && field.starts_with("items") => json!(5.5),
+        "tool_choice" if path == "/v1/responses/input_tokens" => {
+            return (
+                json!("none"),
+                json!({"tools": [{"type": "function", "name": "f"}]}),
+            );
+        }
+        "tool_choice" if is_count => {
+            let tools = json!([{"name": "f", "input_schema": {}}]);
+            return (json!({"type": "none"}), json!({"tools": tools}));
+        }
+        "tools" if path == "/v1/responses/input_tokens" => {
+            json!([{"type": "function", "name": "f"}])
+        }
+        "tools" if is_count => json!([{"name": "f", "input_schema": {}}]),
+        "messages" if is_count => json!([{"role": "user", "content": "Hohoho"}]),
         // These fields belong to another kind of block, item or choice than the body has.
-        "messages.content.name" | "messages.content.content" if path == "/v1/messages" => {
+        "messages.content.name" | "messages.content.content" if path.starts_with("/v1/messages") => {
             json!(5.5)
         }
         "tool_choice.name" | "input.name" => json!(5.5),
@@ -229,6 +290,10 @@ fn other(path: &str, field: &str) -> (Value, Value) {
         }
         "chat_template_kwargs" => json!({"enable_thinking": false}),
         "thinking" => json!({"type": "disabled"}),
+        "enable_thinking" if path == "/tokenize" => return (json!(false), messages),
+        "enable_thinking" => json!(false),
+        "include_reasoning" | "store" | "id" => json!(5.5),
+        "conversation" => json!("conv_x"),
         "thinking.type" => json!("enabled"),
         "add_generation_prompt" => {
             return (
@@ -296,7 +361,7 @@ fn other(path: &str, field: &str) -> (Value, Value) {
             "role" => json!("system"),
             "content" | "text" | "name" | "description" | "input" | "prompt"
             | "reasoning_content" | "reasoning" => {
-                json!("Ho")
+                json!(if is_count { "Hohoho" } else { "Ho" })
             }
             "schema" | "json_schema" | "guided_json" | "json" => json!({"enum": ["b"]}),
             "parameters" | "input_schema" => {
@@ -354,7 +419,12 @@ fn same(reply: &Reply) -> (u16, Value) {
     } else {
         reply.json()
     };
+    // The number that a count returns is all of its response.
+    let counted = value.get("input_tokens").cloned();
     strip(&mut value);
+    if let (Some(counted), Value::Object(fields)) = (counted, &mut value) {
+        fields.insert("counted".into(), counted);
+    }
     (reply.status, value)
 }
 
@@ -479,7 +549,7 @@ impl Sweep<'_> {
 
 #[track_caller]
 fn sweep(path: &str) {
-    let server = Server::start();
+    let server = Server::with(|options| options.strict_models = true);
     let request = requests()
         .into_iter()
         .find(|request| request.path == path)
@@ -511,6 +581,17 @@ fn each_field_of_a_response_is_followed_without_effect_or_refused() {
 #[test]
 fn each_field_of_a_message_is_followed_without_effect_or_refused() {
     sweep("/v1/messages");
+}
+
+#[test]
+fn each_field_of_counts_and_conversations_is_followed_without_effect_or_refused() {
+    for path in [
+        "/v1/messages/count_tokens",
+        "/v1/responses/input_tokens",
+        "/v1/conversations",
+    ] {
+        sweep(path);
+    }
 }
 
 #[test]

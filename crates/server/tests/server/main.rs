@@ -1,6 +1,7 @@
 //! Tests of the server over HTTP, with a tiny random model.
 
 mod adapters;
+mod agents;
 mod bounds;
 mod chat;
 mod completions;
@@ -13,7 +14,10 @@ mod many;
 mod models;
 mod others;
 mod owners;
+mod reasoning;
+mod scripted;
 mod sessions;
 mod shares;
+mod stored;
 mod support;
 mod tools;

@@ -18,6 +18,7 @@ fn models(engine: &Engine, count: usize) -> (Vec<HostedModel>, Arc<Vec<AtomicUsi
         let (engine, loads) = (engine.clone(), Arc::clone(&loads));
         HostedModel {
             name: char::from(b'a' + index as u8).into(),
+            aliases: Vec::new(),
             bytes: 1,
             load: Box::new(move || {
                 loads[index].fetch_add(1, Ordering::Relaxed);
@@ -90,7 +91,7 @@ fn a_request_that_is_refused_loads_no_model() {
         ("/v1/nothing", &text, json!({})),
         ("/v1/chat/completions", &chat, json!({"nothing": 1})),
         ("/v1/chat/completions", &chat, json!({"temperature": -1})),
-        ("/v1/chat/completions", &chat, json!({"top_p": 0})),
+        ("/v1/chat/completions", &chat, json!({"top_p": 2})),
         (
             "/v1/chat/completions",
             &chat,

@@ -226,6 +226,7 @@ impl Server {
         };
         let hosted = HostedModel {
             name: NAME.into(),
+            aliases: Vec::new(),
             bytes: 0,
             load: Box::new(load),
         };

@@ -2,9 +2,8 @@
 
 use serde_json::{Value, json};
 
-use triad_server::{HostedModel, LoadedModel};
-
-use crate::support::{NAME, Server, add, engine_of, events};
+use crate::scripted::{Script, TEMPLATE};
+use crate::support::{Server, add, events};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -206,30 +205,145 @@ fn a_function_that_is_demanded_by_its_name_is_called_once_in_every_form() {
 }
 
 #[test]
-fn functions_whose_calls_could_not_be_read_are_refused() {
-    let (engine, folder) = engine_of("<tool_call>", None);
-    let loaded = engine.clone();
-    let load = move || {
-        Ok(LoadedModel {
-            engine: loaded.clone(),
-            adapters: Vec::new(),
-        })
-    };
-    let hosted = HostedModel {
-        name: NAME.into(),
-        bytes: 0,
-        load: Box::new(load),
-    };
-    let server = Server::of((engine, folder), vec![hosted], |_| {});
-    assert_eq!(
-        server.post(CHAT, &chat(json!({}))).error(400)["param"],
-        "tools"
+fn a_word_of_calls_that_is_a_control_token_is_read_and_may_be_demanded() {
+    let schema = json!({"type": "object", "properties": {"a": {"enum": ["b"]}}, "required": ["a"]});
+    let tools = json!([{"type": "function", "function": {"name": "fun", "parameters": schema}}]);
+    let call = "\n{\"name\": \"fun\", \"arguments\": {\"a\": \"b\"}}\n";
+    let hermes = Script::new(&["<tool_call>", "</tool_call>"])
+        .says("<|a|>", &["<tool_call>", call, "</tool_call>", "<|end|>"]);
+    let mistral = Script::new(&["[TOOL_CALLS]", "[ARGS]"]).says(
+        "<|a|>",
+        &["[TOOL_CALLS]", "fun", "[ARGS]", "{\"a\": \"b\"}", "<|end|>"],
     );
-    for more in [
-        json!({"tool_choice": "none"}),
-        json!({"tool_choice": "required", "parallel_tool_calls": false}),
+    let list = Script::new(&["[TOOL_CALLS]"]).says(
+        "<|a|>",
+        &[
+            "[TOOL_CALLS]",
+            "[{\"name\": \"fun\", \"arguments\": {\"a\": \"b\"}}]",
+            "<|end|>",
+        ],
+    );
+    for (script, word) in [
+        (hermes, "<tool_call>"),
+        (mistral, "[TOOL_CALLS] [ARGS]"),
+        (list, "[TOOL_CALLS]"),
     ] {
-        server.post(CHAT, &chat(more)).good();
+        let server = script.serve(&format!("{{# {word} #}}{TEMPLATE}"));
+        for choice in ["auto", "required"] {
+            let body = json!({
+                "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 96, "tools": tools, "tool_choice": choice,
+            });
+            let whole = server.post(CHAT, &body).good()["choices"][0].clone();
+            assert_eq!(
+                whole["finish_reason"], "tool_calls",
+                "{word} {choice}: {whole}"
+            );
+            let called = &whole["message"]["tool_calls"][0]["function"];
+            let arguments: Value =
+                serde_json::from_str(called["arguments"].as_str().unwrap()).unwrap();
+            assert_eq!(
+                (&called["name"], arguments),
+                (&json!("fun"), json!({"a": "b"})),
+                "{word} {choice}"
+            );
+            let mut streamed = body.clone();
+            streamed["stream"] = true.into();
+            let (streamed, _) = message(&server.post(CHAT, &streamed).chunks());
+            assert_eq!(without_ids(&streamed), without_ids(&whole["message"]));
+        }
+        let none = json!({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 96});
+        let plain = server.post(CHAT, &none).good()["choices"][0]["message"].clone();
+        assert!(plain.get("tool_calls").is_none());
+    }
+}
+
+#[test]
+fn a_function_may_have_a_long_name_and_a_call_no_arguments() {
+    let server = Server::start();
+    let name = "f".repeat(128);
+    let parameters = json!({"type": "object", "properties": {}});
+    let body = chat(json!({
+        "tools": [{"type": "function", "function": {"name": name, "parameters": parameters}}],
+        "tool_choice": "required", "parallel_tool_calls": false, "max_tokens": 300,
+    }));
+    let completion = server.post(CHAT, &body).good();
+    assert_eq!(
+        completion["choices"][0]["message"]["tool_calls"][0]["function"]["name"],
+        name
+    );
+    let prompts = [json!(null), json!(""), json!("{}")].map(|arguments| {
+        let call = json!({"id": "a", "type": "function", "function": {"name": "f", "arguments": arguments}});
+        let messages = json!([{"role": "user", "content": "Hi"}, {"role": "assistant", "tool_calls": [call]},
+                              {"role": "tool", "tool_call_id": "a", "content": null}]);
+        prompt(&server, &messages, false)
+    });
+    assert!(
+        prompts.iter().all(|prompt| *prompt == prompts[0]),
+        "{prompts:?}"
+    );
+}
+
+#[test]
+fn tools_that_a_service_would_run_are_left_out_and_named_unless_a_call_is_required() {
+    let server = Server::start();
+    let chat_tools = json!([{"type": "web_search"}, tools()[0], {"type": "mcp"}]);
+    let flat: Vec<_> = functions()[..1]
+        .iter()
+        .map(|(name, schema)| json!({"type": "function", "name": name, "parameters": schema}))
+        .collect();
+    let response_tools = json!([
+        {"type": "web_search", "search_context_size": "low"}, flat[0],
+        {"type": "mcp", "server_label": "a", "server_url": "http://localhost", "require_approval": "never"},
+        {"type": "namespace", "name": "n", "tools": []},
+    ]);
+    let (name, schema) = &functions()[0];
+    let message_tools = json!([
+        {"type": "web_search_20250305", "name": "web_search", "max_uses": 2}, {"name": name, "input_schema": schema},
+    ]);
+    let messages = json!([{"role": "user", "content": "Hi"}]);
+    for (path, body, required, left) in [
+        (
+            CHAT,
+            json!({"messages": messages, "max_tokens": 2, "tools": chat_tools}),
+            json!("required"),
+            "web_search, mcp",
+        ),
+        (
+            "/v1/responses",
+            json!({"input": "Hi", "max_output_tokens": 2, "tools": response_tools}),
+            json!("required"),
+            "web_search, mcp, namespace",
+        ),
+        (
+            "/v1/messages",
+            json!({"messages": messages, "max_tokens": 2, "tools": message_tools}),
+            json!({"type": "any"}),
+            "web_search_20250305",
+        ),
+    ] {
+        let reply = server.post(path, &body);
+        reply.good();
+        let header = format!("x-triad-tools-left-out: {left}");
+        assert!(reply.headers.contains(&header), "{path}: {}", reply.headers);
+        let mut must = body.clone();
+        must["tool_choice"] = required;
+        let refused = server.post(path, &must);
+        assert_eq!(refused.status, 400, "{path}");
+        assert!(
+            refused.body.contains("tools[0].type"),
+            "{path}: {}",
+            refused.body
+        );
+        // The index of an error is that of the request's list.
+        let mut wrong = body;
+        match path {
+            CHAT => wrong["tools"][1]["function"]["name"] = "a b".into(),
+            _ => wrong["tools"][1]["name"] = "a b".into(),
+        }
+        assert!(
+            server.post(path, &wrong).body.contains("tools[1]."),
+            "{path}"
+        );
     }
 }
 
@@ -410,7 +524,10 @@ fn what_is_wrong_with_tools_is_refused_by_its_field() {
     let cases = [
         (json!({"tools": 3}), "tools"),
         (json!({"tools": [{}]}), "tools[0]"),
-        (json!({"tools": [{"type": "web_search"}]}), "tools[0].type"),
+        (
+            required(json!({"tools": [{"type": "web_search"}]})),
+            "tools[0].type",
+        ),
         (
             json!({"tools": [{"type": "function"}]}),
             "tools[0].function",
@@ -488,10 +605,7 @@ fn what_is_wrong_with_tools_is_refused_by_its_field() {
             json!({"role": "tool", "content": "a"}),
             "messages[0].tool_call_id",
         ),
-        (
-            json!({"role": "tool", "tool_call_id": "a"}),
-            "messages[0].content",
-        ),
+        (json!({"role": "user"}), "messages[0].content"),
         (
             json!({"role": "user", "content": "a", "tool_calls": [call]}),
             "messages[0].tool_calls[0]",
@@ -599,7 +713,7 @@ fn a_response_calls_functions_in_items_whole_and_streamed() {
         call["arguments"]
     );
     for (input, field) in [
-        (json!([{"type": "reasoning"}]), "input[0].type"),
+        (json!([{"type": "computer_call"}]), "input[0].type"),
         (
             json!([{"type": "message", "content": "a"}]),
             "input[0].role",
@@ -632,7 +746,10 @@ fn a_response_calls_functions_in_items_whole_and_streamed() {
         );
     }
     for (more, field) in [
-        (json!({"tools": [{"type": "web_search"}]}), "tools[0].type"),
+        (
+            json!({"tools": [{"type": "web_search"}], "tool_choice": "required"}),
+            "tools[0].type",
+        ),
         (json!({"tools": [{"type": "function"}]}), "tools[0].name"),
         (
             json!({"tools": [{"type": "function", "name": "f", "parameters": 3}]}),
@@ -764,7 +881,7 @@ fn a_message_uses_tools_in_blocks_whole_and_streamed() {
     };
     for (more, field) in [
         (
-            json!({"tools": [{"type": "bash_20250124", "name": "bash"}]}),
+            json!({"tools": [{"type": "bash_20250124", "name": "bash"}], "tool_choice": {"type": "any"}}),
             "tools[0].type",
         ),
         (json!({"tools": [{"name": "f"}]}), "tools[0].input_schema"),

@@ -1,0 +1,216 @@
+//! Responses and conversations that later requests continue.
+
+use serde_json::{Value, json};
+
+use crate::support::{Reply, Server, events, post};
+
+const PATH: &str = "/v1/responses";
+
+fn respond(server: &Server, body: &Value) -> Value {
+    server.post(PATH, body).good()
+}
+
+/// Returns the number of tokens of the prompt.
+fn tokens(response: &Value) -> &Value {
+    &response["usage"]["input_tokens"]
+}
+
+fn count(server: &Server, messages: &Value) -> Value {
+    server
+        .post("/tokenize", &json!({"messages": messages}))
+        .good()["count"]
+        .clone()
+}
+
+#[test]
+fn a_response_continues_an_earlier_one_whole_and_streamed() {
+    let server = Server::start();
+    let first = respond(
+        &server,
+        &json!({"input": "Hi", "instructions": "Be brief", "max_output_tokens": 4}),
+    );
+    assert_eq!(
+        (&first["store"], &first["previous_response_id"]),
+        (&json!(true), &Value::Null)
+    );
+    let said = first["output"][0]["content"][0]["text"].clone();
+    let expected = json!([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": said},
+                          {"role": "user", "content": "Again"}]);
+    for stream in [false, true] {
+        let body = json!({"input": "Again", "previous_response_id": first["id"], "max_output_tokens": 4, "stream": stream});
+        let second = if stream {
+            events(&server.post(PATH, &body)).pop().unwrap()["response"].clone()
+        } else {
+            respond(&server, &body)
+        };
+        assert_eq!(second["previous_response_id"], first["id"]);
+        assert_eq!(*tokens(&second), count(&server, &expected));
+        // And so on.
+        let third = respond(
+            &server,
+            &json!({"input": "More", "previous_response_id": second["id"], "max_output_tokens": 1}),
+        );
+        assert!(tokens(&third).as_u64() > tokens(&second).as_u64());
+    }
+    let counted = json!({"input": "Again", "previous_response_id": first["id"]});
+    let counted = server.post("/v1/responses/input_tokens", &counted).good();
+    assert_eq!(counted["input_tokens"], count(&server, &expected));
+}
+
+#[test]
+fn an_item_reference_stands_for_the_item() {
+    let server = Server::start();
+    let first = respond(&server, &json!({"input": "Hi", "max_output_tokens": 4}));
+    let (id, said) = (
+        &first["output"][0]["id"],
+        &first["output"][0]["content"][0]["text"],
+    );
+    let expected = json!([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": said},
+                          {"role": "user", "content": "Again"}]);
+    for reference in [
+        json!({"type": "item_reference", "id": id}),
+        json!({"id": id}),
+    ] {
+        let input = json!([{"role": "user", "content": "Hi"}, reference, {"role": "user", "content": "Again"}]);
+        let second = respond(&server, &json!({"input": input, "max_output_tokens": 1}));
+        assert_eq!(*tokens(&second), count(&server, &expected));
+    }
+}
+
+#[test]
+fn a_conversation_grows_with_each_response() {
+    let server = Server::start();
+    let items = json!([{"role": "user", "content": "Hi"}]);
+    let made = server
+        .post(
+            "/v1/conversations",
+            &json!({"items": items, "metadata": {"a": "b"}}),
+        )
+        .good();
+    let id = made["id"].as_str().unwrap();
+    assert!(id.starts_with("conv_") && made["metadata"] == json!({"a": "b"}));
+    let mut before = 0;
+    for conversation in [json!(id), json!({"id": id}), json!(id)] {
+        let body = json!({"input": "More", "conversation": conversation, "max_output_tokens": 2});
+        let response = respond(&server, &body);
+        assert_eq!(response["conversation"], json!({"id": id}));
+        let now = tokens(&response).as_u64().unwrap();
+        assert!(now > before, "{now} {before}");
+        before = now;
+    }
+    assert_eq!(server.get(&format!("/v1/conversations/{id}")).good(), made);
+    let both = json!({"input": "a", "conversation": id, "previous_response_id": "resp_1"});
+    assert_eq!(server.post(PATH, &both).error(400)["param"], "conversation");
+    let delete = format!(
+        "DELETE /v1/conversations/{id} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    );
+    assert_eq!(server.send(&delete).good()["deleted"], true);
+    server.send(&delete).error(404);
+    server.get(&format!("/v1/conversations/{id}")).error(404);
+    let gone = json!({"input": "a", "conversation": id});
+    assert_eq!(server.post(PATH, &gone).error(400)["param"], "conversation");
+}
+
+#[test]
+fn what_is_not_kept_is_refused_with_what_to_send() {
+    let server = Server::start();
+    let unkept = respond(
+        &server,
+        &json!({"input": "Hi", "store": false, "max_output_tokens": 1}),
+    );
+    assert_eq!(unkept["store"], false);
+    for id in [unkept["id"].as_str().unwrap(), "resp_x"] {
+        let error = server
+            .post(PATH, &json!({"input": "a", "previous_response_id": id}))
+            .error(400);
+        assert_eq!(error["param"], "previous_response_id");
+        assert!(
+            error["message"]
+                .as_str()
+                .unwrap()
+                .contains("whole conversation")
+        );
+        server.get(&format!("/v1/responses/{id}")).error(404);
+    }
+    for item in [
+        json!({"type": "item_reference", "id": "msg_1"}),
+        json!({"id": "msg_1"}),
+    ] {
+        let body = json!({"input": [item, {"role": "user", "content": "a"}]});
+        let error = server.post(PATH, &body).error(400);
+        assert_eq!(error["param"], "input[0].id");
+        assert!(
+            error["message"]
+                .as_str()
+                .unwrap()
+                .contains("expected the item itself")
+        );
+    }
+    let kept = respond(&server, &json!({"input": "Hi", "max_output_tokens": 1}));
+    let path = format!("/v1/responses/{}", kept["id"].as_str().unwrap());
+    assert_eq!(server.get(&path).good(), kept);
+    let delete = format!("DELETE {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    assert_eq!(server.send(&delete).good()["deleted"], true);
+    server.get(&path).error(404);
+}
+
+#[test]
+fn nothing_stored_is_kept_for_longer_than_its_time() {
+    let server = Server::with(|options| options.stored_time = std::time::Duration::ZERO);
+    let first = respond(&server, &json!({"input": "Hi", "max_output_tokens": 1}));
+    let body = json!({"input": "a", "previous_response_id": first["id"]});
+    assert_eq!(
+        server.post(PATH, &body).error(400)["param"],
+        "previous_response_id"
+    );
+}
+
+#[test]
+fn what_one_key_stores_is_not_there_for_another() {
+    let server = Server::with(|options| options.api_keys = vec!["alice".into(), "bob".into()]);
+    let ask = |key: &str, path: &str, body: Value| -> Reply {
+        let key = format!("Authorization: Bearer {key}\r\n");
+        server.send(&post(path, &body.to_string(), &key))
+    };
+    let get = |key: &str, path: &str| {
+        let head = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n");
+        server.send(&format!("{head}Authorization: Bearer {key}\r\n\r\n"))
+    };
+    let response = ask(
+        "alice",
+        PATH,
+        json!({"input": "Hi", "max_output_tokens": 1}),
+    )
+    .good();
+    let conversation = ask("alice", "/v1/conversations", json!({})).good();
+    let (id, item) = (
+        response["id"].as_str().unwrap(),
+        &response["output"][0]["id"],
+    );
+    let of_conversation = conversation["id"].as_str().unwrap();
+    for (key, status) in [("bob", [400, 404]), ("alice", [200, 200])] {
+        for body in [
+            json!({"input": "a", "previous_response_id": id, "max_output_tokens": 1}),
+            json!({"input": "a", "conversation": of_conversation, "max_output_tokens": 1}),
+            json!({"input": [{"type": "item_reference", "id": item}], "max_output_tokens": 1}),
+        ] {
+            assert_eq!(
+                ask(key, PATH, body.clone()).status,
+                status[0],
+                "{key}: {body}"
+            );
+        }
+        for path in [
+            format!("/v1/responses/{id}"),
+            format!("/v1/conversations/{of_conversation}"),
+        ] {
+            assert_eq!(get(key, &path).status, status[1], "{key}: {path}");
+        }
+    }
+    // A refusal is the same as of an id that never was.
+    let refused = |id: &str| {
+        let body = json!({"input": "a", "previous_response_id": id});
+        ask("bob", PATH, body).body.replace(id, "")
+    };
+    assert_eq!(refused(id), refused("resp_0000000000000000"));
+}
