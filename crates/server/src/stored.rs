@@ -61,7 +61,7 @@ struct Entry {
     used: Instant,
 }
 
-/// What an owner has stored, the latest used last.
+/// The entries of an owner, the latest used last.
 #[derive(Debug, Default)]
 struct OfOwner {
     entries: Vec<Entry>,
@@ -77,12 +77,12 @@ pub(crate) struct Store {
     time: Duration,
 }
 
-/// A request's place in the store: what it continues, and where its response goes.
+/// The place of a request in the store: its earlier items, and the destination of its response.
 #[derive(Debug)]
 pub(crate) struct Keeper {
     pub(crate) store: Arc<Store>,
     pub(crate) owner: Owner,
-    /// What the request continues.
+    /// The items that the request continues.
     pub(crate) earlier: Option<Arc<Items>>,
     /// The items of the request.
     pub(crate) input: Vec<Value>,

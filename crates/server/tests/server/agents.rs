@@ -1,4 +1,4 @@
-//! What agents and other clients send that were written for other servers.
+//! Requests of agents and other clients that were written for other servers.
 
 use serde_json::{Value, json};
 

@@ -434,7 +434,7 @@ fn the_document_names_every_endpoint_and_each_is_there() {
                 other => panic!("{other} {path}"),
             };
             // Unknown paths have another error code.
-            let nothing_kept = ["no_timeline", "no_sessions"];
+            let nothing_kept = ["no_timeline", "no_sessions", "not_found"];
             let is_there = [200, 400].contains(&reply.status)
                 || reply.json()["error"]["code"]
                     .as_str()

@@ -230,7 +230,9 @@ fn other(path: &str, field: &str) -> (Value, Value) {
         "tools" if is_count => json!([{"name": "f", "input_schema": {}}]),
         "messages" if is_count => json!([{"role": "user", "content": "Hohoho"}]),
         // These fields belong to another kind of block, item or choice than the body has.
-        "messages.content.name" | "messages.content.content" if path.starts_with("/v1/messages") => {
+        "messages.content.name" | "messages.content.content"
+            if path.starts_with("/v1/messages") =>
+        {
             json!(5.5)
         }
         "tool_choice.name" | "input.name" => json!(5.5),

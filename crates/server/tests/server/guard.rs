@@ -228,7 +228,7 @@ fn what_is_no_route_wants_a_key_however_it_is_written() {
         "/Sessions",
         "/./sessions",
         "/%73essions",
-        "/health/",
+        "/health/x/",
         "/health/../sessions",
         "/app.js/x",
         "/sessions?/health",

@@ -110,7 +110,7 @@ fn a_request_that_is_refused_loads_no_model() {
         (
             "/v1/chat/completions",
             &chat,
-            json!({"tools": [{"type": "other"}]}),
+            json!({"tools": [{"type": "other"}], "tool_choice": "required"}),
         ),
         (
             "/v1/chat/completions",
@@ -144,7 +144,7 @@ fn a_request_that_is_refused_loads_no_model() {
         (
             "/v1/messages",
             &message,
-            json!({"thinking": {"type": "enabled"}}),
+            json!({"thinking": {"type": "enabled", "budget_tokens": 0}}),
         ),
         ("/v1/messages", &message, json!({"top_k": -5})),
         ("/v1/embeddings", &json!({"input": []}), json!({})),
