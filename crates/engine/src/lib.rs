@@ -66,7 +66,7 @@ pub use error::{Error, Result};
 pub use generate::{Event, Finish, GenerateOptions, Generation, Timing, generate};
 pub use kv::{KvFormat, KvUse, PrefixSalt};
 pub use linear::Observer;
-pub use linear_input::LinearInput;
+pub use linear_input::{Inputs, LinearInput};
 pub use log_probabilities::LogProbabilities;
 pub use model::{LoadOptions, Model};
 pub use score::{Branch, Score, tokens_to_run};

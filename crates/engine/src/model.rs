@@ -17,6 +17,7 @@ use crate::adapter::Adapter;
 use crate::error::{Error, Result};
 use crate::hexadecimal;
 use crate::hot_rows::HotChannels;
+use crate::linear_input::Inputs;
 use crate::package::{self, Package};
 use crate::quantization::{OutputWeights, Quantization};
 use crate::threads::Threads;
@@ -203,7 +204,7 @@ impl Model {
     /// If `mean_squares` is for other blocks or channels, or the model is not in float.
     pub fn quantize_int4(
         &self,
-        mean_squares: &[[Vec<f32>; 4]],
+        mean_squares: &[Inputs<Vec<f32>>],
         output_weights: OutputWeights,
     ) -> Self {
         self.with_weights(self.install(|| self.weights.quantize_int4(mean_squares, output_weights)))

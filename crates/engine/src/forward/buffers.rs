@@ -75,6 +75,8 @@ pub(super) struct ExpertBuffers {
     pub(super) chosen: Vec<Chosen>,
     /// `[rows of an expert, hidden]`.
     pub(super) x: Vec<f32>,
+    /// The input of an expert's layers, in INT8.
+    pub(super) input: QuantizedInput,
     /// `[rows of an expert, width]`.
     pub(super) gate: Vec<f32>,
     /// `[rows of an expert, width]`.

@@ -32,8 +32,9 @@ use matrix::Storage;
 pub use matrix::WeightMatrix;
 pub use mixer::MixerWeights;
 pub use quantized::{linear_to_int4, quantize_linear, quantize_output};
-pub use router::Router;
+pub use router::{Router, RouterPart};
 
+use crate::linear_input::Inputs;
 use crate::quantization::InputQuantization;
 
 /// All weights of a model.
@@ -99,7 +100,7 @@ pub struct Block {
     /// Norm on keys.
     pub key_norm: Option<Norm>,
     /// The quantization of the linear layers' inputs to INT8; `None` if they compute in float.
-    pub inputs: Option<[InputQuantization; 4]>,
+    pub inputs: Option<Inputs<InputQuantization>>,
     /// The choice of experts.
     pub router: Option<Router>,
     /// The linear layers.
