@@ -68,7 +68,7 @@ pub use kv::{KvFormat, KvUse, PrefixSalt};
 pub use linear::Observer;
 pub use linear_input::{Inputs, LinearInput};
 pub use log_probabilities::LogProbabilities;
-pub use model::{LoadOptions, Model};
+pub use model::{ExpertLimit, LoadOptions, Model};
 pub use score::{Branch, Score, tokens_to_run};
 pub use session::Session;
 pub use statistics::{Bytes, Int8Statistics, Operator, OperatorUse, Statistics};

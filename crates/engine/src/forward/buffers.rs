@@ -83,6 +83,8 @@ pub(super) struct ExpertBuffers {
     pub(super) up: Vec<f32>,
     /// `[rows of an expert, hidden]`.
     pub(super) out: Vec<f32>,
+    /// The norm of the residual stream with which the experts of the next block are foreseen, `[rows, hidden]`.
+    pub(super) foreseen: Vec<f32>,
 }
 
 /// An expert of a row.

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use triad_kernels::activation::activate_and_multiply;
 use triad_kernels::chunks::{chunks_mut, for_each_chunk};
+use triad_kernels::norm::{layer_norm, rms_norm};
 use triad_kernels::{OutputMut, lock, matmul};
 use triad_model::description::{Experts, Linear, Routing};
 use triad_model::role::Role;
@@ -15,7 +16,7 @@ use crate::error::Result;
 use crate::linear::{LinearOutput, QuantizedInput, Shadows, multiply};
 use crate::linear_input::LinearInput;
 use crate::statistics::{Bytes, Operator};
-use crate::weights::Router;
+use crate::weights::{ExpertMemory, Router};
 
 impl ForwardContext<'_> {
     /// Computes the shared expert, if there is one, and adds the output of each row's experts in the order of their
@@ -54,8 +55,23 @@ impl ForwardContext<'_> {
         }
         // The buffers of an expert are written while these are read.
         let chosen = std::mem::take(&mut buffers.chosen);
-        for of_expert in chosen.chunk_by(|one, other| one.expert == other.expert) {
+        let (memory, mut done) = (self.weights.expert_memory.as_ref(), 0);
+        if let Some(memory) = memory {
+            memory.chosen(index, by_expert(&chosen).map(|of| of[0].expert));
+        }
+        for of_expert in by_expert(&chosen) {
             let expert = of_expert[0].expert;
+            if let Some(memory) = memory {
+                let next = by_expert(&chosen[done..]);
+                memory.compute(
+                    index,
+                    next.map(|of_expert| (of_expert[0].expert, of_expert.len())),
+                );
+                if done == 0 {
+                    self.foresee(memory, index + 1, chunk, buffers);
+                }
+                done += of_expert.len();
+            }
             gather(&normed, hidden, of_expert, &mut buffers.x);
             self.expert((index, expert), of_expert.len(), buffers, multiplier)?;
             let outs = buffers.out.chunks_exact(hidden);
@@ -68,6 +84,39 @@ impl ForwardContext<'_> {
         }
         buffers.chosen = chosen;
         Ok(())
+    }
+
+    /// Requests the experts that the router of block `index` would choose now. Between two blocks the residual stream
+    /// changes little, so that it chooses most of them when the block is reached.
+    fn foresee(
+        &self,
+        memory: &ExpertMemory,
+        index: usize,
+        chunk: Chunk,
+        buffers: &mut ExpertBuffers,
+    ) {
+        let block = self.weights.blocks.get(index);
+        let router = block.and_then(|block| block.router.as_ref());
+        let (Some(block), Some(router)) = (block, router) else {
+            return;
+        };
+        let (hidden, rows) = (self.description.hidden, chunk.rows());
+        if !memory.reads_ahead() || rows > FORESEEN_ROWS {
+            return;
+        }
+        let x = chunk.buffers.x.read(hidden, 0..rows);
+        let mut normed = std::mem::take(&mut buffers.foreseen);
+        resize(&mut normed, x.len());
+        match &block.feed_forward_norm {
+            Some(norm) => match &norm.bias {
+                Some(bias) => layer_norm(&x, &norm.weight, bias, norm.epsilon, &mut normed),
+                None => rms_norm(&x, &norm.weight, norm.epsilon, &mut normed),
+            },
+            None => normed.copy_from_slice(&x),
+        }
+        self.route(router, &normed, rows, buffers);
+        memory.foresee(index, by_expert(&buffers.chosen).map(|of| of[0].expert));
+        buffers.foreseen = normed;
     }
 
     /// Computes the scores of all experts for `x[rows, hidden]`, and chooses.
@@ -182,6 +231,14 @@ impl ForwardContext<'_> {
             Bytes::of(2 * bytes, bytes, 0)
         });
     }
+}
+
+/// The maximum number of rows whose experts are foreseen: more of them choose most of the experts.
+const FORESEEN_ROWS: usize = 4;
+
+/// Returns the rows of each expert.
+fn by_expert(chosen: &[Chosen]) -> impl Iterator<Item = &[Chosen]> {
+    chosen.chunk_by(|one, other| one.expert == other.expert)
 }
 
 /// Returns all features of a layer, with their buffer.

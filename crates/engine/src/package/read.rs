@@ -105,6 +105,7 @@ impl Package {
                 bytes: rows,
                 format: formats.embedding,
             },
+            expert_memory: None,
         })
     }
 

@@ -3,6 +3,7 @@
 //! Matrices are used in place, from the file's bytes, in the format in which they are stored. Float matrices that are
 //! not aligned there are widened to f32 at load. Quantized safetensors are converted at load ([`from_quantized`]).
 
+mod expert_memory;
 mod fingerprint;
 mod from_quantized;
 mod int8;
@@ -27,6 +28,7 @@ use triad_model::tensor_map::{
 };
 use triad_model::{Error, ErrorKind, Result, description};
 
+pub use expert_memory::{ExpertMemory, ExpertUse};
 pub use int8::Int8Matrix;
 use matrix::Storage;
 pub use matrix::WeightMatrix;
@@ -47,6 +49,8 @@ pub struct Weights {
     pub output_norm: Norm,
     /// Output matrix `[vocab, hidden]`.
     pub output: Linear,
+    /// The experts in memory, if not all of them stay there.
+    pub expert_memory: Option<ExpertMemory>,
 }
 
 impl Weights {
@@ -118,6 +122,18 @@ pub struct Linear {
     pub decode_weight: Option<WeightMatrix>,
     /// `[out_features]`.
     pub bias: Option<Vec<f32>>,
+}
+
+impl Linear {
+    /// Returns the parts of mapped files with the weights.
+    fn in_files(&self) -> impl Iterator<Item = &MappedBytes> {
+        let weight = match &self.weight {
+            Weight::Float(matrix) => matrix.in_file(),
+            Weight::Int8(matrix) => matrix.in_file(),
+        };
+        let decode_weight = self.decode_weight.as_ref().and_then(WeightMatrix::in_file);
+        weight.into_iter().chain(decode_weight)
+    }
 }
 
 /// The weights of one linear layer.
@@ -205,6 +221,7 @@ impl Weights {
             output_norm: reader.norm(&map.output_norm, &description.output_norm)?,
             embedding: reader.embedding(&map.embedding, &map.output.weight, &output)?,
             output,
+            expert_memory: None,
         })
     }
 

@@ -118,6 +118,7 @@ pub fn prepare(
     let load = LoadOptions {
         threads: recipe.threads.clone(),
         block_arithmetic: BlockArithmetic::Exact,
+        ..LoadOptions::default()
     };
     let model = Arc::new(Model::from_checkpoint(&recipe.checkpoint, &load)?);
     let source = source(&recipe.checkpoint)?;
