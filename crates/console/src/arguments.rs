@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use clap::builder::PossibleValuesParser;
 use triad_engine::package::Package;
-use triad_engine::{Cores, Error, KvFormat, LoadOptions, Model, Threads};
+use triad_engine::{Cores, Error, ExpertLimit, KvFormat, LoadOptions, Model, Threads};
 use triad_frontend::{machine, models};
 use triad_hetero::kept_shadows;
 use triad_kernels::BlockArithmetic;
@@ -223,8 +223,8 @@ impl ModelArgument {
     }
 }
 
-/// Arguments for running a model file as it is.
-#[derive(clap::Args, Clone, Copy, Debug)]
+/// Arguments for how a model is loaded to run.
+#[derive(clap::Args, Clone, Copy, Debug, Default)]
 pub struct FloatArguments {
     /// Run a model file as it is, in float, without preparing it; with quantized weights, activations are rounded to 16
     /// bits
@@ -233,15 +233,29 @@ pub struct FloatArguments {
     /// Compute with quantized weights as if they were f32: slower, for comparisons with other engines
     #[arg(long, requires = "float")]
     pub exact: bool,
+    /// Keep at most so many GiB of a model's experts in memory, and read the others from the file when they are chosen:
+    /// for a mixture of experts that is larger than memory
+    #[arg(long, value_name = "GIB", value_parser = gibibytes)]
+    pub expert_memory: Option<usize>,
+    /// Read experts when they are chosen, and not before; for comparison
+    #[arg(long, requires = "expert_memory")]
+    pub no_read_ahead: bool,
 }
 
 impl FloatArguments {
-    /// Returns how matrix products with the quantized weights of a model file are computed.
-    pub fn block_arithmetic(self) -> BlockArithmetic {
-        if self.exact {
-            BlockArithmetic::Exact
-        } else {
-            BlockArithmetic::Rounded
+    /// Returns the options with which a model is loaded.
+    pub fn options(self, threads: Threads) -> LoadOptions {
+        LoadOptions {
+            threads,
+            block_arithmetic: if self.exact {
+                BlockArithmetic::Exact
+            } else {
+                BlockArithmetic::Rounded
+            },
+            expert_memory: self.expert_memory.map(|bytes| ExpertLimit {
+                bytes: bytes as u64,
+                reads_ahead: !self.no_read_ahead,
+            }),
         }
     }
 }
@@ -261,12 +275,8 @@ impl ModelArguments {
     /// prepared.
     pub fn load(&self) -> Result<Arc<Model>> {
         let path = self.name.path()?;
-        Ok(Arc::new(load(
-            &path,
-            &self.name.model,
-            self.threads.chosen(),
-            BlockArithmetic::Exact,
-        )?))
+        let options = exact(self.threads.chosen());
+        Ok(Arc::new(load(&path, &self.name.model, &options)?))
     }
 
     /// Loads the model in float, to be quantized in several ways. Fails for a package, which is quantized already.
@@ -277,20 +287,13 @@ impl ModelArguments {
             "{} is a package, which is quantized already: expected the model file that it was prepared from",
             path.display()
         );
-        Ok(Arc::new(load(
-            &path,
-            &self.name.model,
-            self.threads.chosen(),
-            BlockArithmetic::Exact,
-        )?))
+        let options = exact(self.threads.chosen());
+        Ok(Arc::new(load(&path, &self.name.model, &options)?))
     }
 
     /// Loads the model, prepared to run.
     pub fn load_prepared(&self) -> Result<Arc<Model>> {
-        self.load_for(FloatArguments {
-            float: false,
-            exact: false,
-        })
+        self.load_for(FloatArguments::default())
     }
 
     /// Loads the model to run: prepared, or in float on request.
@@ -302,31 +305,25 @@ impl ModelArguments {
         } else {
             preparing::package_of(&path, &name.model, threads.chosen())?
         };
-        Ok(Arc::new(load(
-            &path,
-            &name.model,
-            threads.chosen(),
-            float.block_arithmetic(),
-        )?))
+        let options = float.options(threads.chosen());
+        Ok(Arc::new(load(&path, &name.model, &options)?))
+    }
+}
+
+/// Returns the options with which a model is loaded for comparisons: products are in f32.
+pub fn exact(threads: Threads) -> LoadOptions {
+    LoadOptions {
+        threads,
+        block_arithmetic: BlockArithmetic::Exact,
+        ..LoadOptions::default()
     }
 }
 
 /// Loads the model at `path`, which the user calls `name`.
-pub fn load(
-    path: &Path,
-    name: &str,
-    threads: Threads,
-    block_arithmetic: BlockArithmetic,
-) -> Result<Model> {
+pub fn load(path: &Path, name: &str, options: &LoadOptions) -> Result<Model> {
     let _spinner = progress::spinner(format!("loading {name}"));
-    Ok(models::load(
-        path,
-        &LoadOptions {
-            threads,
-            block_arithmetic,
-        },
-        &mut progress::checking(path),
-    )?)
+    let mut read = progress::checking(path);
+    Ok(models::load(path, options, &mut read)?)
 }
 
 /// Parses a number of threads.

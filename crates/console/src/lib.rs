@@ -19,6 +19,7 @@ pub mod arithmetic;
 pub mod chart;
 pub mod cut;
 pub mod device;
+pub mod experts;
 pub mod failure;
 pub mod inputs;
 pub mod interrupt;

@@ -23,7 +23,7 @@ pub fn package_of(path: &Path, name: &str, threads: Threads) -> Result<PathBuf> 
     )?;
     if found.is_stored {
         output::note(&format!(
-            "{name} is a mixture of experts: it runs in the format in which it is stored"
+            "{name} is a mixture of experts: it runs in the format in which it is stored (`triad prepare` makes an INT8 package)"
         ));
     }
     if let Some(time) = found.prepared {

@@ -3,8 +3,12 @@
 use serde::{Deserialize, Serialize};
 use triad_model::description::{BlockDescription, Linear};
 
-/// One of the four activations of a block that linear layers read. Each has one scale, one clip threshold and one
-/// shadow, which all its layers share: the norm before them quantizes once.
+/// One value for each input of a block, in the order of [`LinearInput::ALL`]. The values of inputs that the block does
+/// not have are not used.
+pub type Inputs<T> = [T; LinearInput::ALL.len()];
+
+/// One of the activations of a block that linear layers read. Each has one scale, one clip threshold and one shadow,
+/// which all its layers share: the norm before them quantizes once. The experts of a block share theirs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LinearInput {
@@ -16,11 +20,22 @@ pub enum LinearInput {
     FeedForward,
     /// The activation times up, read by down.
     Down,
+    /// The activation times up of an expert, read by its down.
+    ExpertDown,
 }
 
 impl LinearInput {
     /// All inputs, in the order in which they are computed.
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 5] = [
+        Self::Attention,
+        Self::AttentionOutput,
+        Self::FeedForward,
+        Self::Down,
+        Self::ExpertDown,
+    ];
+
+    /// The inputs of a block without experts, the first of [`LinearInput::ALL`].
+    pub const DENSE: [Self; 4] = [
         Self::Attention,
         Self::AttentionOutput,
         Self::FeedForward,
@@ -35,16 +50,27 @@ impl LinearInput {
             Linear::Gate | Linear::Up | Linear::ExpertGate(_) | Linear::ExpertUp(_) => {
                 Self::FeedForward
             }
-            Linear::Down | Linear::ExpertDown(_) => Self::Down,
+            Linear::Down => Self::Down,
+            Linear::ExpertDown(_) => Self::ExpertDown,
         }
     }
 
-    /// Returns the channels of the input in a block of a model with this width of the residual stream.
+    /// Returns the inputs that a block has, in the order in which they are computed.
+    pub fn of_block(block: &BlockDescription) -> impl Iterator<Item = Self> {
+        // The width of the residual stream is not 0, so any will do.
+        Self::ALL
+            .into_iter()
+            .filter(|input| input.channels(block, 1) > 0)
+    }
+
+    /// Returns the channels of the input in a block of a model with this width of the residual stream; 0 if the block
+    /// does not have it.
     pub fn channels(self, block: &BlockDescription, hidden: usize) -> usize {
         match self {
             Self::Attention | Self::FeedForward => hidden,
             Self::AttentionOutput => block.mixer.width(),
             Self::Down => block.feed_forward.width,
+            Self::ExpertDown => block.feed_forward.experts.map_or(0, |it| it.width),
         }
     }
 
@@ -55,6 +81,7 @@ impl LinearInput {
             Self::AttentionOutput => "attention-output",
             Self::FeedForward => "feed-forward",
             Self::Down => "down",
+            Self::ExpertDown => "expert-down",
         }
     }
 

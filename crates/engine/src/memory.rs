@@ -75,6 +75,25 @@ pub fn of_weights(checkpoint: &Checkpoint) -> usize {
         .sum()
 }
 
+/// Returns the bytes of weights of which at most `limit` bytes of experts stay in memory; all of them have `bytes`.
+pub fn of_limited_experts(description: &ModelDescription, bytes: u64, limit: u64) -> u64 {
+    let shapes = description
+        .blocks
+        .iter()
+        .flat_map(|block| block.linears(description.hidden));
+    let (mut experts, mut others) = (0.0, (description.vocab * description.hidden) as f64);
+    for shape in shapes {
+        let parameters = shape.parameters() as f64;
+        if shape.linear.is_of_expert() {
+            experts += parameters;
+        } else {
+            others += parameters;
+        }
+    }
+    let of_experts = (bytes as f64 * experts / (experts + others)) as u64;
+    bytes - of_experts + of_experts.min(limit)
+}
+
 /// Returns the bytes of random bf16 weights in the shapes of `description`.
 pub fn of_random_weights(description: &ModelDescription) -> usize {
     let block = |block: &BlockDescription| -> usize {

@@ -17,10 +17,11 @@ use crate::adapter::Adapter;
 use crate::error::{Error, Result};
 use crate::hexadecimal;
 use crate::hot_rows::HotChannels;
+use crate::linear_input::Inputs;
 use crate::package::{self, Package};
 use crate::quantization::{OutputWeights, Quantization};
 use crate::threads::Threads;
-use crate::weights::Weights;
+use crate::weights::{ExpertMemory, ExpertUse, Weights};
 
 /// Options of loading a model.
 #[derive(Clone, Debug, Default)]
@@ -30,6 +31,17 @@ pub struct LoadOptions {
     /// The arithmetic of linear layers with quantized blocks of a GGUF file, or with the integers of quantized
     /// safetensors.
     pub block_arithmetic: BlockArithmetic,
+    /// The memory of experts; `None`: the system decides which pages stay in memory.
+    pub expert_memory: Option<ExpertLimit>,
+}
+
+/// The memory of the experts of a model that is larger than memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpertLimit {
+    /// The maximum bytes of experts that stay in memory.
+    pub bytes: u64,
+    /// Whether experts are read before their block is reached, as the router of the block before foresees.
+    pub reads_ahead: bool,
 }
 
 /// Description, weights, tokenizer, template and threads: everything that sessions share.
@@ -88,7 +100,7 @@ impl Model {
         );
         let model = Self {
             description: checkpoint.description().clone(),
-            weights: weights?,
+            weights: limited(weights?, options)?,
             text: Arc::new(text?),
             generation_defaults: checkpoint.generation_defaults().clone(),
             pool,
@@ -111,7 +123,7 @@ impl Model {
         let (weights, text) = concurrently(|| pool.install(|| package.weights()), text);
         let model = Self {
             description: package.description().clone(),
-            weights: weights?,
+            weights: limited(weights?, options)?,
             text: Arc::new(text?),
             generation_defaults: generation_defaults.clone(),
             pool,
@@ -125,6 +137,11 @@ impl Model {
         };
         model.check_unchanged()?;
         Ok(model)
+    }
+
+    /// Returns what was read of the experts, if not all of them stay in memory.
+    pub fn expert_use(&self) -> Option<ExpertUse> {
+        self.weights.expert_memory.as_ref().map(ExpertMemory::usage)
     }
 
     /// Checks that the files of the model have not changed since they were loaded. Called before any result is
@@ -203,7 +220,7 @@ impl Model {
     /// If `mean_squares` is for other blocks or channels, or the model is not in float.
     pub fn quantize_int4(
         &self,
-        mean_squares: &[[Vec<f32>; 4]],
+        mean_squares: &[Inputs<Vec<f32>>],
         output_weights: OutputWeights,
     ) -> Self {
         self.with_weights(self.install(|| self.weights.quantize_int4(mean_squares, output_weights)))
@@ -360,6 +377,14 @@ fn text(source: &Source, defaults: &GenerationDefaults, path: &Path) -> Result<T
         }),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Returns the weights with the memory of experts that the options ask for.
+fn limited(mut weights: Weights, options: &LoadOptions) -> Result<Weights> {
+    if let Some(ExpertLimit { bytes, reads_ahead }) = options.expert_memory {
+        weights.expert_memory = Some(ExpertMemory::new(&weights.blocks, bytes, reads_ahead)?);
+    }
+    Ok(weights)
 }
 
 fn pool(options: &LoadOptions) -> Result<Arc<Pool>> {

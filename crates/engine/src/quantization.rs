@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::linear_input::LinearInput;
+use crate::linear_input::{Inputs, LinearInput};
 
 /// The largest magnitude of an INT8 value; −128 is never produced.
 pub const INT8_MAX: f32 = 127.0;
@@ -46,8 +46,8 @@ pub struct Quantization {
     pub decode_weights: DecodeWeights,
     /// The weights of the output matrix.
     pub output_weights: OutputWeights,
-    /// The four inputs of each block, in the order of [`LinearInput::ALL`].
-    pub blocks: Vec<[InputQuantization; 4]>,
+    /// The inputs of each block.
+    pub blocks: Vec<Inputs<InputQuantization>>,
 }
 
 /// The weights that share one scale.

@@ -98,6 +98,8 @@ impl Operator {
             Role::AttentionOutput => Self::AttentionOutput,
             Role::GateUp => Self::GateUp,
             Role::Down => Self::Down,
+            // As a whole, a feed-forward is one program, but for its experts.
+            Role::FeedForward => Self::Experts,
             _ => unreachable!("{role:?} has no linear layers"),
         }
     }

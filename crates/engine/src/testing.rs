@@ -8,6 +8,7 @@ pub mod models;
 pub mod parts;
 pub mod steps;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::cancel::Cancel;
@@ -24,7 +25,8 @@ const OUTLIER_SHARE: f64 = 0.01;
 
 /// The values of one linear input over some tokens.
 struct CostSample {
-    block: usize,
+    /// The block, and the index of the input.
+    place: (usize, usize),
     /// Magnitudes `[rows, channels]`.
     magnitudes: Vec<f32>,
     channels: usize,
@@ -33,14 +35,14 @@ struct CostSample {
 }
 
 impl CostSample {
-    fn new(block: usize, x: &[f32], channels: usize) -> Self {
+    fn new(place: (usize, usize), x: &[f32], channels: usize) -> Self {
         let magnitudes: Vec<f32> = x.iter().map(|x| x.abs()).collect();
         let mut ascending = magnitudes.clone();
         ascending.sort_by(f32::total_cmp);
         let clip =
             usable_clip(ascending[((1.0 - OUTLIER_SHARE) * (ascending.len() - 1) as f64) as usize]);
         Self {
-            block,
+            place,
             magnitudes,
             channels,
             clip,
@@ -114,33 +116,43 @@ pub fn quantize(
         ..SessionOptions::default()
     };
     let mut session = Session::new(model, &options).expect("a prompt that fits the model");
-    let mut inputs = Vec::new();
-    let mut observe = |block, _: LinearInput, x: &[f32]| {
-        inputs.push(CostSample::new(block, x, x.len() / tokens.len()));
+    let mut observed: BTreeMap<(usize, usize), Vec<f32>> = BTreeMap::new();
+    let mut observe = |block, input: LinearInput, x: &[f32]| {
+        let place = (block, input.index());
+        observed.entry(place).or_default().extend_from_slice(x);
     };
     session
         .observe(tokens, &Cancel::new(), &mut observe)
         .expect("a model that runs");
+    let description = model.description();
+    let sample = |(&(block, input), x): (&(usize, usize), &Vec<f32>)| {
+        let described = &description.blocks[block];
+        let channels = LinearInput::ALL[input].channels(described, description.hidden);
+        CostSample::new((block, input), x, channels)
+    };
+    let inputs: Vec<_> = observed.iter().map(sample).collect();
     let mut ascending: Vec<f32> = inputs.iter().map(CostSample::importance).collect();
     ascending.sort_by(f32::total_cmp);
     let least = ascending
         .get((pruned * inputs.len() as f64).round() as usize)
         .copied()
         .unwrap_or(f32::INFINITY);
-    let mut blocks = vec![Vec::new(); model.description().blocks.len()];
-    for input in &inputs {
-        blocks[input.block].push(input.quantization(input.importance() >= least));
+    let unused = InputQuantization::Static {
+        clip: 1.0,
+        shadow: false,
+        smoothing: None,
+    };
+    let of_block = LinearInput::ALL.map(|_| unused.clone());
+    let mut blocks = vec![of_block; description.blocks.len()];
+    for sample in &inputs {
+        let (block, input) = sample.place;
+        blocks[block][input] = sample.quantization(sample.importance() >= least);
     }
-    let blocks = blocks.into_iter().map(|inputs| {
-        inputs
-            .try_into()
-            .expect("four inputs of a block were observed")
-    });
     model.quantize(&Quantization {
         weight_scales: WeightScales::Channel,
         decode_weights,
         output_weights: OutputWeights::Int8,
-        blocks: blocks.collect(),
+        blocks,
     })
 }
 

@@ -31,9 +31,11 @@ pub fn path_of(name: &str, progress: &dyn Progress) -> Result<PathBuf> {
 /// # Errors
 /// If a file is damaged, or Triad does not run such a model.
 pub fn load(path: &Path, options: &LoadOptions, read: &mut dyn FnMut(u64, u64)) -> Result<Model> {
+    // Experts that do not stay in memory are read from the file again and again.
+    let is_copied = options.expert_memory.is_none();
     if Package::is_at(path) {
         let mut package = hashes::open_package(path, read)?;
-        if huge_pages::are_worth_it(package.weight_bytes())? {
+        if is_copied && huge_pages::are_worth_it(package.weight_bytes())? {
             package
                 .read_into_huge_pages()
                 .map_err(triad_engine::Error::from)?;
@@ -43,7 +45,7 @@ pub fn load(path: &Path, options: &LoadOptions, read: &mut dyn FnMut(u64, u64)) 
     let mut checkpoint = Checkpoint::open(path).map_err(triad_engine::Error::from)?;
     // Quantized tensors are converted: a copy of their file would take memory for no use.
     let is_used_in_place = checkpoint.quantized().is_empty();
-    if is_used_in_place && huge_pages::are_worth_it(checkpoint.weight_bytes())? {
+    if is_copied && is_used_in_place && huge_pages::are_worth_it(checkpoint.weight_bytes())? {
         checkpoint
             .read_into_huge_pages()
             .map_err(triad_engine::Error::from)?;

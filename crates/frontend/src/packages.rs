@@ -29,12 +29,13 @@ pub struct Found {
     pub path: PathBuf,
     /// The time of its preparation, if it was prepared now.
     pub prepared: Option<Duration>,
-    /// Whether it is the model itself: a mixture of experts runs as it is stored.
+    /// Whether it is the model itself: a mixture of experts that was not prepared runs as it is stored, since how much
+    /// INT8 changes its answers was not measured on a published model.
     pub is_stored: bool,
 }
 
 /// Returns the package of the model at `path`: the package at `path` itself, or one in the cache; of a mixture of
-/// experts, which cannot be prepared, the model itself. It is prepared now, with the default options, if it is not in the
+/// experts, the model itself. It is prepared now, with the default options, if it is not in the
 /// cache. `read` is as in [`cached`].
 ///
 /// # Errors

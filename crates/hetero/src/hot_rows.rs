@@ -74,7 +74,7 @@ fn rows(
         .clone()
         .or_else(|| model.package().map(Package::shadow_rows))?;
     if !(0..copied.len()).any(|block| {
-        LinearInput::ALL
+        LinearInput::DENSE
             .into_iter()
             .any(|input| reads_rows(block, input))
     }) {

@@ -375,10 +375,17 @@ pub enum Linear {
 impl Linear {
     /// Returns whether it is a layer of an expert.
     pub fn is_of_expert(self) -> bool {
-        matches!(
-            self,
-            Self::ExpertGate(_) | Self::ExpertUp(_) | Self::ExpertDown(_)
-        )
+        self.expert().is_some()
+    }
+
+    /// Returns the number of the expert that it is a layer of.
+    pub fn expert(self) -> Option<usize> {
+        match self {
+            Self::ExpertGate(expert) | Self::ExpertUp(expert) | Self::ExpertDown(expert) => {
+                Some(expert.into())
+            }
+            _ => None,
+        }
     }
 }
 

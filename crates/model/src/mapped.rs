@@ -13,6 +13,8 @@
 mod lost_pages;
 
 use std::fs::File;
+#[cfg(target_os = "linux")]
+use std::num::NonZeroU64;
 use std::ops::{Deref, Range};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,6 +27,9 @@ use memmap2::MmapMut;
 use crate::error::{Error, ErrorKind, Result};
 use crate::files;
 
+/// Bytes of one request for pages.
+#[cfg(unix)]
+const REQUEST: usize = 128 << 10;
 /// Maximum number of threads that read a file into memory.
 #[cfg(unix)]
 const MAX_READERS: usize = 4;
@@ -221,6 +226,40 @@ impl MappedFile {
         }
     }
 
+    /// Asks the system to read the pages of `range` into memory, and does not wait for them. Nothing happens if the
+    /// system has no such call, or for a copy in huge pages.
+    pub fn request(&self, range: Range<usize>) {
+        #[cfg(unix)]
+        if self.shared.mapped.is_some() {
+            let end = range.end.min(self.bytes().len());
+            // Linux reads no more than this for one call.
+            for start in range.clone().step_by(REQUEST) {
+                let length = REQUEST.min(end.saturating_sub(start));
+                let advice = memmap2::Advice::WillNeed;
+                if let Err(error) = self.shared.bytes.advise_range(advice, start, length) {
+                    tracing::debug!(path = %self.path().display(), %error, "pages not requested");
+                    return;
+                }
+            }
+        }
+        #[cfg(not(unix))]
+        let _ = range;
+    }
+
+    /// Calls [`MappedFile::release`], and advises the system that no other program needs the pages either, so that
+    /// their memory is free at once.
+    pub fn forget(&self, range: Range<usize>) {
+        self.release(range.clone());
+        #[cfg(target_os = "linux")]
+        if self.shared.mapped.is_some() {
+            let (start, length) = (range.start as u64, NonZeroU64::new(range.len() as u64));
+            let advice = rustix::fs::Advice::DontNeed;
+            if let Err(error) = rustix::fs::fadvise(&self.shared.file, start, length, advice) {
+                tracing::debug!(path = %self.path().display(), %error, "pages not forgotten");
+            }
+        }
+    }
+
     /// Advises the system that the pages of `range` are not needed in memory for now. Their content does not change:
     /// the next read loads them from the file again. Nothing happens if the system has no such call or ignores the
     /// advice, or for a copy in huge pages.
@@ -304,6 +343,16 @@ impl MappedBytes {
     pub fn release(&self) {
         self.file.release(self.range.clone());
     }
+
+    /// Calls [`MappedFile::request`].
+    pub fn request(&self) {
+        self.file.request(self.range.clone());
+    }
+
+    /// Calls [`MappedFile::forget`].
+    pub fn forget(&self) {
+        self.file.forget(self.range.clone());
+    }
 }
 
 impl Deref for MappedBytes {
@@ -337,6 +386,12 @@ mod tests {
         mapped.release(5..299_995);
         assert!(*part == content[5..299_995]);
         mapped.release(0..usize::MAX);
+        assert!(mapped.bytes() == content);
+        part.forget();
+        part.request();
+        assert!(mapped.bytes() == content);
+        mapped.forget(3..4);
+        mapped.request(0..content.len());
         assert!(mapped.bytes() == content);
     }
 

@@ -1,9 +1,9 @@
 //! The quantization methods with which shadow outliers are compared, on the same weights and kernels.
 
-use triad_engine::LinearInput;
 use triad_engine::quantization::{
     DecodeWeights, InputQuantization, OutputWeights, Quantization, WeightScales, usable_clip,
 };
+use triad_engine::{Inputs, LinearInput};
 
 use super::calibration::Calibration;
 use super::calibration::statistics::InputStatistics;
@@ -26,7 +26,7 @@ pub fn w8a8(calibration: &Calibration) -> Quantization {
 /// Returns SmoothQuant with static activations per tensor (its O3): outputs of norms are divided channel by channel by
 /// max|x|^α / max|w|^(1−α), and the weights are multiplied by it. The inputs of attention's output and of down don't
 /// follow a norm, and are not changed, as in the paper.
-pub fn smooth_quant(calibration: &Calibration, weights: &[[ChannelWeights; 4]]) -> Quantization {
+pub fn smooth_quant(calibration: &Calibration, weights: &[Inputs<ChannelWeights>]) -> Quantization {
     plan(calibration, |block, input, statistics| {
         if !matches!(input, LinearInput::Attention | LinearInput::FeedForward) {
             let clip = usable_clip(statistics.largest_of_all());
@@ -67,7 +67,7 @@ pub fn llm_int8(blocks: usize) -> Quantization {
     };
     quantization(
         (0..blocks)
-            .map(|_| [(); 4].map(|()| input.clone()))
+            .map(|_| [(); LinearInput::ALL.len()].map(|()| input.clone()))
             .collect(),
     )
 }
@@ -87,7 +87,7 @@ fn plan(
 }
 
 /// Returns a quantization of these blocks; the baselines do not change the output matrix.
-fn quantization(blocks: Vec<[InputQuantization; 4]>) -> Quantization {
+fn quantization(blocks: Vec<Inputs<InputQuantization>>) -> Quantization {
     Quantization {
         weight_scales: WeightScales::Channel,
         decode_weights: DecodeWeights::Int8,

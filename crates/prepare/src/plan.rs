@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use triad_engine::LinearInput;
+use triad_engine::{Inputs, LinearInput};
 
 use super::calibration::Calibration;
 use super::calibration::statistics::InputStatistics;
@@ -19,7 +19,7 @@ pub use triad_engine::package::preparation::{
 /// The inputs are in the order of the blocks and of [`LinearInput::ALL`].
 pub fn summarize(
     calibration: &Calibration,
-    weights: &[[ChannelWeights; 4]],
+    weights: &[Inputs<ChannelWeights>],
     options: &PlanOptions,
 ) -> Vec<InputSummary> {
     let of_input = |(block, input, statistics): (usize, LinearInput, &InputStatistics)| {

@@ -1,11 +1,11 @@
 //! Statistics of the weights by input channel.
 
-use triad_engine::LinearInput;
 use triad_engine::weights::{Block, Linear, Weight, Weights};
+use triad_engine::{Inputs, LinearInput};
 use triad_kernels::chunks::map;
 
 /// The weights of each channel of one linear input.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct ChannelWeights {
     /// Sum of their squares `[channels]`, by which a squared error of the channel is multiplied.
     pub energy: Vec<f64>,
@@ -18,7 +18,7 @@ pub struct ChannelWeights {
 ///
 /// # Panics
 /// If the weights are not in float.
-pub fn of_model(weights: &Weights) -> Vec<[ChannelWeights; 4]> {
+pub fn of_model(weights: &Weights) -> Vec<Inputs<ChannelWeights>> {
     weights
         .blocks
         .iter()
@@ -48,7 +48,8 @@ fn of_input(block: &Block, input: LinearInput) -> ChannelWeights {
             }
         }
     }
-    all.expect("every input is read by a layer")
+    // No layer reads an input that the block does not have.
+    all.unwrap_or_default()
 }
 
 fn of_linear(linear: &Linear) -> ChannelWeights {

@@ -10,7 +10,19 @@ use triad_prepare::calibration::Calibration;
 use triad_prepare::plan::{self, PlanOptions};
 use triad_prepare::{PrepareOptions, Prune, baselines, decide, weight_statistics};
 
-const FAMILIES: [&str; 5] = ["llama", "qwen2", "gemma3", "phi2", "phi3"];
+const FAMILIES: [&str; 11] = [
+    "llama",
+    "qwen2",
+    "gemma3",
+    "phi2",
+    "phi3",
+    "olmo2",
+    "lfm2",
+    "mixtral",
+    "olmoe",
+    "qwen2_moe",
+    "gpt_oss.gguf",
+];
 
 fn model(family: &str, threads: usize) -> Arc<Model> {
     let path = format!(

@@ -246,7 +246,14 @@ impl Found {
             arguments.chunk,
             arguments.kv.format(),
         );
-        let bytes = models::weight_bytes(&path)? + (kv_memory + session.activations) as u64;
+        let weights = match arguments.float.expert_memory {
+            Some(limit) => {
+                let all = models::weight_bytes(&path)?;
+                memory::of_limited_experts(&description, all, limit as u64)
+            }
+            None => models::weight_bytes(&path)?,
+        };
+        let bytes = weights + (kv_memory + session.activations) as u64;
         Ok((
             Self {
                 path,
@@ -266,12 +273,8 @@ impl Found {
             kv_memory,
         } = self;
         let name = names.first().map_or("", String::as_str);
-        let model = Arc::new(arguments::load(
-            path,
-            name,
-            arguments.threads.chosen(),
-            arguments.float.block_arithmetic(),
-        )?);
+        let options = arguments.float.options(arguments.threads.chosen());
+        let model = Arc::new(arguments::load(path, name, &options)?);
         model.tokenizer()?;
         if model.chat_template().is_none() {
             output::note(&format!(

@@ -75,12 +75,16 @@ pub(super) struct ExpertBuffers {
     pub(super) chosen: Vec<Chosen>,
     /// `[rows of an expert, hidden]`.
     pub(super) x: Vec<f32>,
+    /// The input of an expert's layers, in INT8.
+    pub(super) input: QuantizedInput,
     /// `[rows of an expert, width]`.
     pub(super) gate: Vec<f32>,
     /// `[rows of an expert, width]`.
     pub(super) up: Vec<f32>,
     /// `[rows of an expert, hidden]`.
     pub(super) out: Vec<f32>,
+    /// The norm of the residual stream with which the experts of the next block are foreseen, `[rows, hidden]`.
+    pub(super) foreseen: Vec<f32>,
 }
 
 /// An expert of a row.

@@ -5,21 +5,25 @@ use std::ops::Range;
 
 use triad_kernels::activation::activate_and_multiply;
 use triad_kernels::chunks::{chunks_mut, for_each_chunk};
-use triad_kernels::{OutputMut, Product, lock, matmul, matmul_each};
+use triad_kernels::norm::{layer_norm, rms_norm};
+use triad_kernels::{OutputMut, lock, matmul};
 use triad_model::description::{Experts, Linear, Routing};
+use triad_model::role::Role;
 
 use super::buffers::{Chosen, ExpertBuffers};
 use super::subgraphs::{Chunk, ForwardContext, MatmulContext, TASK_ROWS, activation};
 use crate::error::Result;
+use crate::linear::{LinearOutput, QuantizedInput, Shadows, multiply};
+use crate::linear_input::LinearInput;
 use crate::statistics::{Bytes, Operator};
-use crate::weights::{Router, Weight, WeightMatrix};
+use crate::weights::{ExpertMemory, Router};
 
 impl ForwardContext<'_> {
     /// Computes the shared expert, if there is one, and adds the output of each row's experts in the order of their
     /// numbers, so that a row's sum does not depend on the other rows.
     ///
     /// # Errors
-    /// If the linear layers of the shared expert fail.
+    /// If the linear layers fail.
     pub(super) fn experts(
         &self,
         index: usize,
@@ -49,11 +53,27 @@ impl ForwardContext<'_> {
             None if is_shared => {}
             None => projected.fill(0.0),
         }
+        // The buffers of an expert are written while these are read.
         let chosen = std::mem::take(&mut buffers.chosen);
-        for of_expert in chosen.chunk_by(|one, other| one.expert == other.expert) {
+        let (memory, mut done) = (self.weights.expert_memory.as_ref(), 0);
+        if let Some(memory) = memory {
+            memory.chosen(index, by_expert(&chosen).map(|of| of[0].expert));
+        }
+        for of_expert in by_expert(&chosen) {
             let expert = of_expert[0].expert;
+            if let Some(memory) = memory {
+                let next = by_expert(&chosen[done..]);
+                memory.compute(
+                    index,
+                    next.map(|of_expert| (of_expert[0].expert, of_expert.len())),
+                );
+                if done == 0 {
+                    self.foresee(memory, index + 1, chunk, buffers);
+                }
+                done += of_expert.len();
+            }
             gather(&normed, hidden, of_expert, &mut buffers.x);
-            self.expert((index, expert), of_expert.len(), buffers);
+            self.expert((index, expert), of_expert.len(), buffers, multiplier)?;
             let outs = buffers.out.chunks_exact(hidden);
             for (Chosen { row, weight, .. }, out) in of_expert.iter().zip(outs) {
                 let sum = &mut projected[row * hidden..][..hidden];
@@ -64,6 +84,39 @@ impl ForwardContext<'_> {
         }
         buffers.chosen = chosen;
         Ok(())
+    }
+
+    /// Requests the experts that the router of block `index` would choose now. Between two blocks the residual stream
+    /// changes little, so that it chooses most of them when the block is reached.
+    fn foresee(
+        &self,
+        memory: &ExpertMemory,
+        index: usize,
+        chunk: Chunk,
+        buffers: &mut ExpertBuffers,
+    ) {
+        let block = self.weights.blocks.get(index);
+        let router = block.and_then(|block| block.router.as_ref());
+        let (Some(block), Some(router)) = (block, router) else {
+            return;
+        };
+        let (hidden, rows) = (self.description.hidden, chunk.rows());
+        if !memory.reads_ahead() || rows > FORESEEN_ROWS {
+            return;
+        }
+        let x = chunk.buffers.x.read(hidden, 0..rows);
+        let mut normed = std::mem::take(&mut buffers.foreseen);
+        resize(&mut normed, x.len());
+        match &block.feed_forward_norm {
+            Some(norm) => match &norm.bias {
+                Some(bias) => layer_norm(&x, &norm.weight, bias, norm.epsilon, &mut normed),
+                None => rms_norm(&x, &norm.weight, norm.epsilon, &mut normed),
+            },
+            None => normed.copy_from_slice(&x),
+        }
+        self.route(router, &normed, rows, buffers);
+        memory.foresee(index, by_expert(&buffers.chosen).map(|of| of[0].expert));
+        buffers.foreseen = normed;
     }
 
     /// Computes the scores of all experts for `x[rows, hidden]`, and chooses.
@@ -100,36 +153,72 @@ impl ForwardContext<'_> {
     }
 
     /// Computes one expert for `buffers.x[rows, hidden]`: writes `buffers.out[rows, hidden]`.
-    fn expert(&self, (index, expert): (usize, usize), rows: usize, buffers: &mut ExpertBuffers) {
-        let described = &self.description.blocks[index].feed_forward;
-        let (begun, hidden) = (self.counters.begin(), self.description.hidden);
-        let (width, clamp) = described
-            .experts
-            .map_or((0, None), |it| (it.width, it.clamp));
+    ///
+    /// # Errors
+    /// If the linear layers fail.
+    fn expert(
+        &self,
+        (index, expert): (usize, usize),
+        rows: usize,
+        buffers: &mut ExpertBuffers,
+        multiplier: &mut MatmulContext,
+    ) -> Result<()> {
+        let (hidden, number) = (self.description.hidden, expert as u16);
+        let experts = self.description.blocks[index].feed_forward.experts;
+        let width = experts.map_or(0, |it| it.width);
         let ExpertBuffers {
-            x, gate, up, out, ..
+            x,
+            input,
+            gate,
+            up,
+            out,
+            ..
         } = buffers;
         resize(gate, rows * width);
         resize(up, rows * width);
         resize(out, rows * hidden);
-        let number = expert as u16;
-        let layers = [
-            Linear::ExpertGate(number),
-            Linear::ExpertUp(number),
-            Linear::ExpertDown(number),
-        ]
-        .map(|linear| self.expert_layer(index, linear));
-        let [gate_layer, up_layer, down_layer] = layers;
-        let mut products = [
-            Product::new(
-                gate_layer.0.view(),
-                gate_layer.1,
-                OutputMut::new(gate, width),
-            ),
-            Product::new(up_layer.0.view(), up_layer.1, OutputMut::new(up, width)),
+        let (gate_layer, up_layer) = (Linear::ExpertGate(number), Linear::ExpertUp(number));
+        let mut outs = [
+            output(gate_layer, OutputMut::new(gate, width)),
+            output(up_layer, OutputMut::new(up, width)),
         ];
-        matmul_each(x, rows, self.phase, &mut products);
-        let (task, activation) = (TASK_ROWS * width, activation(described.activation));
+        let of_expert = (index, LinearInput::FeedForward);
+        self.expert_layers(of_expert, (x, rows), input, &mut outs, multiplier)?;
+        self.expert_activation(index, gate, up);
+        multiplier.observe(index, LinearInput::ExpertDown, gate);
+        let mut outs = [output(
+            Linear::ExpertDown(number),
+            OutputMut::new(out, hidden),
+        )];
+        let of_expert = (index, LinearInput::ExpertDown);
+        self.expert_layers(of_expert, (gate, rows), input, &mut outs, multiplier)
+    }
+
+    /// Computes layers of an expert that read `x`, after quantizing it if they read INT8.
+    fn expert_layers(
+        &self,
+        (index, input): (usize, LinearInput),
+        (x, rows): (&[f32], usize),
+        quantized: &mut QuantizedInput,
+        outs: &mut [LinearOutput],
+        multiplier: &mut MatmulContext,
+    ) -> Result<()> {
+        let block = self.block(index);
+        quantized.quantize(block, input, (x, rows), self.phase, self.counters);
+        let activations = quantized.activations(x, x.len() / rows, &(0..rows));
+        let place = (index, block, Role::FeedForward);
+        let (backend, shadows) = (&mut *multiplier.backend, Shadows::Inline);
+        multiply(place, &activations, backend, shadows, outs, self.counters)
+    }
+
+    /// Writes the activation times up to `gate`.
+    fn expert_activation(&self, index: usize, gate: &mut [f32], up: &[f32]) {
+        let described = &self.description.blocks[index].feed_forward;
+        let (begun, activation) = (self.counters.begin(), activation(described.activation));
+        let (width, clamp) = described
+            .experts
+            .map_or((1, None), |it| (it.width, it.clamp));
+        let task = TASK_ROWS * width;
         for_each_chunk(chunks_mut(gate, task), 1, |index, gate| {
             let up = &up[index * task..][..gate.len()];
             match clamp {
@@ -137,30 +226,27 @@ impl ForwardContext<'_> {
                 None => activate_and_multiply(gate, up, activation),
             }
         });
-        matmul(
-            gate,
-            down_layer.0.view(),
-            down_layer.1,
-            self.phase,
-            OutputMut::new(out, hidden),
-        );
-        self.counters.end(begun, Operator::Experts, || {
-            let inner = size_of_val(&gate[..]) + size_of_val(&up[..]);
-            Bytes::of(
-                size_of_val(&x[..]) + inner,
-                inner + size_of_val(&out[..]),
-                layers.iter().map(|(weight, _)| weight.bytes()).sum(),
-            )
+        self.counters.end(begun, Operator::Activation, || {
+            let bytes = size_of_val(up);
+            Bytes::of(2 * bytes, bytes, 0)
         });
     }
+}
 
-    /// Returns the weight and the bias of a layer of an expert.
-    fn expert_layer(&self, index: usize, linear: Linear) -> (&WeightMatrix, Option<&[f32]>) {
-        let layer = &self.block(index).linears[&linear];
-        match &layer.weight {
-            Weight::Float(weight) => (weight, layer.bias.as_deref()),
-            Weight::Int8(_) => unreachable!("experts read floats"),
-        }
+/// The maximum number of rows whose experts are foreseen: more of them choose most of the experts.
+const FORESEEN_ROWS: usize = 4;
+
+/// Returns the rows of each expert.
+fn by_expert(chosen: &[Chosen]) -> impl Iterator<Item = &[Chosen]> {
+    chosen.chunk_by(|one, other| one.expert == other.expert)
+}
+
+/// Returns all features of a layer, with their buffer.
+fn output(linear: Linear, out: OutputMut) -> LinearOutput {
+    LinearOutput {
+        linear,
+        columns: 0..out.columns(),
+        out,
     }
 }
 

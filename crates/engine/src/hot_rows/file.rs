@@ -70,7 +70,7 @@ pub struct ChannelRows {
     path: PathBuf,
     secret: Key,
     /// By block and input.
-    places: Vec<[Option<Place>; LinearInput::ALL.len()]>,
+    places: Vec<[Option<Place>; LinearInput::DENSE.len()]>,
 }
 
 impl ChannelRows {
@@ -105,7 +105,7 @@ impl ChannelRows {
         writer.write_all(&MAGIC)?;
         writer.write_all(&key)?;
         for (index, of_block) in places.iter().enumerate() {
-            for (input, place) in LinearInput::ALL.into_iter().zip(of_block) {
+            for (input, place) in LinearInput::DENSE.into_iter().zip(of_block) {
                 let Some(place) = place else { continue };
                 let matrices = Self::readers(description, index, &weights.blocks[index], input);
                 writer.write_all(&by_channel(&matrices, place, &secret))?;
@@ -209,16 +209,19 @@ fn role(input: LinearInput) -> Role {
         LinearInput::AttentionOutput => Role::AttentionOutput,
         LinearInput::FeedForward => Role::GateUp,
         LinearInput::Down => Role::Down,
+        LinearInput::ExpertDown => {
+            unreachable!("processors with memory of their own run no experts")
+        }
     }
 }
 
 fn places(
     description: &ModelDescription,
     kept: &dyn Fn(usize, LinearInput) -> bool,
-) -> Vec<[Option<Place>; LinearInput::ALL.len()]> {
+) -> Vec<[Option<Place>; LinearInput::DENSE.len()]> {
     let mut start = HEADER;
     let of_block = |index: usize| {
-        LinearInput::ALL.map(|input| {
+        LinearInput::DENSE.map(|input| {
             let block = &description.blocks[index];
             let features = layers(block, description.hidden, role(input))
                 .iter()
@@ -237,7 +240,7 @@ fn places(
     (0..description.blocks.len()).map(of_block).collect()
 }
 
-fn length(places: &[[Option<Place>; LinearInput::ALL.len()]]) -> u64 {
+fn length(places: &[[Option<Place>; LinearInput::DENSE.len()]]) -> u64 {
     places
         .iter()
         .flatten()
@@ -249,7 +252,7 @@ fn length(places: &[[Option<Place>; LinearInput::ALL.len()]]) -> u64 {
 fn key(
     purpose: &str,
     weights_name: &str,
-    places: &[[Option<Place>; LinearInput::ALL.len()]],
+    places: &[[Option<Place>; LinearInput::DENSE.len()]],
 ) -> Key {
     let places = format!("{places:?}");
     seal::seal(

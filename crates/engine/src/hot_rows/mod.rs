@@ -38,8 +38,8 @@ const TIME_OUT: Duration = Duration::from_secs(10);
 /// The number of buffers that are kept for later reads.
 const SPARE: usize = 8;
 
-/// The hot channels of each block's inputs, in the order of [`LinearInput::ALL`], ascending.
-pub type HotChannels = Vec<[Vec<u32>; LinearInput::ALL.len()]>;
+/// The hot channels of each block's inputs, in the order of [`LinearInput::DENSE`], ascending.
+pub type HotChannels = Vec<[Vec<u32>; LinearInput::DENSE.len()]>;
 
 /// Options of how shadows read weights next to processors with memory of their own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -133,7 +133,7 @@ pub struct HotRowUse {
 /// The rows that shadows read: some in memory, the others in a file.
 pub struct HotRows {
     /// By block and input; `None` if the weights are read in place.
-    inputs: Vec<[Option<Input>; LinearInput::ALL.len()]>,
+    inputs: Vec<[Option<Input>; LinearInput::DENSE.len()]>,
     rows: Option<Arc<ChannelRows>>,
     /// `Some` while the reader thread runs.
     requests: Option<Sender<Request>>,
@@ -211,8 +211,8 @@ impl HotRows {
         };
         let mut inputs = Vec::new();
         for block in 0..blocks {
-            let mut of_block = [const { None }; LinearInput::ALL.len()];
-            for (place, name) in of_block.iter_mut().zip(LinearInput::ALL) {
+            let mut of_block = [const { None }; LinearInput::DENSE.len()];
+            for (place, name) in of_block.iter_mut().zip(LinearInput::DENSE) {
                 *place = input(block, name)?;
             }
             inputs.push(of_block);

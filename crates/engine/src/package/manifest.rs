@@ -112,11 +112,6 @@ impl Manifest {
         self.model
             .check()
             .map_err(|error| malformed("field `model`".into()).caused_by(error))?;
-        if self.model.has_experts() {
-            return Err(unsupported(
-                "field `model`: a mixture of experts, which packages do not hold".into(),
-            ));
-        }
         self.generation
             .check(|name| format!("field `generation.{name}`"))?;
         self.formats()?;
@@ -171,22 +166,24 @@ impl Manifest {
         })
     }
 
-    /// Checks the inputs: with INT8 four per block, in their order, with valid numbers; with W4A16 none.
+    /// Checks the inputs: with INT8 those of each block, in their order, with valid numbers; with W4A16 none.
     fn check_inputs(&self) -> Result<()> {
         let inputs = &self.preparation.inputs;
-        let expected = match self.preparation.options.plan.linears {
-            LinearFormat::W8a8 => 4 * self.model.blocks.len(),
-            LinearFormat::W4a16 => 0,
+        let blocks = self.model.blocks.iter().enumerate();
+        let of_block = |(index, block)| LinearInput::of_block(block).map(move |it| (index, it));
+        let expected: Vec<_> = match self.preparation.options.plan.linears {
+            LinearFormat::W8a8 => blocks.flat_map(of_block).collect(),
+            LinearFormat::W4a16 => Vec::new(),
         };
-        if inputs.len() != expected {
+        if inputs.len() != expected.len() {
             let message = format!(
-                "field `preparation.inputs` has {} inputs, expected {expected}",
-                inputs.len()
+                "field `preparation.inputs` has {} inputs, expected {}",
+                inputs.len(),
+                expected.len()
             );
             return Err(malformed(message));
         }
-        for (index, input) in inputs.iter().enumerate() {
-            let (block, place) = (index / 4, LinearInput::ALL[index % 4]);
+        for (index, (input, (block, place))) in inputs.iter().zip(expected).enumerate() {
             let channels = place.channels(&self.model.blocks[block], self.model.hidden);
             check_input(input, block, place, channels).map_err(|error| {
                 malformed(format!("field `preparation.inputs[{index}]`")).caused_by(error)

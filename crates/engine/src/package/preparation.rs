@@ -164,15 +164,12 @@ pub struct Preparation {
     pub calibration_tokens: usize,
     /// Share of the inputs without a shadow.
     pub pruned: f64,
-    /// Results for each input, in the order of the blocks; empty with W4A16.
+    /// Results for each input that a block has, in the order of the blocks; empty with W4A16.
     pub inputs: Vec<InputSummary>,
 }
 
 impl Preparation {
     /// Returns the quantization plan; `None` with W4A16.
-    ///
-    /// # Panics
-    /// If there are not four inputs per block.
     pub fn quantization(&self) -> Option<Quantization> {
         match self.options.plan.linears {
             LinearFormat::W8a8 => Some(quantization(&self.inputs, &self.options.plan)),
@@ -184,21 +181,30 @@ impl Preparation {
 impl Preparation {
     /// Returns the hot channels of each block's inputs.
     pub fn hot_channels(&self) -> HotChannels {
-        let (blocks, _) = self.inputs.as_chunks::<4>();
-        blocks
-            .iter()
-            .map(|inputs| inputs.each_ref().map(|input| input.hot_channels.clone()))
-            .collect()
+        let of_block = |inputs: &[InputSummary]| {
+            LinearInput::DENSE.map(|place| {
+                let input = inputs.iter().find(|input| input.input == place);
+                input.map_or_else(Vec::new, |input| input.hot_channels.clone())
+            })
+        };
+        of_blocks(&self.inputs).map(of_block).collect()
     }
 }
 
-/// Returns the quantization plan of these `inputs`.
-///
-/// # Panics
-/// If there are not four inputs per block.
+/// Returns the inputs of each block of `inputs`, which are in the order of the blocks.
+pub fn of_blocks(inputs: &[InputSummary]) -> impl Iterator<Item = &[InputSummary]> {
+    inputs.chunk_by(|one, other| one.block == other.block)
+}
+
+/// The plan for an input that a block does not have.
+const UNUSED: InputQuantization = InputQuantization::Static {
+    clip: 1.0,
+    shadow: false,
+    smoothing: None,
+};
+
+/// Returns the quantization plan of these `inputs`, which are in the order of the blocks.
 pub fn quantization(inputs: &[InputSummary], options: &PlanOptions) -> Quantization {
-    let (blocks, rest) = inputs.as_chunks::<4>();
-    assert!(rest.is_empty(), "four inputs a block");
     let input = |summary: &InputSummary| InputQuantization::Static {
         clip: if summary.shadow {
             summary.shadow_clip
@@ -216,9 +222,14 @@ pub fn quantization(inputs: &[InputSummary], options: &PlanOptions) -> Quantizat
         weight_scales: options.weight_scales,
         decode_weights: options.decode_weights,
         output_weights: options.output_weights,
-        blocks: blocks
-            .iter()
-            .map(|inputs| inputs.each_ref().map(input))
+        blocks: of_blocks(inputs)
+            .map(|inputs| {
+                let mut of_block = LinearInput::ALL.map(|_| UNUSED);
+                for summary in inputs {
+                    of_block[summary.input.index()] = input(summary);
+                }
+                of_block
+            })
             .collect(),
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use triad_model::description::{
-    BlockDescription, Linear as LinearName, LinearShape, Norm as NormDescription, NormKind,
+    BlockDescription, Experts, Linear as LinearName, LinearShape, Norm as NormDescription, NormKind,
 };
 use triad_model::mapped::MappedBytes;
 use triad_model::safetensors::{self, Element, Header};
@@ -12,10 +12,14 @@ use triad_model::{Error, ErrorKind, Result};
 
 use super::tensors::{
     self, EMBEDDING, NormPlace, OUTPUT, OUTPUT_NORM, linear_name, malformed, mixer_name, norm_name,
+    router_name,
 };
 use super::{Manifest, Package, WEIGHTS};
+use crate::linear_input::Inputs;
 use crate::quantization::{InputQuantization, LinearFormat};
-use crate::weights::{Block, Embedding, Int8Matrix, Linear, Norm, Weight, WeightMatrix, Weights};
+use crate::weights::{
+    Block, Embedding, Int8Matrix, Linear, Norm, Router, RouterPart, Weight, WeightMatrix, Weights,
+};
 
 /// The largest magnitude of an INT8 number in a file, which may have been written by another program.
 const LARGEST: u64 = 128;
@@ -101,6 +105,7 @@ impl Package {
                 bytes: rows,
                 format: formats.embedding,
             },
+            expert_memory: None,
         })
     }
 
@@ -108,7 +113,7 @@ impl Package {
         &self,
         index: usize,
         block: &BlockDescription,
-        inputs: Option<[InputQuantization; 4]>,
+        inputs: Option<Inputs<InputQuantization>>,
     ) -> Result<Block> {
         let hidden = self.manifest.model.hidden;
         let norm = |place: NormPlace| {
@@ -131,7 +136,10 @@ impl Package {
             query_norm: norm(NormPlace::Query)?,
             key_norm: norm(NormPlace::Key)?,
             inputs,
-            router: None,
+            router: match &block.feed_forward.experts {
+                Some(experts) => Some(self.router(index, experts)?),
+                None => None,
+            },
             linears: block
                 .linears(hidden)
                 .into_iter()
@@ -143,6 +151,23 @@ impl Package {
                 .into_iter()
                 .map(|(weight, _)| Ok((weight, self.floats(&mixer_name(index, weight))?)))
                 .collect::<Result<_>>()?,
+        })
+    }
+
+    fn router(&self, index: usize, experts: &Experts) -> Result<Router> {
+        let vector = |part: RouterPart, exists: bool| {
+            let name = router_name(index, part);
+            exists.then(|| self.floats(&name)).transpose()
+        };
+        let name = router_name(index, RouterPart::Weight);
+        let (hidden, values) = (self.manifest.model.hidden, self.bytes_of(&name)?);
+        let weight = WeightMatrix::mapped_float(experts.count, hidden, Element::F32, values);
+        Ok(Router {
+            experts: *experts,
+            weight: weight.ok_or_else(|| changed(&name))?,
+            bias: vector(RouterPart::Bias, experts.bias)?,
+            correction: vector(RouterPart::Correction, experts.correction)?,
+            shared_gate: vector(RouterPart::SharedGate, experts.shared_gate)?,
         })
     }
 

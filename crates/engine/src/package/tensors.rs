@@ -13,7 +13,7 @@ use triad_model::tensor::Format;
 use triad_model::{Error, ErrorKind, Result};
 
 use crate::quantization::{DecodeWeights, LinearFormat, OutputWeights};
-use crate::weights::{Block, Norm};
+use crate::weights::{Block, Norm, RouterPart};
 
 /// The number formats that a package can choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,6 +134,17 @@ pub fn mixer_name(block: usize, weight: MixerWeight) -> String {
     format!("blocks.{block}.{}", weight.name())
 }
 
+/// Returns the name of a part of a router, such as `blocks.3.router.weight`.
+pub fn router_name(block: usize, part: RouterPart) -> String {
+    let part = match part {
+        RouterPart::Weight => "weight",
+        RouterPart::Bias => "bias",
+        RouterPart::Correction => "correction",
+        RouterPart::SharedGate => "shared-gate",
+    };
+    format!("blocks.{block}.router.{part}")
+}
+
 /// The prefix of the names of the tensors of the norm before the output matrix.
 pub const OUTPUT_NORM: &str = "output-norm";
 /// The prefix of the names of the output matrix's tensors.
@@ -189,6 +200,12 @@ pub fn entries(description: &ModelDescription, formats: &Formats) -> Result<Vec<
         }
         for (weight, shape) in block.mixer.weights() {
             table.add(mixer_name(index, weight), Element::F32, &shape);
+        }
+        if let Some(experts) = &block.feed_forward.experts {
+            for part in RouterPart::of(experts) {
+                let shape = part.shape(experts, hidden);
+                table.add(router_name(index, part), Element::F32, &shape);
+            }
         }
     }
     table.norm(OUTPUT_NORM, &description.output_norm, hidden);

@@ -118,9 +118,17 @@ impl Int8Matrix {
         self.float.as_ref()
     }
 
+    /// Returns the part of a mapped file with the values, if they are in one.
+    pub(super) fn in_file(&self) -> Option<&MappedBytes> {
+        match &self.packed {
+            Values::Mapped(bytes) => Some(bytes),
+            Values::Owned(_) => None,
+        }
+    }
+
     /// Allows the system to drop the values from memory if they are in a mapped file.
     pub fn release(&self) {
-        if let Values::Mapped(bytes) = &self.packed {
+        if let Some(bytes) = self.in_file() {
             bytes.release();
         }
     }

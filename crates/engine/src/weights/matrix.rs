@@ -144,13 +144,28 @@ impl WeightMatrix {
         })
     }
 
+    /// Returns the part of a mapped file with the values, if they are in one.
+    pub(super) fn in_file(&self) -> Option<&MappedBytes> {
+        match &self.storage {
+            Storage::MappedF32(bytes)
+            | Storage::MappedF16(bytes)
+            | Storage::MappedBf16(bytes)
+            | Storage::MappedBlocks { bytes, .. }
+            | Storage::Int8 {
+                values: Values::Mapped(bytes),
+                ..
+            }
+            | Storage::Int4 {
+                values: Values::Mapped(bytes),
+                ..
+            } => Some(bytes),
+            _ => None,
+        }
+    }
+
     /// Allows the system to drop the values from memory if they are in a mapped file.
     pub fn release(&self) {
-        if let Storage::MappedF32(bytes)
-        | Storage::MappedF16(bytes)
-        | Storage::MappedBf16(bytes)
-        | Storage::MappedBlocks { bytes, .. } = &self.storage
-        {
+        if let Some(bytes) = self.in_file() {
             bytes.release();
         }
     }

@@ -3,6 +3,7 @@
 //! Matrices are used in place, from the file's bytes, in the format in which they are stored. Float matrices that are
 //! not aligned there are widened to f32 at load. Quantized safetensors are converted at load ([`from_quantized`]).
 
+mod expert_memory;
 mod fingerprint;
 mod from_quantized;
 mod int8;
@@ -27,13 +28,15 @@ use triad_model::tensor_map::{
 };
 use triad_model::{Error, ErrorKind, Result, description};
 
+pub use expert_memory::{ExpertMemory, ExpertUse};
 pub use int8::Int8Matrix;
 use matrix::Storage;
 pub use matrix::WeightMatrix;
 pub use mixer::MixerWeights;
 pub use quantized::{linear_to_int4, quantize_linear, quantize_output};
-pub use router::Router;
+pub use router::{Router, RouterPart};
 
+use crate::linear_input::Inputs;
 use crate::quantization::InputQuantization;
 
 /// All weights of a model.
@@ -46,6 +49,8 @@ pub struct Weights {
     pub output_norm: Norm,
     /// Output matrix `[vocab, hidden]`.
     pub output: Linear,
+    /// The experts in memory, if not all of them stay there.
+    pub expert_memory: Option<ExpertMemory>,
 }
 
 impl Weights {
@@ -99,7 +104,7 @@ pub struct Block {
     /// Norm on keys.
     pub key_norm: Option<Norm>,
     /// The quantization of the linear layers' inputs to INT8; `None` if they compute in float.
-    pub inputs: Option<[InputQuantization; 4]>,
+    pub inputs: Option<Inputs<InputQuantization>>,
     /// The choice of experts.
     pub router: Option<Router>,
     /// The linear layers.
@@ -117,6 +122,18 @@ pub struct Linear {
     pub decode_weight: Option<WeightMatrix>,
     /// `[out_features]`.
     pub bias: Option<Vec<f32>>,
+}
+
+impl Linear {
+    /// Returns the parts of mapped files with the weights.
+    fn in_files(&self) -> impl Iterator<Item = &MappedBytes> {
+        let weight = match &self.weight {
+            Weight::Float(matrix) => matrix.in_file(),
+            Weight::Int8(matrix) => matrix.in_file(),
+        };
+        let decode_weight = self.decode_weight.as_ref().and_then(WeightMatrix::in_file);
+        weight.into_iter().chain(decode_weight)
+    }
 }
 
 /// The weights of one linear layer.
@@ -204,6 +221,7 @@ impl Weights {
             output_norm: reader.norm(&map.output_norm, &description.output_norm)?,
             embedding: reader.embedding(&map.embedding, &map.output.weight, &output)?,
             output,
+            expert_memory: None,
         })
     }
 

@@ -3,7 +3,7 @@
 use triad_model::description;
 
 use super::{Block, Int8Matrix, Linear, Weight, Weights};
-use crate::linear_input::LinearInput;
+use crate::linear_input::{Inputs, LinearInput};
 use crate::quantization::{DecodeWeights, InputQuantization, OutputWeights, Quantization};
 
 impl Weights {
@@ -21,7 +21,7 @@ impl Weights {
             known.is_none_or(|known| known.blocks.len() == self.blocks.len()),
             "blocks"
         );
-        let block = |(index, (block, inputs)): (usize, (&Block, &[InputQuantization; 4]))| {
+        let block = |(index, (block, inputs)): (usize, (&Block, &Inputs<InputQuantization>))| {
             let known = known.map(|known| &known.blocks[index]);
             let linear = |(name, linear): (&description::Linear, &Linear)| {
                 let input = LinearInput::of(*name).index();
@@ -55,6 +55,7 @@ impl Weights {
                 .collect(),
             output_norm: self.output_norm.clone(),
             output,
+            expert_memory: None,
         }
     }
 }
@@ -68,11 +69,11 @@ impl Weights {
     /// If `mean_squares` is for other blocks or channels, or the weights are not in float.
     pub fn quantize_int4(
         &self,
-        mean_squares: &[[Vec<f32>; 4]],
+        mean_squares: &[Inputs<Vec<f32>>],
         output_weights: OutputWeights,
     ) -> Self {
         assert_eq!(self.blocks.len(), mean_squares.len(), "blocks");
-        let block = |(block, inputs): (&Block, &[Vec<f32>; 4])| {
+        let block = |(block, inputs): (&Block, &Inputs<Vec<f32>>)| {
             let linear = |(name, linear): (&description::Linear, &Linear)| {
                 (
                     *name,
@@ -89,6 +90,7 @@ impl Weights {
             blocks: self.blocks.iter().zip(mean_squares).map(block).collect(),
             output_norm: self.output_norm.clone(),
             output: quantize_output(&self.output, output_weights),
+            expert_memory: None,
         }
     }
 }

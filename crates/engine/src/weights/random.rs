@@ -73,6 +73,7 @@ impl Weights {
             blocks,
             output_norm: norm(&description.output_norm, hidden),
             output,
+            expert_memory: None,
         }
     }
 }

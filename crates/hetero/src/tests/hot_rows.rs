@@ -22,7 +22,7 @@ fn rows(folder: &TempDir) -> PathBuf {
 fn hot_rows(model: &Model, folder: &TempDir) -> Option<HotRowOptions> {
     let description = model.description();
     let even = |block| {
-        LinearInput::ALL.map(|input| {
+        LinearInput::DENSE.map(|input| {
             let channels = input.channels(block, description.hidden) as u32;
             (0..channels).step_by(2).collect()
         })

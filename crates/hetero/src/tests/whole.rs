@@ -401,7 +401,7 @@ fn keys_and_values_of_another_format_than_devices_keep_are_refused() {
 #[test]
 fn a_model_whose_scales_are_found_for_each_token_is_refused() {
     let (_, float) = &MODELS[0];
-    let dynamic = [(); 4].map(|()| InputQuantization::Dynamic {
+    let dynamic = [(); triad_engine::LinearInput::ALL.len()].map(|()| InputQuantization::Dynamic {
         outlier_threshold: 6.0,
     });
     let quantization = Quantization {

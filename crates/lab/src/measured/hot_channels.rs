@@ -316,8 +316,8 @@ impl<'a> SimulatedDevice<'a> {
                 return None;
             };
             let (block, input) = (
-                index / LinearInput::ALL.len(),
-                LinearInput::ALL[index % LinearInput::ALL.len()],
+                index / LinearInput::DENSE.len(),
+                LinearInput::DENSE[index % LinearInput::DENSE.len()],
             );
             let mut is_hot =
                 vec![false; input.channels(&description.blocks[block], description.hidden)];
@@ -330,7 +330,7 @@ impl<'a> SimulatedDevice<'a> {
         };
         let inputs: Vec<_> = plans.map(of_input).collect();
         let place =
-            |block: usize, input: LinearInput| block * LinearInput::ALL.len() + input.index();
+            |block: usize, input: LinearInput| block * LinearInput::DENSE.len() + input.index();
         let hot = |block: usize, input: LinearInput| {
             let place = place(block, input);
             inputs[place].as_ref().map(|_| hot[place].to_vec())
@@ -354,7 +354,7 @@ impl<'a> SimulatedDevice<'a> {
     /// Computes the layers that read `x` `[rows, channels]`, and counts outliers.
     fn run(&mut self, block: usize, input: LinearInput, x: &[f32], pair: &mut Pair) {
         let Some(Input { clip, is_hot }) =
-            &self.inputs[block * LinearInput::ALL.len() + input.index()]
+            &self.inputs[block * LinearInput::DENSE.len() + input.index()]
         else {
             return;
         };

@@ -143,7 +143,7 @@ pub fn study(subject: &Subject, options: &PlanOptions, rate: f64) -> OutlierStud
     };
     OutlierStudy {
         inputs: summaries.iter().map(of_input).collect(),
-        kinds: LinearInput::ALL.map(|input| kind(Some(input))).into(),
+        kinds: LinearInput::DENSE.map(|input| kind(Some(input))).into(),
         all: kind(None),
         memory: shadow_memory(&subject.model, &counted),
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::error::Result;
-use triad_engine::{Cancel, Model};
+use triad_engine::{Cancel, Inputs, Model};
 use triad_prepare::calibration::text::CalibrationText;
 use triad_prepare::calibration::{self, Calibration};
 use triad_prepare::plan::{self, InputSummary, PlanOptions};
@@ -17,7 +17,7 @@ pub struct Subject {
     pub calibration: Calibration,
     /// Pieces of that text that were not used for calibration.
     pub held_out: Vec<Vec<u32>>,
-    weights: Vec<[ChannelWeights; 4]>,
+    weights: Vec<Inputs<ChannelWeights>>,
 }
 
 impl Subject {

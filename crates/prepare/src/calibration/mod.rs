@@ -6,7 +6,7 @@ pub mod text;
 use std::sync::Arc;
 
 use statistics::InputStatistics;
-use triad_engine::{Cancel, LinearInput, Model, Session, SessionOptions};
+use triad_engine::{Cancel, Inputs, LinearInput, Model, Session, SessionOptions};
 use triad_model::description::ModelDescription;
 
 use crate::error::{Error, Result};
@@ -24,8 +24,8 @@ pub struct Calibration {
     pub tokens: usize,
     /// Pieces of text processed.
     pub pieces: usize,
-    /// The four inputs of each block, in the order of [`LinearInput::ALL`].
-    pub blocks: Vec<[InputStatistics; 4]>,
+    /// The inputs of each block.
+    pub blocks: Vec<Inputs<InputStatistics>>,
     /// Observations of the next piece that `blocks` already counts, because its run was interrupted after them. The run
     /// that repeats the piece skips them: a piece has the same observations in the same order in each run.
     pub(crate) counted: usize,
@@ -77,19 +77,20 @@ impl Calibration {
         &self.blocks[block][input.index()]
     }
 
-    /// Returns every input with its block, first to last.
+    /// Returns every input that a block has, with its block, first to last.
     pub fn inputs(&self) -> impl Iterator<Item = (usize, LinearInput, &InputStatistics)> {
         let of_block = |(block, inputs)| {
             LinearInput::ALL
                 .into_iter()
                 .zip(inputs)
+                .filter(|(_, statistics): &(_, &InputStatistics)| statistics.channels() > 0)
                 .map(move |(i, s)| (block, i, s))
         };
         self.blocks.iter().enumerate().flat_map(of_block)
     }
 
     /// Returns the mean squares of the channels of each block's inputs, in the order of [`LinearInput::ALL`].
-    pub fn mean_squares(&self) -> Vec<[Vec<f32>; 4]> {
+    pub fn mean_squares(&self) -> Vec<Inputs<Vec<f32>>> {
         self.blocks
             .iter()
             .map(|inputs| inputs.each_ref().map(InputStatistics::mean_squares))

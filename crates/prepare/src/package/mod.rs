@@ -21,12 +21,11 @@ use triad_engine::package::{
 use triad_engine::{Cancel, LoadOptions, Model, Threads};
 use triad_kernels::BlockArithmetic;
 use triad_kernels::int8;
-use triad_model::ErrorKind;
 use triad_model::checkpoint::Checkpoint;
 
 use crate::calibration::text::CalibrationText;
 use crate::calibration::{self, Calibration};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::{Preparation, PrepareOptions};
 use part::{Opened, Part};
 use write::{LinearPlan, write_error};
@@ -105,12 +104,6 @@ pub fn prepare(
     cancel: &Cancel,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Prepared> {
-    if recipe.checkpoint.description().has_experts() {
-        return Err(Error::from(triad_model::Error::new(
-            ErrorKind::Unsupported,
-            "the model is a mixture of experts, which cannot be prepared: run it as it is stored (--float)",
-        )));
-    }
     let opened = Part::open(destination, recipe.existing, cancel, &mut || {
         progress(Progress::Waiting);
     })?;
@@ -125,6 +118,7 @@ pub fn prepare(
     let load = LoadOptions {
         threads: recipe.threads.clone(),
         block_arithmetic: BlockArithmetic::Exact,
+        ..LoadOptions::default()
     };
     let model = Arc::new(Model::from_checkpoint(&recipe.checkpoint, &load)?);
     let source = source(&recipe.checkpoint)?;

@@ -134,7 +134,8 @@ fn read(fresh: &Calibration, key: &str, path: &Path) -> Result<Option<Calibratio
     let mut saved = fresh.clone();
     (saved.tokens, saved.pieces, saved.counted) = (tokens, pieces, counted);
     for (block, inputs) in saved.blocks.iter_mut().enumerate() {
-        for (input, statistics) in LinearInput::ALL.into_iter().zip(inputs) {
+        let inputs = LinearInput::ALL.into_iter().zip(inputs);
+        for (input, statistics) in inputs.filter(|(_, it)| it.channels() > 0) {
             let [largest, counts] = names(block, input).map(|name| {
                 let bytes = tensors
                     .get(&name)

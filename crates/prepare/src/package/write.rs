@@ -10,12 +10,14 @@ use std::path::{Path, PathBuf};
 use triad_engine::package::preparation::PlanOptions;
 use triad_engine::package::tensors::{
     self, EMBEDDING, Formats, NormPlace, OUTPUT, OUTPUT_NORM, linear_name, mixer_name, norm_name,
+    router_name,
 };
 use triad_engine::quantization::{DecodeWeights, Quantization};
 use triad_engine::weights::{
-    Embedding, Linear, Norm, Weight, WeightMatrix, linear_to_int4, quantize_linear, quantize_output,
+    Embedding, Linear, Norm, RouterPart, Weight, WeightMatrix, linear_to_int4, quantize_linear,
+    quantize_output,
 };
-use triad_engine::{Cancel, LinearInput, Model};
+use triad_engine::{Cancel, Inputs, LinearInput, Model};
 use triad_kernels::Matrix;
 use triad_kernels::int8::Int8Weight;
 use triad_model::description::Linear as LinearName;
@@ -31,7 +33,7 @@ pub(super) enum LinearPlan {
     W8a8(Quantization),
     W4a16 {
         /// The argument of [`Model::quantize_int4`].
-        mean_squares: Vec<[Vec<f32>; 4]>,
+        mean_squares: Vec<Inputs<Vec<f32>>>,
     },
 }
 
@@ -94,7 +96,13 @@ pub(super) fn weights(
             file.norm(&norm_name(index, place), norm)?;
         }
         for (weight, values) in &block.mixer {
-            file.mixer(&mixer_name(index, *weight), values)?;
+            file.floats(&mixer_name(index, *weight), values)?;
+        }
+        if let Some(router) = &block.router {
+            for part in RouterPart::of(&router.experts) {
+                let values = router.part(part).expect("a router has its parts");
+                file.floats(&router_name(index, part), &values)?;
+            }
         }
         for (name, linear) in &block.linears {
             cancel.check()?;
@@ -288,7 +296,7 @@ impl Output {
         })
     }
 
-    fn mixer(&mut self, name: &str, values: &[f32]) -> Result<()> {
+    fn floats(&mut self, name: &str, values: &[f32]) -> Result<()> {
         check_finite(values.iter().copied())?;
         self.put(name, bytemuck::cast_slice(values))
     }

@@ -7,13 +7,12 @@ use triad_engine::package::Package;
 use triad_engine::quantization::{DecodeWeights, LinearFormat, OutputWeights};
 use triad_engine::weights::Weight;
 use triad_engine::{Cancel, LoadOptions, Model, Session, SessionOptions, Threads};
-use triad_model::checkpoint::Checkpoint;
 use triad_prepare::calibration::{self, Calibration};
 use triad_prepare::package::{Existing, Recipe};
 use triad_prepare::{Error, PrepareOptions, Prune};
 
 use crate::damaged::chain;
-use crate::tiny::{Place, files, text};
+use crate::tiny::{Place, files, gguf_of_experts, text};
 
 /// Returns the logits of a prompt and of the tokens after it, so that prefill and decode both run.
 fn logits(model: Model) -> Vec<f32> {
@@ -32,19 +31,37 @@ fn logits(model: Model) -> Vec<f32> {
 }
 
 #[test]
-fn a_mixture_of_experts_is_refused_by_name_and_leaves_nothing() {
-    let place = Place::new();
-    let path = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../tests/golden/families/mixtral.gguf"
-    );
-    let recipe = Recipe {
-        checkpoint: Arc::new(Checkpoint::open(path).unwrap()),
-        ..place.recipe()
+fn a_package_of_experts_computes_the_logits_of_the_model_that_was_quantized_in_memory() {
+    let place = Place::with_model(&gguf_of_experts());
+    let load = LoadOptions {
+        threads: Threads::Count(2),
+        ..Default::default()
     };
-    let error = place.prepare(&recipe, "package").err().unwrap();
-    assert!(error.to_string().contains("mixture of experts"), "{error}");
-    assert_eq!(files(&place.path(".")).len(), 1, "the model alone");
+    let recipe = place.recipe();
+    let float = Arc::new(Model::from_checkpoint(&recipe.checkpoint, &load).unwrap());
+    let package = place.prepare(&recipe, "w8a8").unwrap().package;
+    package.verify().unwrap();
+    let plan = package.manifest().preparation.quantization().unwrap();
+    let opened = Model::load(package.path(), &load).unwrap();
+    assert!(opened.weights().is_int8());
+    assert_eq!(logits(opened), logits(float.quantize(&plan)));
+
+    let mut recipe = place.recipe();
+    recipe.options.plan.linears = LinearFormat::W4a16;
+    let package = place.prepare(&recipe, "w4a16").unwrap().package;
+    let (text, tokens) = (&recipe.text, recipe.options.tokens);
+    let (calibration, _) =
+        Calibration::of_text(&float, text, tokens, &Cancel::new(), |_, _| {}).unwrap();
+    let squares = calibration.mean_squares();
+    let in_memory = float.quantize_int4(&squares, recipe.options.plan.output_weights);
+    let opened = Model::load(package.path(), &load).unwrap();
+    let linears = |block: usize| opened.weights().blocks[block].linears.values();
+    assert!(
+        (0..2)
+            .flat_map(linears)
+            .all(|linear| matches!(&linear.weight, Weight::Float(weight) if weight.is_int4()))
+    );
+    assert_eq!(logits(opened), logits(in_memory));
 }
 
 #[test]

@@ -25,11 +25,51 @@ pub fn gguf(width: usize) -> Vec<u8> {
 }
 
 /// Returns the same with the weights of norms and of linear layers multiplied by two factors, and another epsilon.
-pub fn gguf_with(width: usize, [norms, linears]: [f32; 2], epsilon: f64) -> Vec<u8> {
+pub fn gguf_with(width: usize, factors: [f32; 2], epsilon: f64) -> Vec<u8> {
+    let linears: [(&str, &[usize]); 3] = [
+        ("ffn_gate.weight", &[width, HIDDEN]),
+        ("ffn_up.weight", &[width, HIDDEN]),
+        ("ffn_down.weight", &[HIDDEN, width]),
+    ];
+    let fields = [("feed_forward_length", width)];
+    build(("llama", &fields, epsilon), &linears, factors)
+}
+
+/// Returns a qwen2moe of four experts, of which two are used, and a shared one.
+pub fn gguf_of_experts() -> Vec<u8> {
+    let linears: [(&str, &[usize]); 11] = [
+        ("attn_q.bias", &[HIDDEN]),
+        ("attn_k.bias", &[HIDDEN / 2]),
+        ("attn_v.bias", &[HIDDEN / 2]),
+        ("ffn_gate_inp.weight", &[4, HIDDEN]),
+        ("ffn_gate_exps.weight", &[4, 64, HIDDEN]),
+        ("ffn_up_exps.weight", &[4, 64, HIDDEN]),
+        ("ffn_down_exps.weight", &[4, HIDDEN, 64]),
+        ("ffn_gate_inp_shexp.weight", &[HIDDEN]),
+        ("ffn_gate_shexp.weight", &[96, HIDDEN]),
+        ("ffn_up_shexp.weight", &[96, HIDDEN]),
+        ("ffn_down_shexp.weight", &[HIDDEN, 96]),
+    ];
+    let fields = [
+        ("feed_forward_length", 96),
+        ("expert_count", 4),
+        ("expert_used_count", 2),
+        ("expert_feed_forward_length", 64),
+        ("expert_shared_feed_forward_length", 96),
+    ];
+    build(("qwen2moe", &fields, 1e-6), &linears, [1.0; 2])
+}
+
+/// Returns a model of an architecture with these fields and an epsilon; `linears` are the tensors of a block other than
+/// its norms and the weights of its attention. The weights of norms and of linear layers are multiplied by two factors.
+fn build(
+    (architecture, fields, epsilon): (&str, &[(&str, usize)], f64),
+    linears: &[(&str, &[usize])],
+    factors: [f32; 2],
+) -> Vec<u8> {
     let numbers = [
         ("embedding_length", HIDDEN),
         ("block_count", BLOCKS),
-        ("feed_forward_length", width),
         ("context_length", 48),
         ("attention.head_count", 4),
         ("attention.head_count_kv", 2),
@@ -38,10 +78,10 @@ pub fn gguf_with(width: usize, [norms, linears]: [f32; 2], epsilon: f64) -> Vec<
         .map(|token| char::from_u32(0x21 + token).unwrap().to_string())
         .collect();
     let mut builder = GgufBuilder::new()
-        .field("general.architecture", Value::String("llama".into()))
+        .field("general.architecture", Value::String(architecture.into()))
         .field("general.name", Value::String("tiny".into()))
         .field(
-            "llama.attention.layer_norm_rms_epsilon",
+            &format!("{architecture}.attention.layer_norm_rms_epsilon"),
             Value::Float(epsilon),
         )
         .field("tokenizer.ggml.model", Value::String("gpt2".into()))
@@ -53,16 +93,11 @@ pub fn gguf_with(width: usize, [norms, linears]: [f32; 2], epsilon: f64) -> Vec<
             "tokenizer.chat_template",
             Value::String("{{ messages[0].content }}!".into()),
         );
-    for (field, number) in numbers {
-        builder = builder.field(&format!("llama.{field}"), Value::Integer(number as i128));
+    for (field, number) in numbers.iter().chain(fields) {
+        let field = format!("{architecture}.{field}");
+        builder = builder.field(&field, Value::Integer(*number as i128));
     }
     let mut random = Random(1);
-    let scaled = |values: Vec<f32>, factor: f32| {
-        values
-            .into_iter()
-            .map(|value| value * factor)
-            .collect::<Vec<_>>()
-    };
     let rows: Vec<u8> = (0..VOCAB * HIDDEN / 32)
         .flat_map(|_| random.q8_0())
         .collect();
@@ -72,31 +107,25 @@ pub fn gguf_with(width: usize, [norms, linears]: [f32; 2], epsilon: f64) -> Vec<
         Format::Blocks(BlockFormat::Q8_0),
         &rows,
     );
-    builder = builder.tensor_f32(
-        "output_norm.weight",
-        &[HIDDEN],
-        &scaled(random.floats(HIDDEN, 1.0), norms),
-    );
+    let [norms, of_linears] = factors;
+    let mut add = |name: String, shape: &[usize], middle: f32, factor: f32| {
+        let mut values = random.floats(shape.iter().product(), middle);
+        values.iter_mut().for_each(|value| *value *= factor);
+        builder = std::mem::take(&mut builder).tensor_f32(&name, shape, &values);
+    };
+    add("output_norm.weight".into(), &[HIDDEN], 1.0, norms);
     for block in 0..BLOCKS {
         for norm in ["attn_norm", "ffn_norm"] {
-            let values = scaled(random.floats(HIDDEN, 1.0), norms);
-            builder = builder.tensor_f32(&format!("blk.{block}.{norm}.weight"), &[HIDDEN], &values);
+            add(format!("blk.{block}.{norm}.weight"), &[HIDDEN], 1.0, norms);
         }
-        for (name, rows, columns) in [
-            ("attn_q", HIDDEN, HIDDEN),
-            ("attn_k", HIDDEN / 2, HIDDEN),
-            ("attn_v", HIDDEN / 2, HIDDEN),
-            ("attn_output", HIDDEN, HIDDEN),
-            ("ffn_gate", width, HIDDEN),
-            ("ffn_up", width, HIDDEN),
-            ("ffn_down", HIDDEN, width),
-        ] {
-            let values = scaled(random.floats(rows * columns, 0.0), linears);
-            builder = builder.tensor_f32(
-                &format!("blk.{block}.{name}.weight"),
-                &[rows, columns],
-                &values,
-            );
+        let attention: [(&str, &[usize]); 4] = [
+            ("attn_q.weight", &[HIDDEN, HIDDEN]),
+            ("attn_k.weight", &[HIDDEN / 2, HIDDEN]),
+            ("attn_v.weight", &[HIDDEN / 2, HIDDEN]),
+            ("attn_output.weight", &[HIDDEN, HIDDEN]),
+        ];
+        for (name, shape) in attention.iter().chain(linears) {
+            add(format!("blk.{block}.{name}"), shape, 0.0, of_linears);
         }
     }
     builder.build()
@@ -138,10 +167,15 @@ impl Place {
 
     /// Creates a folder with a model whose feed-forwards have `width` features.
     pub fn with_width(width: usize) -> Self {
+        Self::with_model(&gguf(width))
+    }
+
+    /// Creates a folder with the model of a file.
+    pub fn with_model(gguf: &[u8]) -> Self {
         let place = Self {
             folder: tempfile::tempdir().unwrap(),
         };
-        std::fs::write(place.path("model.gguf"), gguf(width)).unwrap();
+        std::fs::write(place.path("model.gguf"), gguf).unwrap();
         place
     }
 

@@ -285,6 +285,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         limits,
         load_seconds,
         peak_resident_bytes,
+        expert_use: model.expert_use(),
     };
     if let Some(file) = svg {
         file.write(|file| file.write_all(figure::figure(&report).svg().as_bytes()))?;
@@ -361,12 +362,8 @@ fn load(name: &str, threads: usize, float: FloatArguments) -> Result<(String, Mo
         prepared()?
     };
     let start = Instant::now();
-    let model = arguments::load(
-        &path,
-        name,
-        Threads::Count(threads),
-        float.block_arithmetic(),
-    )?;
+    let options = float.options(Threads::Count(threads));
+    let model = arguments::load(&path, name, &options)?;
     Ok((name.into(), model, start.elapsed().as_secs_f64()))
 }
 
@@ -468,6 +465,7 @@ mod tests {
             limits,
             load_seconds: 0.0,
             peak_resident_bytes: None,
+            expert_use: None,
         };
         let error = report.check().unwrap_err().to_string();
         assert!(

@@ -2,12 +2,13 @@
 
 use anyhow::{Result, bail};
 use serde::Serialize;
+use triad_engine::weights::ExpertUse;
 use triad_frontend::machine::Resident;
 use triad_model::description::ModelDescription;
 
 use super::limit::Limit;
 use triad_console::measure::Measurement;
-use triad_console::{output, processors};
+use triad_console::{experts, output, processors};
 
 /// All measurements. Serialized, they are the output of `bench --json`.
 #[derive(Serialize)]
@@ -21,6 +22,9 @@ pub struct Report {
     pub limits: Vec<Limit>,
     pub load_seconds: f64,
     pub peak_resident_bytes: Option<u64>,
+    /// The experts that were read, if not all of them stay in memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expert_use: Option<ExpertUse>,
 }
 
 /// A measurement compared with the limit of the machine.
@@ -215,6 +219,7 @@ impl Report {
                 output::bytes(shared_bytes)
             ))
         }));
+        lines.extend(self.expert_use.map(experts::describe));
         lines.push(format!(
             "peak memory {}",
             output::known_bytes(self.peak_resident_bytes)

@@ -15,7 +15,6 @@ use triad_engine::package::Package;
 use triad_engine::{Cancel, Error, Model, memory};
 use triad_evaluate::{Dataset, EvaluateOptions, Evaluation, evaluate};
 use triad_frontend::machine;
-use triad_kernels::BlockArithmetic;
 use triad_prepare::Quantized;
 use triad_prepare::calibration::Calibration;
 
@@ -109,12 +108,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     } else {
         variants
     };
-    let model = Arc::new(arguments::load(
-        &path,
-        name,
-        arguments.model.threads.chosen(),
-        BlockArithmetic::Exact,
-    )?);
+    let options = arguments::exact(arguments.model.threads.chosen());
+    let model = Arc::new(arguments::load(&path, name, &options)?);
     let context = arguments
         .window
         .max(arguments.chunk)

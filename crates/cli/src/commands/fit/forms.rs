@@ -61,7 +61,7 @@ pub struct Form {
     /// The output matrix.
     pub output: Numbers,
     /// The share of the blocks that keep an input's shadow, and the share of outliers among its values there. One pair
-    /// for each linear input, in the order of [`triad_engine::LinearInput::ALL`].
+    /// for each linear input, in the order of [`triad_engine::LinearInput::DENSE`].
     pub shadows: [(f64, f64); 4],
     pub weight_bytes: usize,
     /// The command that makes or runs this form.
@@ -263,7 +263,7 @@ fn of_package(manifest: &Manifest, name: &str) -> Result<Form> {
         )
     })?;
     let blocks = manifest.model.blocks.len().max(1) as f64;
-    let shadows = triad_engine::LinearInput::ALL.map(|input| {
+    let shadows = triad_engine::LinearInput::DENSE.map(|input| {
         let kept = manifest
             .preparation
             .inputs
@@ -335,10 +335,10 @@ impl Group {
     }
 }
 
-/// Returns the four groups of a block, in the order of [`triad_engine::LinearInput::ALL`].
+/// Returns the four groups of a block, in the order of [`triad_engine::LinearInput::DENSE`].
 pub fn groups(block: &BlockDescription, hidden: usize) -> [Group; 4] {
     let linears = block.linears(hidden);
-    triad_engine::LinearInput::ALL.map(|input| {
+    triad_engine::LinearInput::DENSE.map(|input| {
         let readers = linears
             .iter()
             .filter(|shape| triad_engine::LinearInput::of(shape.linear) == input);

@@ -13,6 +13,7 @@ use serde::Serialize;
 use triad_engine::constraint::Form;
 use triad_engine::sampler::SamplerOptions;
 use triad_engine::speculate::Speculate;
+use triad_engine::weights::ExpertUse;
 use triad_engine::{
     Adapters, Cancel, Engine, EngineOptions, Event, Finish, GenerateOptions, Generation, Model,
     Session, SessionOptions,
@@ -28,6 +29,7 @@ use crate::prompt::PromptArguments;
 use form::FormArguments;
 use speculate::Proposer;
 use triad_console::arguments::{self, FloatArguments, KvArgument, ModelArguments};
+use triad_console::experts;
 use triad_console::failure::run_error;
 use triad_console::interrupt::{Interrupted, on_interrupt};
 use triad_console::output;
@@ -368,6 +370,8 @@ struct Report<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     speculation_gain: Option<f64>,
     peak_resident_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expert_use: Option<ExpertUse>,
     /// The memory after the prompt, where several processors ran it and the system reports it.
     #[serde(skip_serializing_if = "Option::is_none")]
     resident_behind_prompt: Option<Resident>,
@@ -416,10 +420,14 @@ fn one_answer(speaker: &Speaker, text: &str) -> Result<()> {
             acceptance: proposed.map(|proposed| proposed.acceptance()),
             speculation_gain: gain,
             peak_resident_bytes: machine::peak_resident_bytes(),
+            expert_use: session.engine().model().expert_use(),
         })?;
     } else {
         output::answer("\n")?;
-        output::note(&(statistics(&answer) + &devices(session.engine(), behind_prompt)));
+        let experts = session.engine().model().expert_use();
+        let experts = experts.map_or_else(String::new, |it| format!("; {}", experts::describe(it)));
+        let devices = devices(session.engine(), behind_prompt);
+        output::note(&(statistics(&answer) + &experts + &devices));
     }
     if answer.finish == Finish::Cancelled {
         return Err(Interrupted.into());

@@ -47,6 +47,11 @@ impl Proposer {
             Self::Off => Ok(None),
             Self::Lookup => Ok(Some(Speculate::lookup())),
             Self::Draft(name) => {
+                // It need not have experts.
+                let float = FloatArguments {
+                    expert_memory: None,
+                    ..float
+                };
                 let draft = draft(&model.named(name).load_for(float)?, session);
                 let draft = draft.with_context(|| {
                     format!("{name} cannot propose tokens to {}", model.name.model)

@@ -253,6 +253,7 @@ fn readers(input: LinearInput) -> &'static str {
         LinearInput::AttentionOutput => "attention output",
         LinearInput::FeedForward => "gate, up",
         LinearInput::Down => "down",
+        LinearInput::ExpertDown => "down of experts",
     }
 }
 

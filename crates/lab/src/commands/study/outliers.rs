@@ -133,12 +133,12 @@ impl Found {
     fn blocks(&self, cell: impl Fn(&InputOutliers) -> String) -> String {
         let names: Vec<_> = ["block"]
             .into_iter()
-            .chain(LinearInput::ALL.map(readers))
+            .chain(LinearInput::DENSE.map(readers))
             .collect();
         let rows: Vec<_> = self
             .study
             .inputs
-            .chunks(LinearInput::ALL.len())
+            .chunks(LinearInput::DENSE.len())
             .map(|inputs| {
                 [inputs[0].block.to_string()]
                     .into_iter()
@@ -245,7 +245,7 @@ impl Report for Found {
             .max()
             .map_or(0, |last| last + 1);
         let by_block = |title: &str, y: &str, of: &dyn Fn(&InputOutliers) -> f64| {
-            let series = LinearInput::ALL.map(|input| {
+            let series = LinearInput::DENSE.map(|input| {
                 Series::by_category(
                     readers(input),
                     Mark::StackedBars,
@@ -283,7 +283,7 @@ impl Report for Found {
                 },
             ],
         };
-        let importance = LinearInput::ALL.map(|input| {
+        let importance = LinearInput::DENSE.map(|input| {
             let points = self
                 .of_input(input)
                 .map(|found| (found.block as f64, f64::from(found.importance)));
