@@ -13,6 +13,7 @@ mod feed_forward;
 mod mixer;
 mod rows;
 mod subgraphs;
+mod token_inputs;
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -16,7 +16,7 @@ use triad_kernels::lock;
 use triad_kernels::norm::rms_norm_in_place;
 use triad_kernels::rope::{Angles, Pairing, rope};
 use triad_model::description::{
-    self, Attention, Linear, MixerWeight, ModelDescription, Residual, RopePairing,
+    self, Attention, KeyValues, Linear, MixerWeight, ModelDescription, Residual, RopePairing,
 };
 use triad_model::role::Role;
 
@@ -113,6 +113,7 @@ impl ForwardContext<'_> {
         for (token, x) in tokens.iter().zip(x.chunks_exact_mut(hidden)) {
             self.embed(*token, x);
         }
+        self.token_inputs(tokens, &x, buffers);
         let mut all = write(&buffers.angles);
         all.resize_with(self.rotation.distinct.len(), Angles::default);
         for (angles, (frequencies, factor)) in all.iter_mut().zip(&self.rotation.distinct) {
@@ -140,11 +141,10 @@ impl ForwardContext<'_> {
 
     /// Adds the output of the last block to the residual stream.
     pub fn end(&self, chunk: Chunk) {
-        let (rows, buffers) = (chunk.rows(), chunk.buffers);
-        self.join_shadow(rows, buffers);
-        if let Some(last) = self.weights.blocks.last() {
-            self.add_adapters(self.weights.blocks.len() - 1, Role::Down, chunk);
-            self.add_projected(last.feed_forward_post_norm.as_ref(), rows, buffers);
+        self.join_shadow(chunk.rows(), chunk.buffers);
+        if let Some(last) = self.weights.blocks.len().checked_sub(1) {
+            self.add_adapters(last, Role::Down, chunk);
+            self.end_block(last, chunk);
         }
     }
 
@@ -316,7 +316,13 @@ impl ForwardContext<'_> {
         if let Some(before) = before {
             self.add_adapters(before, Role::Down, chunk);
         }
-        let residual = before.map(|before| self.block(before).feed_forward_post_norm.as_ref());
+        // The steps after the residual addition need all of the stream.
+        let ended = before.filter(|before| self.has_steps_at_end(*before));
+        if let Some(before) = ended {
+            self.end_block(before, chunk);
+        }
+        let residual = before.filter(|_| ended.is_none());
+        let residual = residual.map(|before| self.block(before).feed_forward_post_norm.as_ref());
         // The norm that both halves of a block use is read a second time.
         let is_kept = self.description.blocks[index].residual == Residual::Parallel;
         let norm = self.block(index).attention_norm.as_ref();
@@ -342,13 +348,18 @@ impl ForwardContext<'_> {
             description.heads,
             description.kv_heads,
         );
-        let [query, key_value] = [heads, kv_heads].map(|heads| heads * head_dim);
+        // Without keys and values of its own, a block reads those in the cache of another one.
+        let (source, stored) = match description.shared_from() {
+            Some(source) => (source, 0),
+            None => (index, kv_heads),
+        };
+        let [query, key_value] = [heads, stored].map(|heads| heads * head_dim);
         let (Chunk { segments, buffers }, rows) = (chunk, chunk.rows());
         let (mut queries, mut keys) = (
             buffers.queries.write(query, 0..rows),
             buffers.keys.write(key_value, 0..rows),
         );
-        let values = buffers.values.read(key_value, 0..rows);
+        let mut values = buffers.values.write(key_value, 0..rows);
         let mut attended = buffers.attended.write(query, 0..rows);
         let angles = read(&buffers.angles);
         let angles = &angles[self.rotation.of_block[index]];
@@ -376,6 +387,18 @@ impl ForwardContext<'_> {
             });
         };
         let begun = self.counters.begin();
+        if description.key_values == KeyValues::OneLayer {
+            values.copy_from_slice(&keys);
+        }
+        if let Some(norm) = &weights.value_norm {
+            for_each_chunk(
+                chunks_mut(&mut values, TASK_ROWS * key_value.max(1)),
+                1,
+                |_, x| {
+                    rms_norm_in_place(x, &norm.weight, norm.epsilon);
+                },
+            );
+        }
         rotate(&mut queries, heads, weights.query_norm.as_ref());
         rotate(&mut keys, kv_heads, weights.key_norm.as_ref());
         if let Some(temperature) = &description.temperature {
@@ -420,7 +443,7 @@ impl ForwardContext<'_> {
                     ..
                 } in segments
                 {
-                    let mut cache = cache.block(index);
+                    let mut cache = cache.block(source);
                     self.write_cache(
                         &mut cache,
                         &keys[of_keys(rows)],
@@ -450,7 +473,7 @@ impl ForwardContext<'_> {
                              position,
                              ..
                          }| {
-                            let mut cache = cache.block(index);
+                            let mut cache = cache.block(source);
                             self.write_cache(
                                 &mut cache,
                                 &keys[of_keys(rows)],
@@ -577,6 +600,9 @@ impl ForwardContext<'_> {
 
     /// Writes the keys and values of a segment, `[rows, kv_heads, head_dim]`, to the cache from position `first` on.
     fn write_cache(&self, cache: &mut BlockCache, keys: &[f32], values: &[f32], first: usize) {
+        if keys.is_empty() {
+            return;
+        }
         let begun = self.counters.begin();
         cache.write(keys, values, first);
         self.counters.end(begun, Operator::CacheWrite, || {

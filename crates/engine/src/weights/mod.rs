@@ -11,6 +11,7 @@ mod mixer;
 mod quantized;
 mod random;
 mod router;
+mod token_inputs;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use triad_kernels::BlockArithmetic;
 use triad_kernels::chunks::{chunks_mut, for_each_chunk};
 use triad_model::checkpoint::Checkpoint;
 use triad_model::dequantize::dequantize;
-use triad_model::description::{Experts, Norm as NormDescription};
+use triad_model::description::{Experts, ModelDescription, Norm as NormDescription};
 use triad_model::mapped::MappedBytes;
 use triad_model::tensor::{Format, TensorInfo};
 use triad_model::tensor_map::{
@@ -33,6 +34,7 @@ pub use matrix::WeightMatrix;
 pub use mixer::MixerWeights;
 pub use quantized::{linear_to_int4, quantize_linear, quantize_output};
 pub use router::Router;
+pub use token_inputs::{TokenInput, TokenInputs};
 
 use crate::quantization::InputQuantization;
 
@@ -46,6 +48,8 @@ pub struct Weights {
     pub output_norm: Norm,
     /// Output matrix `[vocab, hidden]`.
     pub output: Linear,
+    /// Inputs of the blocks by token.
+    pub token_inputs: Option<TokenInputs>,
 }
 
 impl Weights {
@@ -77,9 +81,15 @@ impl Weights {
                 }
                 _ => of_linear(linear),
             });
-            linears.sum::<usize>() + router.map_or(0, Router::bytes)
+            let token_input = block.token_input.as_ref();
+            linears.sum::<usize>()
+                + router.map_or(0, Router::bytes)
+                + token_input.map_or(0, TokenInput::bytes)
         };
-        self.blocks.iter().map(of_block).sum::<usize>() + of_linear(&self.output)
+        let token_inputs = self.token_inputs.as_ref();
+        self.blocks.iter().map(of_block).sum::<usize>()
+            + of_linear(&self.output)
+            + token_inputs.map_or(0, |inputs| inputs.projection.bytes())
     }
 }
 
@@ -98,6 +108,8 @@ pub struct Block {
     pub query_norm: Option<Norm>,
     /// Norm on keys.
     pub key_norm: Option<Norm>,
+    /// Norm on values, whose weights are 1.
+    pub value_norm: Option<Norm>,
     /// The quantization of the linear layers' inputs to INT8; `None` if they compute in float.
     pub inputs: Option<[InputQuantization; 4]>,
     /// The choice of experts.
@@ -106,6 +118,10 @@ pub struct Block {
     pub linears: BTreeMap<description::Linear, Linear>,
     /// The weights of the mixer's operator.
     pub mixer: MixerWeights,
+    /// The weights that add the input by token.
+    pub token_input: Option<TokenInput>,
+    /// The factor on the residual stream after the block.
+    pub scale: Option<f32>,
 }
 
 /// One linear layer.
@@ -158,6 +174,16 @@ pub struct Norm {
 }
 
 impl Norm {
+    /// Returns the norm on the values of a block.
+    pub(crate) fn of_values(block: &description::BlockDescription) -> Option<Self> {
+        let attention = block.attention()?;
+        Some(Self {
+            weight: vec![1.0; attention.head_dim],
+            bias: None,
+            epsilon: attention.value_norm?,
+        })
+    }
+
     /// Returns the bytes of factors and biases.
     pub(crate) fn bytes(&self) -> usize {
         size_of_val(&self.weight[..]) + self.bias.as_ref().map_or(0, |bias| size_of_val(&bias[..]))
@@ -199,54 +225,87 @@ impl Weights {
         let output = reader.linear(&map.output, description.vocab, description.hidden)?;
         Ok(Self {
             blocks: blocks
-                .map(|(block, tensors)| reader.block(block, tensors, description.hidden))
+                .map(|(block, tensors)| reader.block(description, block, tensors))
                 .collect::<Result<_>>()?,
             output_norm: reader.norm(&map.output_norm, &description.output_norm)?,
             embedding: reader.embedding(&map.embedding, &map.output.weight, &output)?,
+            token_inputs: reader.token_inputs(description, map.token_inputs.as_ref())?,
             output,
         })
     }
 
     /// Writes the embedding of `token` to `out[hidden]`. The token must be within the vocabulary.
     pub(crate) fn embed(&self, token: u32, out: &mut [f32]) {
+        match (&self.embedding, &self.output.weight) {
+            (Embedding::Output, Weight::Float(matrix)) => matrix.row(token as usize, out),
+            (embedding, _) => embedding.row(token, out),
+        }
+    }
+
+    /// Returns the bytes of a token's embedding, and of its row of inputs.
+    pub(crate) fn embedding_row_bytes(&self) -> usize {
+        let rows = self.output.weight.out_features();
+        let embedding = match &self.embedding {
+            Embedding::Output => self.output.weight.bytes() / rows,
+            embedding => embedding.row_bytes(rows),
+        };
+        let inputs = self.token_inputs.as_ref();
+        embedding + inputs.map_or(0, |inputs| inputs.table.row_bytes(rows))
+    }
+
+    /// Returns the bytes of all matrices in the format used for compute, with the embedding as stored.
+    pub fn bytes(&self) -> usize {
+        let linears = self.blocks.iter().flat_map(|block| block.linears.values());
+        let of_blocks = self
+            .blocks
+            .iter()
+            .filter_map(|block| block.token_input.as_ref());
+        let token_inputs = of_blocks.map(TokenInput::bytes).sum::<usize>()
+            + self.token_inputs.as_ref().map_or(0, TokenInputs::bytes);
+        let bytes = |linear: &Linear| {
+            linear.weight.bytes() + linear.decode_weight.as_ref().map_or(0, WeightMatrix::bytes)
+        };
+        linears.chain([&self.output]).map(bytes).sum::<usize>()
+            + self.embedding.bytes()
+            + token_inputs
+    }
+}
+
+impl Embedding {
+    /// Writes the row of `token` to `out`.
+    ///
+    /// # Panics
+    /// If it is the output matrix, or the token is not within the vocabulary.
+    pub(crate) fn row(&self, token: u32, out: &mut [f32]) {
         let row = token as usize;
-        match &self.embedding {
-            Embedding::Stored {
+        match self {
+            Self::Stored {
                 bytes,
                 row_bytes,
                 format,
             } => {
                 dequantize(*format, &bytes[row * row_bytes..][..*row_bytes], out);
             }
-            Embedding::Output => match &self.output.weight {
-                Weight::Float(matrix) => matrix.row(row, out),
-                Weight::Int8(_) => unreachable!("the output matrix reads float activations"),
-            },
-            Embedding::Matrix(matrix) => matrix.row(row, out),
+            Self::Output => unreachable!("the output matrix reads float activations"),
+            Self::Matrix(matrix) => matrix.row(row, out),
         }
     }
 
-    /// Returns the bytes of a token's embedding.
-    pub(crate) fn embedding_row_bytes(&self) -> usize {
-        match &self.embedding {
-            Embedding::Stored { row_bytes, .. } => *row_bytes,
-            Embedding::Output => self.output.weight.bytes() / self.output.weight.out_features(),
-            Embedding::Matrix(matrix) => matrix.bytes() / matrix.out_features(),
+    /// Returns the bytes of the values, 0 if they are the output matrix's.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Self::Stored { bytes, .. } => bytes.len(),
+            Self::Output => 0,
+            Self::Matrix(matrix) => matrix.bytes(),
         }
     }
 
-    /// Returns the bytes of all matrices in the format used for compute, with the embedding as stored.
-    pub fn bytes(&self) -> usize {
-        let linears = self.blocks.iter().flat_map(|block| block.linears.values());
-        let embedding = match &self.embedding {
-            Embedding::Stored { bytes, .. } => bytes.len(),
-            Embedding::Output => 0,
-            Embedding::Matrix(matrix) => matrix.bytes(),
-        };
-        let bytes = |linear: &Linear| {
-            linear.weight.bytes() + linear.decode_weight.as_ref().map_or(0, WeightMatrix::bytes)
-        };
-        linears.chain([&self.output]).map(bytes).sum::<usize>() + embedding
+    /// Returns the bytes of a row if it has `rows` rows.
+    pub(crate) fn row_bytes(&self, rows: usize) -> usize {
+        match self {
+            Self::Stored { row_bytes, .. } => *row_bytes,
+            other => other.bytes() / rows.max(1),
+        }
     }
 }
 
@@ -261,10 +320,11 @@ struct Reader<'a> {
 impl Reader<'_> {
     fn block(
         &self,
+        model: &ModelDescription,
         description: &description::BlockDescription,
         tensors: &BlockTensors,
-        hidden: usize,
     ) -> Result<Block> {
+        let hidden = model.hidden;
         let norm = |tensors: &Option<NormTensors>, description: &NormDescription| {
             tensors
                 .as_ref()
@@ -294,6 +354,7 @@ impl Reader<'_> {
             feed_forward_post_norm: norm(&tensors.feed_forward_post_norm, &description.norm)?,
             query_norm: norm(&tensors.query_norm, &qk_norm)?,
             key_norm: norm(&tensors.key_norm, &qk_norm)?,
+            value_norm: Norm::of_values(description),
             inputs: None,
             router: match (&description.feed_forward.experts, &tensors.router) {
                 (Some(experts), Some(tensors)) => Some(self.router(experts, tensors, hidden)?),
@@ -301,6 +362,11 @@ impl Reader<'_> {
             },
             linears: linears.collect::<Result<_>>()?,
             mixer: self.mixer(&description.mixer, tensors)?,
+            token_input: self.token_input(model, tensors.token_input.as_ref())?,
+            scale: match &tensors.scale {
+                Some(scale) => self.slice(scale)?.to_f32().first().copied(),
+                None => None,
+            },
         })
     }
 
@@ -330,15 +396,7 @@ impl Reader<'_> {
             .as_ref()
             .map(|bias| Ok(self.slice(bias)?.to_f32()))
             .transpose()?;
-        let weight = match self.quantized(&tensors.weight) {
-            Some(matrix) => matrix,
-            None => self.slice(&tensors.weight)?.into_matrix(
-                out_features,
-                in_features,
-                self.block_arithmetic,
-            ),
-        };
-        let weight = Weight::Float(weight);
+        let weight = Weight::Float(self.matrix(&tensors.weight, out_features, in_features)?);
         Ok(Linear {
             weight,
             decode_weight: None,
@@ -386,15 +444,21 @@ impl Reader<'_> {
         output_tensor: &TensorSlice,
         output: &Linear,
     ) -> Result<Embedding> {
-        if self.checkpoint.quantized().contains_key(&tensor.name) {
-            let shared = match &output.weight {
-                Weight::Float(matrix) if tensor == output_tensor => Some(matrix.clone()),
-                _ => self.quantized(tensor),
-            };
-            return shared.map(Embedding::Matrix).ok_or_else(|| {
-                let message = format!("tensor {:?} is missing", tensor.name);
-                Error::new(ErrorKind::Missing, message)
-            });
+        match &output.weight {
+            Weight::Float(matrix)
+                if tensor == output_tensor
+                    && self.checkpoint.quantized().contains_key(&tensor.name) =>
+            {
+                Ok(Embedding::Matrix(matrix.clone()))
+            }
+            _ => self.rows(tensor),
+        }
+    }
+
+    /// Reads a matrix of which single rows are used.
+    fn rows(&self, tensor: &TensorSlice) -> Result<Embedding> {
+        if let Some(matrix) = self.quantized(tensor) {
+            return Ok(Embedding::Matrix(matrix));
         }
         let stored = self.slice(tensor)?;
         let row_bytes = stored.info.bytes.len() / stored.info.shape[0];

@@ -72,11 +72,13 @@ impl Mixer {
             Self::Attention(attention) => {
                 let query = attention.heads * attention.head_dim;
                 let key_value = attention.kv_heads * attention.head_dim;
-                vec![
+                let mut inputs = vec![
                     shape(Linear::Query, query, attention.qkv_bias),
                     shape(Linear::Key, key_value, attention.qkv_bias),
                     shape(Linear::Value, key_value, attention.qkv_bias),
-                ]
+                ];
+                inputs.truncate(attention.key_values.layers());
+                inputs
             }
             Self::ShortConv(ShortConv { channels, bias, .. }) => {
                 vec![shape(Linear::MixerInput, 3 * channels, *bias)]
@@ -162,8 +164,8 @@ impl BlockDescription {
         let Some((attention, of)) = attention.and_then(|it| Some((it, it.qk_norm?))) else {
             return [None; 2];
         };
-        attention
-            .qk_norm_widths()
-            .map(|width| Some((of.norm, width)))
+        let [query, key] = attention.qk_norm_widths();
+        let has_keys = attention.shared_from().is_none();
+        [Some((of.norm, query)), has_keys.then_some((of.norm, key))]
     }
 }

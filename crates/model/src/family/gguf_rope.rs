@@ -55,6 +55,7 @@ impl Reader<'_> {
         self.refuse_windows_of_their_own(head_dim, dims, base)?;
         Ok(Rope {
             dims,
+            still: 0,
             base,
             pairing,
             scaling,
@@ -275,7 +276,13 @@ impl Reader<'_> {
         })
     }
 
-    fn factors(&self, name: &str, dims: usize, read_f32: &ReadF32<'_>) -> Result<Option<Vec<f32>>> {
+    /// Reads a tensor of divisors, if there is one.
+    pub(super) fn factors(
+        &self,
+        name: &str,
+        dims: usize,
+        read_f32: &ReadF32<'_>,
+    ) -> Result<Option<Vec<f32>>> {
         let Some(tensor) = self.tensors.get(name) else {
             return Ok(None);
         };

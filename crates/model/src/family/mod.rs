@@ -17,6 +17,7 @@ mod config_rope;
 mod draft;
 mod expert_families;
 mod experts;
+mod gemma4;
 mod gguf;
 mod gguf_rope;
 mod hugging_face;

@@ -8,12 +8,14 @@ use super::names::{self, Names};
 use super::traits::Family;
 use super::{AreEqual, malformed, missing, ollama, unsupported};
 use crate::description::{
-    BlockDescription, Experts, Linear, LinearShape, MixerWeight, ModelDescription, Norm, NormKind,
+    Attention, BlockDescription, Experts, Linear, LinearShape, MixerWeight, ModelDescription, Norm,
+    NormKind, TokenInputs,
 };
 use crate::error::Result;
 use crate::tensor::TensorInfo;
 use crate::tensor_map::{
     BlockTensors, LinearTensors, MixerTensor, NormTensors, RouterTensors, TensorMap, TensorSlice,
+    TokenInputTensors, TokenInputsTensors,
 };
 
 /// Prefixes of the text model's tensors, and of its output matrix, in Hugging Face checkpoints: alone, and as a part of
@@ -171,7 +173,64 @@ impl Mapper<'_> {
             blocks,
             output_norm,
             output: LinearTensors { weight, bias },
+            token_inputs: self.token_inputs()?,
         })
+    }
+
+    /// Returns the tensors of inputs by token outside the blocks.
+    fn token_inputs(&mut self) -> Result<Option<TokenInputsTensors>> {
+        let ModelDescription { hidden, vocab, .. } = *self.description;
+        let Some(TokenInputs { width, norm, .. }) = self.description.token_inputs else {
+            return Ok(None);
+        };
+        let (names, root) = (self.names.token_inputs, self.root);
+        let all = self.description.blocks.len() * width;
+        Ok(Some(TokenInputsTensors {
+            table: self.whole(&format!("{root}{}.weight", names.table), &[vocab, all])?,
+            projection: self.whole(
+                &format!("{root}{}.weight", names.projection),
+                &[all, hidden],
+            )?,
+            norm: self.norm(&format!("{root}{}", names.projection_norm), &norm, width)?,
+        }))
+    }
+
+    /// Returns the tensors of a block that add its input by token.
+    fn token_input(&mut self, prefix: &str) -> Result<Option<TokenInputTensors>> {
+        let hidden = self.description.hidden;
+        let Some(TokenInputs { width, norm, .. }) = self.description.token_inputs else {
+            return Ok(None);
+        };
+        let names = self.names.token_inputs;
+        Ok(Some(TokenInputTensors {
+            gate: self.whole(&format!("{prefix}{}.weight", names.gate), &[width, hidden])?,
+            output: self.whole(
+                &format!("{prefix}{}.weight", names.output),
+                &[hidden, width],
+            )?,
+            norm: self.norm(&format!("{prefix}{}", names.norm), &norm, hidden)?,
+        }))
+    }
+
+    fn whole(&mut self, name: &str, shape: &[usize]) -> Result<TensorSlice> {
+        let name = self.tensor(name, shape)?;
+        Ok(TensorSlice { name, rows: None })
+    }
+
+    /// Marks the layers of keys and values of a block that reads those of another one: files may have them all the same.
+    fn skip_keys(&mut self, prefix: &str, block: &BlockDescription) {
+        if block.attention().and_then(Attention::shared_from).is_none() {
+            return;
+        }
+        let Names {
+            key,
+            value,
+            key_norm,
+            ..
+        } = self.names;
+        for name in [key, value, key_norm] {
+            self.used.insert(format!("{prefix}{name}.weight"));
+        }
     }
 
     fn block(&mut self, index: usize, block: &BlockDescription) -> Result<BlockTensors> {
@@ -206,7 +265,14 @@ impl Mapper<'_> {
         let [query_norm, key_norm] = block.qk_norms();
         let query_norm = head_norm(names.query_norm, query_norm)?;
         let key_norm = head_norm(names.key_norm, key_norm)?;
+        self.skip_keys(&prefix, block);
+        let scale = match block.scaled {
+            true => Some(self.whole(&format!("{prefix}{}", names.scale), &[1])?),
+            false => None,
+        };
         Ok(BlockTensors {
+            scale,
+            token_input: self.token_input(&prefix)?,
             query_norm,
             key_norm,
             attention_norm,
