@@ -5,7 +5,7 @@ use triad_engine::{LoadOptions, Model, Threads};
 use triad_model::description::{
     Activation, Attention, BlockDescription, Experts, FeedForward, KeyValues, Mixer,
     ModelDescription, Norm, NormKind, QkNorm, Residual, Rope, RopePairing, RopeScaling, Routing,
-    Temperature,
+    Temperature, TokenInputs,
 };
 
 pub const VOCAB: usize = 97;
