@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use check::limits;
 pub use feed_forward::{Activation, Experts, FeedForward, Routing};
-pub use mixer::{Mixer, MixerWeight, ShortConv, StateSize};
+pub use mixer::{KeyValues, Mixer, MixerWeight, ShortConv, StateSize};
 pub use token_inputs::TokenInputs;
 
 /// A decoder-only transformer: embedding, blocks, final norm, output matrix.
@@ -169,30 +169,6 @@ pub struct Attention {
     /// The epsilon of an RMS norm without weights on each head of the values (Gemma 4).
     #[serde(default)]
     pub value_norm: Option<f32>,
-}
-
-/// The source of the keys and values of a block.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum KeyValues {
-    /// A linear layer for keys and one for values.
-    #[default]
-    Own,
-    /// One linear layer: values are the keys before their norm and RoPE (the larger Gemma 4).
-    OneLayer,
-    /// The keys and values of this earlier block, in whose cache they are (the smaller Gemma 4).
-    OfBlock(usize),
-}
-
-impl KeyValues {
-    /// Returns the number of linear layers that read the input of attention: query, key and value, or the first of them.
-    pub fn layers(self) -> usize {
-        match self {
-            Self::Own => 3,
-            Self::OneLayer => 2,
-            Self::OfBlock(_) => 1,
-        }
-    }
 }
 
 /// An RMS norm on queries and keys.

@@ -12,6 +12,7 @@ mod experts;
 mod feed_forward;
 mod mixer;
 mod rows;
+mod stream;
 mod subgraphs;
 mod token_inputs;
 

@@ -1,6 +1,5 @@
 //! The data about a model that both readers collect, and its last checks before it becomes a description.
 
-use super::gemma4::BlockShape;
 use super::kinds::QkNorms;
 use super::malformed;
 use super::traits::Family;
@@ -9,6 +8,16 @@ use crate::description::{
     ModelDescription, Norm, NormKind, QkNorm, Rope, RopeScaling, Temperature, TokenInputs, limits,
 };
 use crate::error::Result;
+
+/// The shape of one block.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BlockShape {
+    pub kv_heads: usize,
+    pub head_dim: usize,
+    /// Width of the feed-forward.
+    pub width: usize,
+    pub key_values: KeyValues,
+}
 
 /// A model as a file describes it, with sizes within [`limits`](crate::description::limits).
 #[derive(Debug)]

@@ -2,6 +2,7 @@
 //! from those of the others; the last blocks read the keys and values of the last block of their kind before them.
 
 use super::config::Config;
+use super::draft::BlockShape;
 use super::gguf::Reader;
 use super::traits::Family;
 use super::{FULL, ReadF32, SLIDING, malformed, missing, unsupported};
@@ -21,16 +22,6 @@ const REFUSED: [&str; 3] = ["enable_moe_block", "rope_scaling", "rope_theta"];
 const ROTATED: f64 = 0.25;
 /// A divisor of RoPE's frequencies in GGUF from which on a pair keeps its values; the files have 1e30.
 const STILL: f32 = 1e20;
-
-/// The shape of one block.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct BlockShape {
-    pub kv_heads: usize,
-    pub head_dim: usize,
-    /// Width of the feed-forward.
-    pub width: usize,
-    pub key_values: KeyValues,
-}
 
 /// The properties of a model that only this family has.
 #[derive(Debug)]
@@ -293,72 +284,75 @@ fn config_rope(config: &Config<'_>, is_full: bool, head_dim: usize) -> Result<Ro
     }
 }
 
-/// Reads the metadata of GGUF.
-pub(super) fn gguf(
-    reader: &Reader<'_>,
-    windows: &[Option<usize>],
-    read_f32: &ReadF32<'_>,
-) -> Result<Gemma4> {
-    let blocks = windows.len();
-    let field = "attention.shared_kv_layers";
-    let shared = reader.metadata.integer(&reader.key(field))?.unwrap_or(0);
-    let first_shared = first_shared(
-        shared,
-        blocks,
-        &format!("metadata field `{}`", reader.key(field)),
-    )?;
-    let width = |end: &str, is_full: bool| {
-        let field = format!("attention.{end}{}", if is_full { "" } else { "_swa" });
-        let width = reader.size(&field, limits::HEAD_DIM)?;
-        reader.required(&field, width)
-    };
-    let mut widths = [0; 2];
-    for (at, is_full) in [true, false].into_iter().enumerate() {
-        widths[at] = width("key_length", is_full)?;
-        let values = width("value_length", is_full)?;
-        if values != widths[at] {
-            return Err(unsupported(format!(
-                "metadata gives keys a width of {} and values one of {values}: Triad runs equal widths",
-                widths[at]
-            )));
-        }
-    }
-    let kv_heads = sizes(reader, "attention.head_count_kv", limits::HEADS, blocks)?;
-    let inner = sizes(reader, "feed_forward_length", limits::WIDTH, blocks)?;
-    let shape = |block: usize| {
-        let is_full = windows[block].is_none();
-        let key_values = if block >= first_shared {
-            KeyValues::OfBlock(gguf_source(windows, first_shared, block)?)
-        } else if reader.has(&format!("blk.{block}.attn_v.weight")) {
-            KeyValues::Own
-        } else {
-            KeyValues::OneLayer
+impl Reader<'_> {
+    /// Reads the metadata of GGUF.
+    pub(super) fn gemma4(
+        &self,
+        windows: &[Option<usize>],
+        read_f32: &ReadF32<'_>,
+    ) -> Result<Gemma4> {
+        let reader = self;
+        let blocks = windows.len();
+        let field = "attention.shared_kv_layers";
+        let shared = reader.metadata.integer(&reader.key(field))?.unwrap_or(0);
+        let first_shared = first_shared(
+            shared,
+            blocks,
+            &format!("metadata field `{}`", reader.key(field)),
+        )?;
+        let width = |end: &str, is_full: bool| {
+            let field = format!("attention.{end}{}", if is_full { "" } else { "_swa" });
+            let width = reader.size(&field, limits::HEAD_DIM)?;
+            reader.required(&field, width)
         };
-        let head_dim = widths[usize::from(!is_full)];
-        Ok(BlockShape {
-            kv_heads: kv_heads[block],
-            head_dim,
-            width: inner[block],
-            key_values,
-        })
-    };
-    let field = reader.key("embedding_length_per_layer_input");
-    let token_width = match reader.metadata.integer(&field)?.unwrap_or(0) {
-        0 => None,
-        width @ 1..=limits::HIDDEN => Some(width),
-        width => {
-            return Err(malformed(format!(
-                "metadata field `{field}` is {width}, expected an integer from 0 to {}",
-                limits::HIDDEN
-            )));
+        let mut widths = [0; 2];
+        for (at, is_full) in [true, false].into_iter().enumerate() {
+            widths[at] = width("key_length", is_full)?;
+            let values = width("value_length", is_full)?;
+            if values != widths[at] {
+                return Err(unsupported(format!(
+                    "metadata gives keys a width of {} and values one of {values}: Triad runs equal widths",
+                    widths[at]
+                )));
+            }
         }
-    };
-    Ok(Gemma4 {
-        shapes: (0..blocks).map(shape).collect::<Result<_>>()?,
-        token_width,
-        scaled: reader.has("blk.0.layer_output_scale.weight"),
-        ropes: gguf_ropes(reader, windows, widths, read_f32)?,
-    })
+        let kv_heads = sizes(reader, "attention.head_count_kv", limits::HEADS, blocks)?;
+        let inner = sizes(reader, "feed_forward_length", limits::WIDTH, blocks)?;
+        let shape = |block: usize| {
+            let is_full = windows[block].is_none();
+            let key_values = if block >= first_shared {
+                KeyValues::OfBlock(gguf_source(windows, first_shared, block)?)
+            } else if reader.has(&format!("blk.{block}.attn_v.weight")) {
+                KeyValues::Own
+            } else {
+                KeyValues::OneLayer
+            };
+            let head_dim = widths[usize::from(!is_full)];
+            Ok(BlockShape {
+                kv_heads: kv_heads[block],
+                head_dim,
+                width: inner[block],
+                key_values,
+            })
+        };
+        let field = reader.key("embedding_length_per_layer_input");
+        let token_width = match reader.metadata.integer(&field)?.unwrap_or(0) {
+            0 => None,
+            width @ 1..=limits::HIDDEN => Some(width),
+            width => {
+                return Err(malformed(format!(
+                    "metadata field `{field}` is {width}, expected an integer from 0 to {}",
+                    limits::HIDDEN
+                )));
+            }
+        };
+        Ok(Gemma4 {
+            shapes: (0..blocks).map(shape).collect::<Result<_>>()?,
+            token_width,
+            scaled: reader.has("blk.0.layer_output_scale.weight"),
+            ropes: gguf_ropes(reader, windows, widths, read_f32)?,
+        })
+    }
 }
 
 /// Returns the block whose keys and values a block reads. llama.cpp takes the last two blocks before the first that

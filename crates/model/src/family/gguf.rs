@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 
 use super::draft::{Draft, head_dim};
 use super::expert_families;
-use super::gemma4;
-use super::kinds::{BlockShapes, LocalRope, Mixers, NoRope, SoftCaps, Windows};
+use super::kinds::{BlockShapes, LocalRope, Mixers, SoftCaps, Windows};
 use super::mixer;
 use super::traits::{self, Family};
 use super::{ReadF32, malformed, missing, ollama, unsupported};
@@ -241,7 +240,7 @@ impl Reader<'_> {
         let windows = self.windows(blocks)?;
         let own = match family.shapes {
             BlockShapes::Same => None,
-            BlockShapes::Gemma4 => Some(gemma4::gguf(self, &windows, read_f32)?),
+            BlockShapes::Gemma4 => Some(self.gemma4(&windows, read_f32)?),
         };
         let (rope, kv_heads, width) = match &own {
             None => (
@@ -367,33 +366,6 @@ impl Reader<'_> {
             return Ok(None);
         }
         self.positive(field)
-    }
-
-    /// Returns whether each block has RoPE.
-    fn has_rope(&self, windows: &[Option<usize>]) -> Result<Vec<bool>> {
-        let images = self.key("deepstack_mapping");
-        if self.metadata.get(&images).is_some() {
-            return Err(unsupported(format!(
-                "metadata sets `{images}`, which Triad does not support"
-            )));
-        }
-        // llama.cpp reads this as a switch of RoPE in Granite.
-        let field = self.key("rope.scaling.finetuned");
-        if self.family.multipliers && self.metadata.bool(&field)? == Some(false) {
-            return Err(unsupported(format!(
-                "metadata field `{field}` is false, which Triad does not support for {}",
-                self.family.name
-            )));
-        }
-        Ok(match self.family.no_rope {
-            NoRope::Every(interval) => (1..=windows.len())
-                .map(|block| !block.is_multiple_of(interval))
-                .collect(),
-            NoRope::Global if windows.iter().any(Option::is_some) => {
-                windows.iter().map(Option::is_some).collect()
-            }
-            NoRope::Never | NoRope::Global => vec![true; windows.len()],
-        })
     }
 
     /// Returns the factor on queries by position, in the family that has one; 0 means none.

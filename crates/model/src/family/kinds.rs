@@ -106,7 +106,7 @@ pub(super) struct SoftCaps {
 pub(super) enum BlockShapes {
     /// All blocks have the same.
     Same,
-    /// Those of Gemma 4: heads depend on the window, the last blocks read the keys and values of earlier ones, and all
+    /// Shapes of Gemma 4: heads depend on the window, the last blocks read the keys and values of earlier ones, and all
     /// may have inputs by token and a factor on their output.
     Gemma4,
 }

@@ -31,6 +31,7 @@ mod shapes;
 mod tensors;
 #[cfg(test)]
 mod tests;
+mod token_tensors;
 mod traits;
 
 use std::collections::BTreeMap;

@@ -8,14 +8,12 @@ use super::names::{self, Names};
 use super::traits::Family;
 use super::{AreEqual, malformed, missing, ollama, unsupported};
 use crate::description::{
-    Attention, BlockDescription, Experts, Linear, LinearShape, MixerWeight, ModelDescription, Norm,
-    NormKind, TokenInputs,
+    BlockDescription, Experts, Linear, LinearShape, MixerWeight, ModelDescription, Norm, NormKind,
 };
 use crate::error::Result;
 use crate::tensor::TensorInfo;
 use crate::tensor_map::{
     BlockTensors, LinearTensors, MixerTensor, NormTensors, RouterTensors, TensorMap, TensorSlice,
-    TokenInputTensors, TokenInputsTensors,
 };
 
 /// Prefixes of the text model's tensors, and of its output matrix, in Hugging Face checkpoints: alone, and as a part of
@@ -116,14 +114,15 @@ pub(super) fn gguf(
     Ok(map)
 }
 
-struct Mapper<'a> {
-    names: &'a Names,
+/// Finds the tensors of a model.
+pub(super) struct Mapper<'a> {
+    pub(super) names: &'a Names,
     /// Prefix of every name except the output matrix's.
-    root: &'a str,
+    pub(super) root: &'a str,
     output: &'a str,
-    description: &'a ModelDescription,
+    pub(super) description: &'a ModelDescription,
     tensors: &'a BTreeMap<String, TensorInfo>,
-    used: BTreeSet<String>,
+    pub(super) used: BTreeSet<String>,
 }
 
 impl Mapper<'_> {
@@ -175,62 +174,6 @@ impl Mapper<'_> {
             output: LinearTensors { weight, bias },
             token_inputs: self.token_inputs()?,
         })
-    }
-
-    /// Returns the tensors of inputs by token outside the blocks.
-    fn token_inputs(&mut self) -> Result<Option<TokenInputsTensors>> {
-        let ModelDescription { hidden, vocab, .. } = *self.description;
-        let Some(TokenInputs { width, norm, .. }) = self.description.token_inputs else {
-            return Ok(None);
-        };
-        let (names, root) = (self.names.token_inputs, self.root);
-        let all = self.description.blocks.len() * width;
-        Ok(Some(TokenInputsTensors {
-            table: self.whole(&format!("{root}{}.weight", names.table), &[vocab, all])?,
-            projection: self.whole(
-                &format!("{root}{}.weight", names.projection),
-                &[all, hidden],
-            )?,
-            norm: self.norm(&format!("{root}{}", names.projection_norm), &norm, width)?,
-        }))
-    }
-
-    /// Returns the tensors of a block that add its input by token.
-    fn token_input(&mut self, prefix: &str) -> Result<Option<TokenInputTensors>> {
-        let hidden = self.description.hidden;
-        let Some(TokenInputs { width, norm, .. }) = self.description.token_inputs else {
-            return Ok(None);
-        };
-        let names = self.names.token_inputs;
-        Ok(Some(TokenInputTensors {
-            gate: self.whole(&format!("{prefix}{}.weight", names.gate), &[width, hidden])?,
-            output: self.whole(
-                &format!("{prefix}{}.weight", names.output),
-                &[hidden, width],
-            )?,
-            norm: self.norm(&format!("{prefix}{}", names.norm), &norm, hidden)?,
-        }))
-    }
-
-    fn whole(&mut self, name: &str, shape: &[usize]) -> Result<TensorSlice> {
-        let name = self.tensor(name, shape)?;
-        Ok(TensorSlice { name, rows: None })
-    }
-
-    /// Marks the layers of keys and values of a block that reads those of another one: files may have them all the same.
-    fn skip_keys(&mut self, prefix: &str, block: &BlockDescription) {
-        if block.attention().and_then(Attention::shared_from).is_none() {
-            return;
-        }
-        let Names {
-            key,
-            value,
-            key_norm,
-            ..
-        } = self.names;
-        for name in [key, value, key_norm] {
-            self.used.insert(format!("{prefix}{name}.weight"));
-        }
     }
 
     fn block(&mut self, index: usize, block: &BlockDescription) -> Result<BlockTensors> {
@@ -445,7 +388,7 @@ impl Mapper<'_> {
         Ok(linears)
     }
 
-    fn norm(&mut self, name: &str, norm: &Norm, width: usize) -> Result<NormTensors> {
+    pub(super) fn norm(&mut self, name: &str, norm: &Norm, width: usize) -> Result<NormTensors> {
         let weight = self.tensor(&format!("{name}.weight"), &[width])?;
         let bias = match norm.kind {
             NormKind::Rms => None,
@@ -454,7 +397,7 @@ impl Mapper<'_> {
         Ok(NormTensors { weight, bias })
     }
 
-    fn tensor(&mut self, name: &str, shape: &[usize]) -> Result<String> {
+    pub(super) fn tensor(&mut self, name: &str, shape: &[usize]) -> Result<String> {
         let Some(tensor) = self.tensors.get(name) else {
             return Err(missing(format!(
                 "tensor `{name}` is missing, expected one of shape {shape:?}"

@@ -109,8 +109,7 @@ fn blocks_of_gemma4_have_the_shapes_of_their_kind_and_the_last_read_keys_of_that
     let plain = described(plain).unwrap();
     assert!(plain.token_inputs.is_none() && plain.blocks[4].feed_forward.width == 96);
     assert!(plain.blocks[0].attention().unwrap().qkv_bias);
-    let defaults =
-        json!({ "head_dim": "absent", "global_head_dim": "absent", "layer_types": "absent" });
+    let defaults = json!({ "head_dim": "absent", "global_head_dim": "absent", "layer_types": "absent", "num_kv_shared_layers": 0 });
     let defaults = heads(&described(defaults).unwrap());
     // Every sixth block has no window, and the last one.
     let widths: Vec<_> = defaults.iter().map(|(_, width, _)| *width).collect();
