@@ -434,15 +434,16 @@ fn gguf_ropes(
 
 /// Refuses a change of RoPE other than by stored divisors.
 fn refuse_scaling(reader: &Reader<'_>) -> Result<()> {
+    // Without a factor, files have 0 or 1; the factor on cosine and sine has no such meaning.
     let neutral = [
-        ("rope.scaling.factor", 1.0),
-        ("rope.scale_linear", 1.0),
-        ("rope.scaling.attn_factor", 1.0),
+        ("rope.scaling.factor", [0.0, 1.0]),
+        ("rope.scale_linear", [0.0, 1.0]),
+        ("rope.scaling.attn_factor", [1.0, 1.0]),
     ];
     for (field, neutral) in neutral {
         if reader
             .float(field)?
-            .is_some_and(|value| value != neutral && value != 0.0)
+            .is_some_and(|value| !neutral.contains(&value))
         {
             return Err(unsupported(format!(
                 "metadata sets `{}`, which Triad does not support for gemma4",

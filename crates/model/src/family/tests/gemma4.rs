@@ -517,6 +517,7 @@ fn gemma4_in_gguf_is_the_model_of_its_configuration() {
     for (field, value) in [
         ("expert_count", Value::Integer(8)),
         ("rope.scaling.factor", Value::Float(2.0)),
+        ("rope.scaling.attn_factor", Value::Float(0.0)),
         ("rope.scaling.type", Value::String("yarn".into())),
         ("rope.dimension_count", Value::Integer(8)),
         ("attention.shared_kv_layers", Value::Integer(5)),
