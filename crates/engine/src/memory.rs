@@ -68,9 +68,16 @@ pub fn of_weights(checkpoint: &Checkpoint) -> usize {
         let rows = info.shape.first().copied().unwrap_or(1).max(1);
         info.bytes.len() / rows * slice.rows.as_ref().map_or(rows, Range::len)
     };
+    let of_blocks = map
+        .blocks
+        .iter()
+        .filter_map(|block| block.token_input.as_ref());
+    let token_inputs = map.token_inputs.iter();
     linears
         .map(|linear| &linear.weight)
         .chain([&map.embedding])
+        .chain(of_blocks.flat_map(|input| [&input.gate, &input.output]))
+        .chain(token_inputs.flat_map(|inputs| [&inputs.table, &inputs.projection]))
         .map(bytes_of)
         .sum()
 }
@@ -105,5 +112,9 @@ pub fn of_random_weights(description: &ModelDescription) -> usize {
     };
     let matrices = if description.tied_output { 1 } else { 2 };
     let embedding = matrices * description.vocab * description.hidden;
-    (description.blocks.iter().map(block).sum::<usize>() + embedding) * 2
+    let token_inputs = description.token_inputs.map_or(0, |inputs| {
+        let of_block = inputs.width * (description.vocab + 3 * description.hidden);
+        description.blocks.len() * of_block
+    });
+    (description.blocks.iter().map(block).sum::<usize>() + embedding + token_inputs) * 2
 }

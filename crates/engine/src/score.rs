@@ -97,7 +97,8 @@ impl Session {
         self.mark(true);
         let mut done = 0;
         let parts = parts_to_run(branches, has_states(model.description()));
-        let outcome = passes(parts, self.chunk())
+        let is_alone = model.description().shares_keys();
+        let outcome = passes(parts, self.chunk(), is_alone)
             .into_iter()
             .try_for_each(|pass| {
                 model
@@ -211,10 +212,12 @@ fn parts_to_run<'a>(
 
 /// Returns the parts that branches run, one after the other, in passes of `chunk` rows: the branch, and the range of
 /// its tokens. A branch that is cut continues as the first of the next pass. Its keys and values are then still in the
-/// cache, since only those of a later branch overwrite them.
+/// cache, since only those of a later branch overwrite them. If `is_alone`, a pass has one branch: later blocks read keys
+/// and values that another branch in the pass would have overwritten.
 fn passes(
     parts: impl Iterator<Item = Range<usize>>,
     chunk: usize,
+    is_alone: bool,
 ) -> Vec<Vec<(usize, Range<usize>)>> {
     let mut passes = Vec::new();
     let mut pass = Vec::new();
@@ -225,7 +228,7 @@ fn passes(
             pass.push((branch, part.start..end));
             free -= end - part.start;
             part.start = end;
-            if free == 0 {
+            if free == 0 || is_alone {
                 passes.push(std::mem::take(&mut pass));
                 free = chunk;
             }
@@ -257,7 +260,7 @@ mod tests {
             scored_from: 1,
         };
         let branches = [branch(0, 4), branch(1, 12), branch(2, 2)];
-        let cut = passes(parts_to_run(&branches, false), 5);
+        let cut = passes(parts_to_run(&branches, false), 5, false);
         assert_eq!(
             cut,
             [
@@ -268,7 +271,18 @@ mod tests {
         );
         let description = triad_model::family::shape("smollm2-135m").unwrap();
         assert_eq!(tokens_to_run(&description, &branches), 15);
-        assert!(passes(iter::empty(), 5).is_empty());
+        let alone = passes(parts_to_run(&branches, false), 5, true);
+        assert_eq!(
+            alone,
+            [
+                vec![(0, 0..3)],
+                vec![(1, 0..5)],
+                vec![(1, 5..10)],
+                vec![(1, 10..11)],
+                vec![(2, 0..1)]
+            ]
+        );
+        assert!(passes(iter::empty(), 5, false).is_empty());
     }
 
     #[test]

@@ -52,6 +52,8 @@ pub enum Operator {
     Router,
     /// The feed-forwards of the chosen experts.
     Experts,
+    /// The input of a block by token: its gate, its activation and its output.
+    TokenInput,
     /// The outlier correction of linear layers, except in [`Operator::Gated`].
     Shadows,
     /// The LoRA adapters of linear layers.
@@ -65,7 +67,7 @@ pub enum Operator {
 
 impl Operator {
     /// All operators.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::Embedding,
         Self::Norm,
         Self::Quantize,
@@ -82,6 +84,7 @@ impl Operator {
         Self::FeedForward,
         Self::Router,
         Self::Experts,
+        Self::TokenInput,
         Self::Shadows,
         Self::Adapters,
         Self::Residual,
@@ -123,6 +126,7 @@ impl Operator {
             Self::FeedForward => "whole feed-forward",
             Self::Router => "router",
             Self::Experts => "experts",
+            Self::TokenInput => "input by token",
             Self::Shadows => "shadows",
             Self::Adapters => "adapters",
             Self::Residual => "residual",

@@ -14,7 +14,7 @@ const TOLERANCE: f32 = 1e-4;
 
 /// Checkpoint, its session in the golden file, and the context of a session here, which determines the frequencies of
 /// LongRoPE.
-const CASES: [(&str, &str, usize); 67] = [
+const CASES: [(&str, &str, usize); 71] = [
     ("llama", "llama", 512),
     ("llama.gguf", "llama", 512),
     ("llama-biases", "llama-biases", 512),
@@ -75,6 +75,10 @@ const CASES: [(&str, &str, usize); 67] = [
     ("gemma2.gguf", "gemma2", 512),
     ("gemma3", "gemma3", 512),
     ("gemma3.gguf", "gemma3", 512),
+    ("gemma4", "gemma4", 512),
+    ("gemma4.gguf", "gemma4", 512),
+    ("gemma4-one-layer", "gemma4-one-layer", 512),
+    ("gemma4-one-layer.gguf", "gemma4-one-layer", 512),
     ("phi2", "phi2", 512),
     ("phi2.gguf", "phi2", 512),
     ("phi3", "phi3", 512),

@@ -6,12 +6,14 @@
 mod check;
 mod feed_forward;
 mod mixer;
+mod token_inputs;
 
 use serde::{Deserialize, Serialize};
 
 pub(crate) use check::limits;
 pub use feed_forward::{Activation, Experts, FeedForward, Routing};
-pub use mixer::{Mixer, MixerWeight, ShortConv, StateSize};
+pub use mixer::{KeyValues, Mixer, MixerWeight, ShortConv, StateSize};
+pub use token_inputs::TokenInputs;
 
 /// A decoder-only transformer: embedding, blocks, final norm, output matrix.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -45,6 +47,9 @@ pub struct ModelDescription {
     pub output_bias: bool,
     /// The soft cap: logits become `cap · tanh(logits / cap)` (Gemma 2).
     pub logit_soft_cap: Option<f32>,
+    /// Inputs of all blocks by token (Gemma 4).
+    #[serde(default)]
+    pub token_inputs: Option<TokenInputs>,
 }
 
 fn one() -> f32 {
@@ -63,6 +68,9 @@ pub struct BlockDescription {
     pub norm: Norm,
     /// The places of norms and residual additions.
     pub residual: Residual,
+    /// Whether the residual stream after the block has a learned factor (Gemma 4).
+    #[serde(default)]
+    pub scaled: bool,
 }
 
 /// The places of the norms and how the two halves of a block join the residual stream.
@@ -155,6 +163,12 @@ pub struct Attention {
     /// The factor on queries by position (Ministral 3).
     #[serde(default)]
     pub temperature: Option<Temperature>,
+    /// The source of keys and values.
+    #[serde(default)]
+    pub key_values: KeyValues,
+    /// The epsilon of an RMS norm without weights on each head of the values (Gemma 4).
+    #[serde(default)]
+    pub value_norm: Option<f32>,
 }
 
 /// An RMS norm on queries and keys.
@@ -188,6 +202,22 @@ impl Temperature {
 }
 
 impl Attention {
+    /// Returns the earlier block whose keys and values it reads; `None`: it has its own.
+    pub fn shared_from(&self) -> Option<usize> {
+        match self.key_values {
+            KeyValues::OfBlock(block) => Some(block),
+            KeyValues::Own | KeyValues::OneLayer => None,
+        }
+    }
+
+    /// Returns the number of heads whose keys and values it writes to the cache: 0 if it reads those of another block.
+    pub fn stored_heads(&self) -> usize {
+        match self.shared_from() {
+            Some(_) => 0,
+            None => self.kv_heads,
+        }
+    }
+
     /// Returns the widths of the norms on queries and keys.
     pub fn qk_norm_widths(&self) -> [usize; 2] {
         match self.qk_norm {
@@ -205,6 +235,9 @@ pub struct Rope {
     /// Leading dimensions of a head that are rotated (`head_dim` unless partial); even. 0: the block embeds no positions
     /// (NoPE).
     pub dims: usize,
+    /// The number of pairs, from the last one on, that keep their values (proportional RoPE of Gemma 4).
+    #[serde(default)]
+    pub still: usize,
     /// Base of the frequencies: `base^(−2i / dims)`.
     pub base: f32,
     /// The two dimensions that form a pair.
@@ -288,7 +321,16 @@ impl ModelDescription {
                     Some(experts) => experts.router_parameters(self.hidden),
                     None => 0,
                 };
-                linears + block.residual.norms() * norm(&block.norm) + qk_norm + mixer + router
+                let token_input = self
+                    .token_inputs
+                    .map_or(0, |it| it.block_parameters(self.hidden));
+                linears
+                    + block.residual.norms() * norm(&block.norm)
+                    + qk_norm
+                    + mixer
+                    + router
+                    + token_input
+                    + usize::from(block.scaled)
             })
             .sum();
         let output = if self.tied_output {
@@ -297,7 +339,15 @@ impl ModelDescription {
             self.vocab * self.hidden
         };
         let output_bias = if self.output_bias { self.vocab } else { 0 };
-        self.vocab * self.hidden + blocks + norm(&self.output_norm) + output + output_bias
+        let token_inputs = self.token_inputs.map_or(0, |it| {
+            it.shared_parameters(self.vocab, self.hidden, self.blocks.len())
+        });
+        self.vocab * self.hidden
+            + blocks
+            + norm(&self.output_norm)
+            + output
+            + output_bias
+            + token_inputs
     }
 
     /// Returns the parameters that one token uses: those of [`ModelDescription::parameters`] without the experts that its
@@ -330,10 +380,16 @@ impl ModelDescription {
     pub fn kv_bytes_per_token(&self, bytes_per_head: impl Fn(usize) -> usize) -> usize {
         let of_block = |block: &BlockDescription| {
             block.attention().map_or(0, |attention| {
-                2 * attention.kv_heads * bytes_per_head(attention.head_dim)
+                2 * attention.stored_heads() * bytes_per_head(attention.head_dim)
             })
         };
         self.blocks.iter().map(of_block).sum()
+    }
+
+    /// Returns whether a block reads the keys and values of another one.
+    pub fn shares_keys(&self) -> bool {
+        let mut attentions = self.blocks.iter().filter_map(BlockDescription::attention);
+        attentions.any(|attention| attention.shared_from().is_some())
     }
 
     /// Returns the sizes of the states of all mixers that have one.

@@ -53,6 +53,28 @@ pub struct RouterTensors {
     pub shared_gate: Option<TensorSlice>,
 }
 
+/// The tensors of the inputs by token outside the blocks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenInputsTensors {
+    /// Table `[vocab, blocks · width]`.
+    pub table: TensorSlice,
+    /// Projection of the embedding `[blocks · width, hidden]`.
+    pub projection: TensorSlice,
+    /// Norm of each projection.
+    pub norm: NormTensors,
+}
+
+/// The tensors of a block that add its input by token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenInputTensors {
+    /// Gate `[width, hidden]`.
+    pub gate: TensorSlice,
+    /// Output `[hidden, width]`.
+    pub output: TensorSlice,
+    /// Norm of the output.
+    pub norm: NormTensors,
+}
+
 /// The tensors of one block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockTensors {
@@ -74,6 +96,10 @@ pub struct BlockTensors {
     pub linears: BTreeMap<Linear, LinearTensors>,
     /// One entry for each of [`crate::description::Mixer::weights`].
     pub mixer: BTreeMap<MixerWeight, MixerTensor>,
+    /// The input by token, if the model has them.
+    pub token_input: Option<TokenInputTensors>,
+    /// The factor on the residual stream after the block, one number.
+    pub scale: Option<TensorSlice>,
 }
 
 /// The tensors of a model.
@@ -87,4 +113,6 @@ pub struct TensorMap {
     pub output_norm: NormTensors,
     /// Output matrix `[vocab, hidden]`; the embedding itself if tied.
     pub output: LinearTensors,
+    /// The inputs of blocks by token.
+    pub token_inputs: Option<TokenInputsTensors>,
 }

@@ -103,6 +103,15 @@ LFM2 = SMALL | dict(
 )
 MOE = dict(num_experts=6, num_experts_per_tok=2, moe_intermediate_size=24)
 EXPERTS = WIDE_HEADS | MOE
+ROPES4 = dict(
+    sliding_attention=dict(rope_type="default", rope_theta=1e4),
+    full_attention=dict(rope_type="proportional", partial_rotary_factor=0.25, rope_theta=1e6),
+)
+GEMMA4 = WIDE_HEADS | dict(
+    num_hidden_layers=7, global_head_dim=32, sliding_window=WINDOW, final_logit_softcapping=2.0, rope_parameters=ROPES4,
+    layer_types=["sliding_attention", "full_attention", "sliding_attention", "full_attention"]
+    + ["sliding_attention"] * 2 + ["full_attention"],
+)
 SHORT = [1.0, 1.1, 1.2, 1.4, 1.7, 2.0]
 LONG = [1.2, 1.9, 3.1, 4.6, 6.0, 8.0]
 
@@ -314,6 +323,29 @@ CASES = {
         ],
         architecture="gemma3",
     ),
+    # The last three blocks read the keys and values of the two before them, and have a wider feed-forward.
+    "gemma4": Case(
+        "gemma4_text",
+        GEMMA4 | dict(
+            num_kv_shared_layers=3, use_double_wide_mlp=True, hidden_size_per_layer_input=8,
+            vocab_size_per_layer_input=VOCAB,
+        ),
+        features=[
+            dict(sliding_window=WINDOW + 1), dict(final_logit_softcapping=None),
+            dict(rope_parameters=ROPES4 | dict(full_attention=ROPES4["full_attention"] | dict(partial_rotary_factor=0.5))),
+            dict(rope_parameters=ROPES4 | dict(full_attention=ROPES4["full_attention"] | dict(rope_theta=1e4))),
+            dict(rope_parameters=ROPES4 | dict(sliding_attention=dict(rope_type="default", rope_theta=1e2))),
+        ],
+        architecture="gemma4", version=5,
+    ),
+    # Blocks without a window have fewer keys, which are the values, too.
+    "gemma4-one-layer": Case(
+        "gemma4_text",
+        GEMMA4 | dict(
+            attention_k_eq_v=True, num_global_key_value_heads=1, hidden_size_per_layer_input=0,
+        ),
+        features=[dict(sliding_window=WINDOW + 1)], architecture="gemma4", version=5,
+    ),
     "phi2": Case(
         "phi", PHI | dict(partial_rotary_factor=0.5, hidden_act="gelu_new"),
         features=[dict(partial_rotary_factor=0.25)], architecture="phi2",
@@ -341,18 +373,29 @@ def randomize(model, dtype):
     """Weights, representable in `dtype`, that make every part matter: norms are not 1, biases not 0, attention neither flat nor one-hot."""
     generator = torch.Generator().manual_seed(0)
     # Gemma's layers normalize their output: their norms decide how much each block adds.
-    less_one = type(model).__name__.startswith("Gemma")
+    is_gemma = type(model).__name__.startswith("Gemma")
+    less_one = is_gemma and not type(model).__name__.startswith("Gemma4")
     for name, parameter in sorted(model.named_parameters()):
         values = torch.randn(parameter.shape, generator=generator)
         if parameter.dim() == 1:
             norm = "norm" in name and name.endswith("weight")
             values = 0.3 * values + (1.0 if norm and not less_one else 0.0)
+            if is_gemma and not less_one and "q_norm" in name:
+                # Scores have no factor.
+                values *= 0.4
         elif "embed" in name:
-            values *= 1.0 / math.sqrt(parameter.shape[1]) if less_one else 1.0
+            values *= 1.0 / math.sqrt(parameter.shape[1]) if is_gemma else 1.0
         else:
             gain = 1.5 if any(part in name for part in ("q_proj", "k_proj", "qkv_proj")) else 1.0
             values *= gain / math.sqrt(parameter.shape[1])
         parameter.data.copy_(values.to(dtype))
+    for name, factor in block_factors(model):
+        factor.copy_((0.5 + torch.rand(factor.shape, generator=generator)).to(dtype))
+
+
+def block_factors(model):
+    """Gemma 4's factors on the output of each block, which are no parameters."""
+    return sorted((name, buffer) for name, buffer in model.named_buffers() if name.endswith("layer_scalar"))
 
 
 def build(case, changes=None):
@@ -409,6 +452,9 @@ POST_NORM_NAMES = BLOCK_NAMES | {
     "post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
 }
+GEMMA4_NAMES = POST_NORM_NAMES | {
+    "per_layer_input_gate": "inp_gate", "per_layer_projection": "proj", "post_per_layer_input_norm": "post_norm",
+}
 LFM2_NAMES = BLOCK_NAMES | {
     "self_attn.out_proj": "attn_output", "self_attn.q_layernorm": "attn_q_norm", "self_attn.k_layernorm": "attn_k_norm",
     "feed_forward.w1": "ffn_gate", "feed_forward.w2": "ffn_down", "feed_forward.w3": "ffn_up",
@@ -421,7 +467,8 @@ EXPERT_NAMES = {
 }
 OUTER_NAMES = {
     "model.embed_tokens": "token_embd", "model.norm": "output_norm", "model.final_layernorm": "output_norm",
-    "lm_head": "output", "model.embedding_norm": "token_embd_norm",
+    "lm_head": "output", "model.embedding_norm": "token_embd_norm", "model.embed_tokens_per_layer": "per_layer_token_embd",
+    "model.per_layer_model_projection": "per_layer_model_proj", "model.per_layer_projection_norm": "per_layer_proj_norm",
 }
 
 
@@ -440,6 +487,7 @@ def gguf_tensors(case, model):
     config, architecture = model.config, case.architecture
     names = BLOCK_NAMES | {"post_attention_layernorm": "post_attention_norm"} if architecture == "gpt-oss" else BLOCK_NAMES
     names = POST_NORM_NAMES if architecture in ("gemma2", "gemma3", "exaone4", "olmo2") else names
+    names = GEMMA4_NAMES if architecture == "gemma4" else names
     names = LFM2_NAMES if architecture == "lfm2" else names
     stacked = {}
     for name, parameter in model.named_parameters():
@@ -475,7 +523,7 @@ def gguf_tensors(case, model):
             values = pair_adjacent(values, config.num_attention_heads)
         if architecture in ADJACENT and part_is(stem, "k_proj"):
             values = pair_adjacent(values, config.num_key_value_heads)
-        if architecture.startswith("gemma") and "norm" in stem:
+        if architecture.startswith("gemma") and architecture != "gemma4" and "norm" in stem:
             values = values + 1.0
         if architecture == "gemma2" and part_is(stem, "q_proj"):
             # GGUF can't say `query_pre_attn_scalar`: it is the head's width. The difference goes into the query.
@@ -483,6 +531,13 @@ def gguf_tensors(case, model):
         if part_is_convolution(target):
             values = values.squeeze(1)
         yield target, values
+    for name, factor in block_factors(model):
+        yield f"blk.{name.split('.')[2]}.layer_output_scale.weight", factor.float().numpy()
+    if architecture == "gemma4":
+        # Pairs that keep their values have this divisor.
+        pairs = case.config["global_head_dim"] // 2
+        rotated = int(ROPES4["full_attention"]["partial_rotary_factor"] * pairs)
+        yield "rope_freqs.weight", np.array([1.0] * rotated + [1e30] * (pairs - rotated), dtype=np.float32)
     for target, experts in stacked.items():
         yield target, np.stack(experts)
     if architecture == "llama" and case.model_type == "llama":
@@ -515,21 +570,27 @@ def write_gguf(path, case, model, matrices, original_context=None):
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(width(model) if case.architecture == "lfm2" else config.intermediate_size)
+    if case.architecture != "gemma4":
+        writer.add_feed_forward_length(width(model) if case.architecture == "lfm2" else config.intermediate_size)
     writer.add_head_count(config.num_attention_heads)
-    if case.architecture == "lfm2":
+    if case.architecture == "gemma4":
+        write_gemma4(writer, case.config)
+    elif case.architecture == "lfm2":
         is_attention = [kind == "full_attention" for kind in config.layer_types]
         writer.add_head_count_kv([config.num_key_value_heads * there for there in is_attention])
         writer.add_shortconv_l_cache(config.conv_L_cache)
         writer.add_vocab_size(VOCAB)
     else:
         writer.add_head_count_kv(config.num_key_value_heads)
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    writer.add_key_length(head_dim)
-    writer.add_value_length(head_dim)
-    writer.add_rope_dimension_count(int(head_dim * getattr(config, "partial_rotary_factor", 1.0)))
+    head_dim = case.config.get("head_dim") or getattr(config, "head_dim", None)
+    head_dim = head_dim or config.hidden_size // config.num_attention_heads
+    if case.architecture != "gemma4":
+        writer.add_key_length(head_dim)
+        writer.add_value_length(head_dim)
+        writer.add_rope_dimension_count(int(head_dim * getattr(config, "partial_rotary_factor", 1.0)))
     scaling = case.config.get("rope_scaling") or case.config.get("rope_parameters") or {}
-    base = config.rope_theta if transformers.__version__.startswith("4.") else config.rope_parameters["rope_theta"]
+    ropes = {} if transformers.__version__.startswith("4.") else config.rope_parameters
+    base = ropes.get("full_attention", ropes)["rope_theta"] if ropes else config.rope_theta
     if "alpha" in scaling:
         base *= scaling["alpha"] ** (head_dim / (head_dim - 2))
     writer.add_rope_freq_base(base)
@@ -537,7 +598,7 @@ def write_gguf(path, case, model, matrices, original_context=None):
         writer.add_layer_norm_eps(config.layer_norm_eps)
     else:
         writer.add_layer_norm_rms_eps(config.norm_eps if case.architecture == "lfm2" else config.rms_norm_eps)
-    if case.architecture in ("gemma2", "gemma3", "gpt-oss") or case.model_type == "olmo3":
+    if case.architecture in ("gemma2", "gemma3", "gemma4", "gpt-oss") or case.model_type == "olmo3":
         writer.add_sliding_window(config.sliding_window)
     if case.architecture == "gemma2":
         writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
@@ -597,6 +658,29 @@ def write_gguf(path, case, model, matrices, original_context=None):
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def write_gemma4(writer, config):
+    """The fields of Gemma 4, whose blocks differ."""
+    is_local = [kind == "sliding_attention" for kind in config["layer_types"]]
+    blocks, shared = len(is_local), config.get("num_kv_shared_layers", 0)
+    wide = 2 if config.get("use_double_wide_mlp") else 1
+    widths = [config["intermediate_size"] * (wide if block >= blocks - shared else 1) for block in range(blocks)]
+    writer.add_feed_forward_length(widths)
+    of_others = config.get("num_global_key_value_heads", config["num_key_value_heads"])
+    writer.add_head_count_kv([config["num_key_value_heads"] if local else of_others for local in is_local])
+    for add, add_local in (
+        (writer.add_key_length, writer.add_key_length_swa), (writer.add_value_length, writer.add_value_length_swa),
+        (writer.add_rope_dimension_count, writer.add_rope_dimension_count_swa),
+    ):
+        add(config["global_head_dim"])
+        add_local(config["head_dim"])
+    writer.add_rope_freq_base_swa(config["rope_parameters"]["sliding_attention"]["rope_theta"])
+    writer.add_sliding_window_pattern(is_local)
+    writer.add_shared_kv_layers(shared)
+    writer.add_embedding_length_per_layer_input(config["hidden_size_per_layer_input"])
+    # Without the field, llama.cpp takes 30.
+    writer.add_final_logit_softcapping(config["final_logit_softcapping"])
 
 
 def width(model):

@@ -38,6 +38,10 @@ pub struct Buffers {
     pub(super) gate: LeasedMatrix,
     /// `[rows, width]`.
     pub(super) up: LeasedMatrix,
+    /// Inputs by token of all blocks `[rows, blocks · width]`.
+    pub(super) token_inputs: LeasedMatrix,
+    /// Rows of the table of inputs by token; then a block's gate `[rows, width]`.
+    pub(super) token_rows: LeasedMatrix,
     /// Shadows that are computed apart from their linear layers, `[rows, out_features]` of one layer after the other;
     /// empty if there are none.
     pub(super) shadows: LeasedMatrix,
@@ -160,6 +164,9 @@ fn frequencies(rope: &Rope, context: usize) -> (Vec<f32>, f32) {
         }
     };
     let frequency = |pair: usize| {
+        if pair + rope.still >= rope.dims / 2 {
+            return 0.0;
+        }
         let exponent = 2.0 * pair as f64 / rope.dims as f64;
         (f64::from(rope.base).powf(-exponent) / f64::from(divisor(pair))) as f32
     };
@@ -175,6 +182,7 @@ impl Buffers {
             mixed,
             attended,
             width,
+            token_inputs,
         } = Widths::new(description);
         let zeros = |width: usize| LeasedMatrix::new(rows * width);
         Self {
@@ -189,6 +197,8 @@ impl Buffers {
             projected: zeros(description.hidden),
             gate: zeros(width),
             up: zeros(width),
+            token_inputs: zeros(token_inputs),
+            token_rows: zeros(token_inputs),
             shadows: zeros(if has_shadows {
                 shadow_width(description)
             } else {
@@ -238,6 +248,7 @@ impl Buffers {
             widths.mixed,
             widths.attended,
             widths.width,
+            widths.token_inputs,
             description.hidden,
             shadow_width(description),
         ];
@@ -252,8 +263,15 @@ impl Buffers {
             mixed,
             attended,
             width,
+            token_inputs,
         } = Widths::new(description);
-        let floats = 3 * description.hidden + query + 2 * key_value + mixed + attended + 2 * width;
+        let floats = 3 * description.hidden
+            + query
+            + 2 * key_value
+            + mixed
+            + attended
+            + 2 * width
+            + 2 * token_inputs;
         let of_experts = |block: &BlockDescription| match block.feed_forward.experts {
             Some(experts) => experts.count + 2 * experts.width + 2 * description.hidden,
             None => 0,
@@ -293,6 +311,8 @@ struct Widths {
     attended: usize,
     /// Inner values of the feed-forward.
     width: usize,
+    /// Inputs by token of all blocks.
+    token_inputs: usize,
 }
 
 impl Widths {
@@ -309,10 +329,13 @@ impl Widths {
         };
         Self {
             query: heads(&|attention| attention.heads),
-            key_value: heads(&|attention| attention.kv_heads),
+            key_value: heads(&Attention::stored_heads),
             mixed: widest(&|block| block.mixer.state().map_or(0, |size| size.row)),
             attended: widest(&|block| block.mixer.width()),
             width: widest(&|block| block.feed_forward.width),
+            token_inputs: description
+                .token_inputs
+                .map_or(0, |inputs| inputs.width * description.blocks.len()),
         }
     }
 }

@@ -12,7 +12,9 @@ mod experts;
 mod feed_forward;
 mod mixer;
 mod rows;
+mod stream;
 mod subgraphs;
+mod token_inputs;
 
 use std::ops::Range;
 use std::sync::Arc;

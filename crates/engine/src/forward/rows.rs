@@ -165,8 +165,16 @@ impl ForwardContext<'_> {
 
     /// Adds the output of half a block to the residual stream, normed if its family does that.
     pub(super) fn add_projected(&self, post_norm: Option<&Norm>, rows: usize, buffers: &Buffers) {
+        self.add_output((post_norm, self.description.residual_scale), rows, buffers);
+    }
+
+    /// Adds the projected input by token to the residual stream.
+    pub(super) fn add_normed_output(&self, norm: &Norm, rows: usize, buffers: &Buffers) {
+        self.add_output((Some(norm), 1.0), rows, buffers);
+    }
+
+    fn add_output(&self, (post_norm, scale): (Option<&Norm>, f32), rows: usize, buffers: &Buffers) {
         let (hidden, begun) = (self.description.hidden, self.counters.begin());
-        let scale = self.description.residual_scale;
         let (mut x, mut projected) = (
             buffers.x.write(hidden, 0..rows),
             buffers.projected.write(hidden, 0..rows),

@@ -14,9 +14,9 @@ use triad_kernels::int8::QuantizedRows;
 use triad_kernels::lease::ReadLease;
 use triad_kernels::lock;
 use triad_kernels::norm::rms_norm_in_place;
-use triad_kernels::rope::{Angles, Pairing, rope};
+use triad_kernels::rope::{Pairing, rope};
 use triad_model::description::{
-    self, Attention, Linear, MixerWeight, ModelDescription, Residual, RopePairing,
+    self, Attention, KeyValues, Linear, MixerWeight, ModelDescription, Residual, RopePairing,
 };
 use triad_model::role::Role;
 
@@ -103,51 +103,6 @@ impl<'a> MatmulContext<'a, '_> {
 }
 
 impl ForwardContext<'_> {
-    /// Fills the residual stream with the embedding of `tokens`, one for each row.
-    pub fn begin(&self, tokens: &[u32], chunk: Chunk) {
-        let Chunk { segments, buffers } = chunk;
-        let (hidden, begun) = (self.description.hidden, self.counters.begin());
-        *lock(&buffers.shadow_of) = None;
-        *lock(&buffers.requested) = None;
-        let mut x = buffers.x.write(hidden, 0..tokens.len());
-        for (token, x) in tokens.iter().zip(x.chunks_exact_mut(hidden)) {
-            self.embed(*token, x);
-        }
-        let mut all = write(&buffers.angles);
-        all.resize_with(self.rotation.distinct.len(), Angles::default);
-        for (angles, (frequencies, factor)) in all.iter_mut().zip(&self.rotation.distinct) {
-            angles.fill(
-                segments.iter().flat_map(Segment::positions),
-                frequencies,
-                *factor,
-            );
-        }
-        self.counters.end(begun, Operator::Embedding, || {
-            Bytes::of(
-                0,
-                size_of_val(&x[..]),
-                tokens.len() * self.weights.embedding_row_bytes(),
-            )
-        });
-    }
-
-    /// Writes the embedding of `token`, the first value of the residual stream.
-    pub fn embed(&self, token: u32, x: &mut [f32]) {
-        self.weights.embed(token, x);
-        x.iter_mut()
-            .for_each(|x| *x *= self.description.embedding_scale);
-    }
-
-    /// Adds the output of the last block to the residual stream.
-    pub fn end(&self, chunk: Chunk) {
-        let (rows, buffers) = (chunk.rows(), chunk.buffers);
-        self.join_shadow(rows, buffers);
-        if let Some(last) = self.weights.blocks.last() {
-            self.add_adapters(self.weights.blocks.len() - 1, Role::Down, chunk);
-            self.add_projected(last.feed_forward_post_norm.as_ref(), rows, buffers);
-        }
-    }
-
     /// Runs one subgraph of `block` on a chunk that has begun and has been through all earlier subgraphs.
     ///
     /// # Errors
@@ -316,7 +271,13 @@ impl ForwardContext<'_> {
         if let Some(before) = before {
             self.add_adapters(before, Role::Down, chunk);
         }
-        let residual = before.map(|before| self.block(before).feed_forward_post_norm.as_ref());
+        // The steps after the residual addition need all of the stream.
+        let ended = before.filter(|before| self.has_steps_at_end(*before));
+        if let Some(before) = ended {
+            self.end_block(before, chunk);
+        }
+        let residual = before.filter(|_| ended.is_none());
+        let residual = residual.map(|before| self.block(before).feed_forward_post_norm.as_ref());
         // The norm that both halves of a block use is read a second time.
         let is_kept = self.description.blocks[index].residual == Residual::Parallel;
         let norm = self.block(index).attention_norm.as_ref();
@@ -342,13 +303,18 @@ impl ForwardContext<'_> {
             description.heads,
             description.kv_heads,
         );
-        let [query, key_value] = [heads, kv_heads].map(|heads| heads * head_dim);
+        // Without keys and values of its own, a block reads those in the cache of another one.
+        let (source, stored) = match description.shared_from() {
+            Some(source) => (source, 0),
+            None => (index, kv_heads),
+        };
+        let [query, key_value] = [heads, stored].map(|heads| heads * head_dim);
         let (Chunk { segments, buffers }, rows) = (chunk, chunk.rows());
         let (mut queries, mut keys) = (
             buffers.queries.write(query, 0..rows),
             buffers.keys.write(key_value, 0..rows),
         );
-        let values = buffers.values.read(key_value, 0..rows);
+        let mut values = buffers.values.write(key_value, 0..rows);
         let mut attended = buffers.attended.write(query, 0..rows);
         let angles = read(&buffers.angles);
         let angles = &angles[self.rotation.of_block[index]];
@@ -376,6 +342,18 @@ impl ForwardContext<'_> {
             });
         };
         let begun = self.counters.begin();
+        if description.key_values == KeyValues::OneLayer {
+            values.copy_from_slice(&keys);
+        }
+        if let Some(norm) = &weights.value_norm {
+            for_each_chunk(
+                chunks_mut(&mut values, TASK_ROWS * key_value.max(1)),
+                1,
+                |_, x| {
+                    rms_norm_in_place(x, &norm.weight, norm.epsilon);
+                },
+            );
+        }
         rotate(&mut queries, heads, weights.query_norm.as_ref());
         rotate(&mut keys, kv_heads, weights.key_norm.as_ref());
         if let Some(temperature) = &description.temperature {
@@ -420,7 +398,7 @@ impl ForwardContext<'_> {
                     ..
                 } in segments
                 {
-                    let mut cache = cache.block(index);
+                    let mut cache = cache.block(source);
                     self.write_cache(
                         &mut cache,
                         &keys[of_keys(rows)],
@@ -450,7 +428,7 @@ impl ForwardContext<'_> {
                              position,
                              ..
                          }| {
-                            let mut cache = cache.block(index);
+                            let mut cache = cache.block(source);
                             self.write_cache(
                                 &mut cache,
                                 &keys[of_keys(rows)],
@@ -577,6 +555,9 @@ impl ForwardContext<'_> {
 
     /// Writes the keys and values of a segment, `[rows, kv_heads, head_dim]`, to the cache from position `first` on.
     fn write_cache(&self, cache: &mut BlockCache, keys: &[f32], values: &[f32], first: usize) {
+        if keys.is_empty() {
+            return;
+        }
         let begun = self.counters.begin();
         cache.write(keys, values, first);
         self.counters.end(begun, Operator::CacheWrite, || {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
 use triad_kernels::attention::PAGE;
-use triad_model::description::{BlockDescription, ModelDescription, StateSize};
+use triad_model::description::{Attention, BlockDescription, ModelDescription, StateSize};
 
 use super::page::{BlockPage, Counted, Home, KvFormat, Page, PageShape};
 use super::prefixes::{Prefixes, Tree};
@@ -46,7 +46,7 @@ impl KvMemory {
     pub(crate) fn new(description: &ModelDescription, format: KvFormat, budget: usize) -> Self {
         let shape = |block: &BlockDescription| PageShape {
             format,
-            kv_heads: block.attention().map_or(0, |attention| attention.kv_heads),
+            kv_heads: block.attention().map_or(0, Attention::stored_heads),
             head_dim: block.attention().map_or(0, |attention| attention.head_dim),
             state: block.mixer.state(),
         };

@@ -50,13 +50,15 @@ pub fn layers(block: &BlockDescription, hidden: usize, role: Role) -> Layers {
         (Role::QueryKeyValue, Mixer::Attention(attention)) => {
             let [query, key_value] =
                 [attention.heads, attention.kv_heads].map(|heads| heads * attention.head_dim);
-            [
+            let layers = [
                 (Linear::Query, query),
                 (Linear::Key, key_value),
                 (Linear::Value, key_value),
-            ]
-            .into_iter()
-            .collect()
+            ];
+            layers[..attention.key_values.layers()]
+                .iter()
+                .copied()
+                .collect()
         }
         (Role::QueryKeyValue, Mixer::ShortConv(conv)) => [(Linear::MixerInput, 3 * conv.channels)]
             .into_iter()

@@ -13,7 +13,7 @@ use triad_model::tensor::Format;
 use triad_model::{Error, ErrorKind, Result};
 
 use super::preparation::{InputSummary, Preparation};
-use super::tensors::{Formats, malformed};
+use super::tensors::{Formats, TokenInputFormats, malformed};
 use super::{FORMAT, WEIGHTS};
 use crate::linear_input::LinearInput;
 use crate::quantization::{LinearFormat, OutputWeights, usable_clip};
@@ -39,6 +39,9 @@ pub struct Manifest {
     pub embedding: String,
     /// Element type of the output matrix, by its name in safetensors.
     pub output: String,
+    /// Formats of inputs by token: of the table, by its name in GGUF, and of the matrices, by their name in safetensors.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_inputs: Option<[String; 2]>,
     /// The sampling options that the model's authors recommend.
     pub generation: GenerationDefaults,
     /// Results of calibration, and the decisions that follow from them.
@@ -133,36 +136,26 @@ impl Manifest {
 
     /// Returns the number formats of the weights.
     pub(super) fn formats(&self) -> Result<Formats> {
-        let embedding = Format::ALL
-            .into_iter()
-            .find(|format| format.name() == self.embedding);
-        let embedding = embedding.ok_or_else(|| {
-            malformed(format!(
-                "field `embedding` is {:?}, a format that is not read",
-                self.embedding
-            ))
-        })?;
+        let embedding = format_of("embedding", &self.embedding)?;
         let plan = &self.preparation.options.plan;
-        let allowed: &[Element] = match plan.output_weights {
-            OutputWeights::Int8 => &[Element::I8],
-            OutputWeights::Float => &[Element::F32, Element::F16, Element::Bf16],
+        let allowed = match plan.output_weights {
+            OutputWeights::Int8 => &[Element::I8][..],
+            OutputWeights::Float => &FLOATS,
         };
-        let output = allowed
-            .iter()
-            .find(|element| element.name() == self.output)
-            .ok_or_else(|| {
-                let allowed: Vec<_> = allowed.iter().map(|element| element.name()).collect();
-                malformed(format!(
-                    "field `output` is {:?}, expected one of {}",
-                    self.output,
-                    allowed.join(", ")
-                ))
-            })?;
+        let output = element_of("output", &self.output, allowed)?;
+        let token_inputs = match &self.token_inputs {
+            Some([table, matrices]) => Some(TokenInputFormats {
+                table: format_of("token_inputs", table)?,
+                matrices: element_of("token_inputs", matrices, &FLOATS)?,
+            }),
+            None => None,
+        };
         Ok(Formats {
             linears: plan.linears,
             decode: plan.decode_weights,
-            output: *output,
+            output,
             embedding,
+            token_inputs,
         })
     }
 
@@ -191,6 +184,29 @@ impl Manifest {
         }
         Ok(())
     }
+}
+
+/// The element types of float matrices.
+const FLOATS: [Element; 3] = [Element::F32, Element::F16, Element::Bf16];
+
+fn format_of(field: &str, name: &str) -> Result<Format> {
+    let mut all = Format::ALL.into_iter();
+    all.find(|format| format.name() == name).ok_or_else(|| {
+        malformed(format!(
+            "field `{field}` is {name:?}, a format that is not read"
+        ))
+    })
+}
+
+fn element_of(field: &str, name: &str, allowed: &[Element]) -> Result<Element> {
+    let found = allowed.iter().find(|element| element.name() == name);
+    found.copied().ok_or_else(|| {
+        let allowed: Vec<_> = allowed.iter().map(|element| element.name()).collect();
+        malformed(format!(
+            "field `{field}` is {name:?}, expected one of {}",
+            allowed.join(", ")
+        ))
+    })
 }
 
 fn check_input(

@@ -8,17 +8,20 @@ use triad_model::description::{
 };
 use triad_model::mapped::MappedBytes;
 use triad_model::safetensors::{self, Element, Header};
+use triad_model::tensor::Format;
 use triad_model::{Error, ErrorKind, Result};
 
 use super::tensors::{
-    self, EMBEDDING, NormPlace, OUTPUT, OUTPUT_NORM, linear_name, malformed, mixer_name, norm_name,
-    router_name,
+    self, EMBEDDING, NormPlace, OUTPUT, OUTPUT_NORM, TOKEN_NORM, TOKEN_PROJECTION, TOKEN_TABLE,
+    TokenInputFormats, linear_name, malformed, mixer_name, norm_name, router_name, scale_name,
+    token_input_names,
 };
 use super::{Manifest, Package, WEIGHTS};
 use crate::linear_input::Inputs;
 use crate::quantization::{InputQuantization, LinearFormat};
 use crate::weights::{
-    Block, Embedding, Int8Matrix, Linear, Norm, Router, RouterPart, Weight, WeightMatrix, Weights,
+    Block, Embedding, Int8Matrix, Linear, Norm, Router, RouterPart, TokenInput, TokenInputs, Weight,
+    WeightMatrix, Weights,
 };
 
 /// The largest magnitude of an INT8 number in a file, which may have been written by another program.
@@ -93,20 +96,70 @@ impl Package {
             .map(|plan| plan.blocks.into_iter());
         let mut inputs_of_next = || inputs.as_mut().and_then(Iterator::next);
         let blocks = model.blocks.iter().enumerate();
-        let rows = self.bytes_of(EMBEDDING)?;
+        let formats_of_inputs = formats.token_inputs.as_ref();
+        let block = |(index, block)| {
+            let inputs = inputs_of_next();
+            Ok(Block {
+                token_input: formats_of_inputs
+                    .map(|formats| self.token_input(index, formats))
+                    .transpose()?,
+                ..self.block(index, block, inputs)?
+            })
+        };
         Ok(Weights {
-            blocks: blocks
-                .map(|(index, block)| self.block(index, block, inputs_of_next()))
-                .collect::<Result<_>>()?,
+            blocks: blocks.map(block).collect::<Result<_>>()?,
             output_norm: self.norm(OUTPUT_NORM, &model.output_norm)?,
             output: self.output(formats.output)?,
-            embedding: Embedding::Stored {
-                row_bytes: rows.len() / model.vocab,
-                bytes: rows,
-                format: formats.embedding,
-            },
+            embedding: self.rows(EMBEDDING, formats.embedding)?,
+            token_inputs: formats_of_inputs
+                .map(|formats| self.token_inputs(formats))
+                .transpose()?,
             expert_memory: None,
         })
+    }
+
+    /// Returns a matrix with a row for each token.
+    fn rows(&self, name: &str, format: Format) -> Result<Embedding> {
+        let bytes = self.bytes_of(name)?;
+        Ok(Embedding::Stored {
+            row_bytes: bytes.len() / self.manifest.model.vocab,
+            bytes,
+            format,
+        })
+    }
+
+    fn token_inputs(&self, formats: &TokenInputFormats) -> Result<TokenInputs> {
+        let model = &self.manifest.model;
+        let described = model.token_inputs.ok_or_else(|| changed(TOKEN_TABLE))?;
+        let all = model.blocks.len() * described.width;
+        Ok(TokenInputs {
+            table: self.rows(TOKEN_TABLE, formats.table)?,
+            projection: self.float(TOKEN_PROJECTION, (all, model.hidden), formats.matrices)?,
+            norm: self.norm(TOKEN_NORM, &described.norm)?,
+        })
+    }
+
+    fn token_input(&self, index: usize, formats: &TokenInputFormats) -> Result<TokenInput> {
+        let model = &self.manifest.model;
+        let described = model.token_inputs.ok_or_else(|| changed(TOKEN_TABLE))?;
+        let (width, hidden) = (described.width, model.hidden);
+        let [gate, output, norm] = token_input_names(index);
+        Ok(TokenInput {
+            gate: self.float(&gate, (width, hidden), formats.matrices)?,
+            output: self.float(&output, (hidden, width), formats.matrices)?,
+            norm: self.norm(&norm, &described.norm)?,
+        })
+    }
+
+    /// Returns a matrix of floats.
+    fn float(
+        &self,
+        name: &str,
+        (rows, columns): (usize, usize),
+        element: Element,
+    ) -> Result<WeightMatrix> {
+        let matrix = WeightMatrix::mapped_float(rows, columns, element, self.bytes_of(name)?);
+        matrix.ok_or_else(|| changed(name))
     }
 
     fn block(
@@ -135,10 +188,16 @@ impl Package {
             feed_forward_post_norm: norm(NormPlace::FeedForwardPost)?,
             query_norm: norm(NormPlace::Query)?,
             key_norm: norm(NormPlace::Key)?,
+            value_norm: Norm::of_values(block),
             inputs,
             router: match &block.feed_forward.experts {
                 Some(experts) => Some(self.router(index, experts)?),
                 None => None,
+            },
+            token_input: None,
+            scale: match block.scaled {
+                true => self.floats(&scale_name(index))?.first().copied(),
+                false => None,
             },
             linears: block
                 .linears(hidden)

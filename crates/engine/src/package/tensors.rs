@@ -26,6 +26,17 @@ pub struct Formats {
     pub output: Element,
     /// The format in the model's file.
     pub embedding: Format,
+    /// The formats of inputs by token, if the model has them.
+    pub token_inputs: Option<TokenInputFormats>,
+}
+
+/// The number formats of inputs by token, which are not quantized.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TokenInputFormats {
+    /// The format of the table in the model's file.
+    pub table: Format,
+    /// A float, in which all matrices are.
+    pub matrices: Element,
 }
 
 /// The place of a norm in a block.
@@ -145,6 +156,22 @@ pub fn router_name(block: usize, part: RouterPart) -> String {
     format!("blocks.{block}.router.{part}")
 }
 
+/// Returns the names of the two matrices and of the norm of a block that add its input by token.
+pub fn token_input_names(block: usize) -> [String; 3] {
+    ["input-gate", "input-output", "input-norm"].map(|name| format!("blocks.{block}.{name}"))
+}
+
+/// Returns the name of the factor on the residual stream after a block.
+pub fn scale_name(block: usize) -> String {
+    format!("blocks.{block}.scale")
+}
+
+/// The name of the table of inputs by token.
+pub const TOKEN_TABLE: &str = "token-inputs.table";
+/// The name of the projection of inputs by token.
+pub const TOKEN_PROJECTION: &str = "token-inputs.projection";
+/// The prefix of the names of the tensors of its norm.
+pub const TOKEN_NORM: &str = "token-inputs.norm";
 /// The prefix of the names of the tensors of the norm before the output matrix.
 pub const OUTPUT_NORM: &str = "output-norm";
 /// The prefix of the names of the output matrix's tensors.
@@ -207,7 +234,11 @@ pub fn entries(description: &ModelDescription, formats: &Formats) -> Result<Vec<
                 table.add(router_name(index, part), Element::F32, &shape);
             }
         }
+        if block.scaled {
+            table.add(scale_name(index), Element::F32, &[1]);
+        }
     }
+    table.token_inputs(description, formats)?;
     table.norm(OUTPUT_NORM, &description.output_norm, hidden);
     table.add(format!("{OUTPUT}.weight"), formats.output, &[vocab, hidden]);
     if formats.output == Element::I8 {
@@ -216,13 +247,7 @@ pub fn entries(description: &ModelDescription, formats: &Formats) -> Result<Vec<
     if description.output_bias {
         table.add(format!("{OUTPUT}.bias"), Element::F32, &[vocab]);
     }
-    let row_bytes = formats.embedding.bytes_for(hidden).ok_or_else(|| {
-        malformed(format!(
-            "rows of {hidden} numbers are not whole blocks of the embedding's {}",
-            formats.embedding
-        ))
-    })?;
-    table.add(EMBEDDING.into(), Element::U8, &[vocab, row_bytes]);
+    table.rows(EMBEDDING, (vocab, hidden), formats.embedding)?;
     let total = table
         .entries
         .iter()
@@ -251,6 +276,42 @@ impl Table {
             element,
             shape: shape.into(),
         });
+    }
+
+    /// Adds a matrix as the model's file has it.
+    fn rows(&mut self, name: &str, (rows, columns): (usize, usize), format: Format) -> Result<()> {
+        let row_bytes = format.bytes_for(columns).ok_or_else(|| {
+            malformed(format!(
+                "rows of {columns} numbers are not whole blocks of the {name}'s {format}"
+            ))
+        })?;
+        self.add(name.into(), Element::U8, &[rows, row_bytes]);
+        Ok(())
+    }
+
+    fn token_inputs(&mut self, description: &ModelDescription, formats: &Formats) -> Result<()> {
+        let (described, formats) = match (description.token_inputs, formats.token_inputs) {
+            (Some(described), Some(formats)) => (described, formats),
+            (None, None) => return Ok(()),
+            _ => {
+                return Err(malformed(
+                    "formats of inputs by token, expected exactly if the model has such inputs"
+                        .into(),
+                ));
+            }
+        };
+        let (hidden, width, blocks) = (description.hidden, described.width, &description.blocks);
+        let all = blocks.len() * width;
+        self.rows(TOKEN_TABLE, (description.vocab, all), formats.table)?;
+        self.add(TOKEN_PROJECTION.into(), formats.matrices, &[all, hidden]);
+        self.norm(TOKEN_NORM, &described.norm, width);
+        for index in 0..blocks.len() {
+            let [gate, output, norm] = token_input_names(index);
+            self.add(gate, formats.matrices, &[width, hidden]);
+            self.add(output, formats.matrices, &[hidden, width]);
+            self.norm(&norm, &described.norm, hidden);
+        }
+        Ok(())
     }
 
     fn linear(&mut self, name: &str, shape: &LinearShape, formats: &Formats) -> Result<()> {

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
 use triad_model::description::{
-    Activation, Attention, BlockDescription, FeedForward, Mixer, ModelDescription, Norm, NormKind,
-    Residual, Rope, RopePairing, RopeScaling, ShortConv,
+    Activation, Attention, BlockDescription, FeedForward, KeyValues, Mixer, ModelDescription, Norm,
+    NormKind, Residual, Rope, RopePairing, RopeScaling, ShortConv, TokenInputs,
 };
 
 use super::{quantize, quantize_int4};
@@ -14,7 +14,7 @@ use crate::quantization::DecodeWeights;
 use crate::threads::Threads;
 
 /// The families whose golden models tests run.
-pub const FAMILIES: [&str; 6] = ["llama", "qwen2", "gemma3", "phi2", "phi3", "lfm2"];
+pub const FAMILIES: [&str; 7] = ["llama", "qwen2", "gemma3", "gemma4", "phi2", "phi3", "lfm2"];
 
 /// The vocabulary of [`description`].
 pub const VOCAB: usize = 97;
@@ -30,18 +30,23 @@ pub static MODELS: LazyLock<[(&str, Arc<Model>); 4]> = LazyLock::new(|| in_forma
 pub static CONVOLUTIONS: LazyLock<[(&str, Arc<Model>); 4]> =
     LazyLock::new(|| in_formats(with_convolutions()));
 
-/// Returns all of [`MODELS`] and of those whose mixers have states, with what these mixers are.
+/// Models as [`MODELS`], whose last blocks read keys and values of earlier ones, with inputs by token.
+pub static SHARED: LazyLock<[(&str, Arc<Model>); 4]> = LazyLock::new(|| in_formats(with_shared()));
+
+/// Returns all of [`MODELS`], of those whose mixers have states, and of [`SHARED`], with what is special about them.
 pub fn all_models() -> impl Iterator<Item = (&'static str, &'static str, &'static Arc<Model>)> {
     let named = |mixers, models: &'static [(&str, Arc<Model>); 4]| {
         models
             .iter()
             .map(move |(name, model)| (mixers, *name, model))
     };
-    named("attention", &MODELS).chain(named("convolutions", &CONVOLUTIONS))
+    named("attention", &MODELS)
+        .chain(named("convolutions", &CONVOLUTIONS))
+        .chain(named("shared keys and values", &SHARED))
 }
 
 /// The number of [`all_models`].
-pub const ALL_MODELS: usize = 8;
+pub const ALL_MODELS: usize = 12;
 
 fn in_formats(description: ModelDescription) -> [(&'static str, Arc<Model>); 4] {
     let float = Model::random(description, &one_thread(), 7).expect("a model");
@@ -118,6 +123,40 @@ fn with_convolutions() -> ModelDescription {
     description
 }
 
+/// Returns [`description`] with blocks of other shapes: the first two have keys and values of their own, the third and
+/// the fourth those of the second and the first. All have a factor on their output, and inputs by token.
+fn with_shared() -> ModelDescription {
+    let mut description = description();
+    let [first, second] = &mut description.blocks[..] else {
+        unreachable!("two blocks")
+    };
+    first.residual = Residual::SerialPostNorm;
+    std::mem::swap(first, second);
+    for block in [&mut *first, &mut *second] {
+        block.scaled = true;
+        block.attention_mut().expect("attention").value_norm = Some(1e-5);
+    }
+    let attention = second.attention_mut().expect("attention");
+    attention.kv_heads = 1;
+    attention.head_dim = 16;
+    attention.key_values = KeyValues::OneLayer;
+    attention.rope.dims = 16;
+    attention.rope.still = 5;
+    let shared = [(&*second, 1), (&*first, 0)].map(|(block, source)| {
+        let mut block = block.clone();
+        block.feed_forward.width = 96;
+        block.attention_mut().expect("attention").key_values = KeyValues::OfBlock(source);
+        block
+    });
+    description.blocks.extend(shared);
+    description.token_inputs = Some(TokenInputs {
+        width: 12,
+        activation: Activation::GeluTanh,
+        norm: description.output_norm,
+    });
+    description
+}
+
 /// Returns a small model with a context of several pages; the second block has a window that ends within a page.
 pub fn description() -> ModelDescription {
     let norm = Norm {
@@ -138,8 +177,11 @@ pub fn description() -> ModelDescription {
             window,
             soft_cap: None,
             sinks: false,
+            key_values: KeyValues::Own,
+            value_norm: None,
             rope: Rope {
                 dims: 8,
+                still: 0,
                 base: 10_000.0,
                 pairing: RopePairing::Halves,
                 scaling: RopeScaling::None,
@@ -154,6 +196,7 @@ pub fn description() -> ModelDescription {
         },
         norm,
         residual: Residual::Serial,
+        scaled: false,
     };
     ModelDescription {
         family: "random".into(),
@@ -169,5 +212,6 @@ pub fn description() -> ModelDescription {
         tied_output: false,
         output_bias: false,
         logit_soft_cap: None,
+        token_inputs: None,
     }
 }

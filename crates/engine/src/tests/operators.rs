@@ -348,12 +348,14 @@ fn operators_take_no_longer_than_the_whole_and_change_no_bit() {
         let idle: Vec<_> = Operator::ALL.into_iter().filter(is_idle).collect();
         let is_gated = model.description().blocks[0].feed_forward.gated;
         let has_states = model.description().states().next().is_some();
+        let has_inputs = model.description().token_inputs.is_some();
         let expected = [
             (!has_states).then_some(Operator::Mixer),
             (!is_gated).then_some(Operator::Gated),
             Some(Operator::FeedForward),
             Some(Operator::Router),
             Some(Operator::Experts),
+            (!has_inputs).then_some(Operator::TokenInput),
             Some(Operator::Adapters),
         ];
         let expected: Vec<_> = expected.into_iter().flatten().collect();

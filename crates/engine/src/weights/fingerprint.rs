@@ -3,12 +3,22 @@
 
 use triad_kernels::{Blocks, Matrix};
 
-use super::{Embedding, Linear, Norm, Weight, WeightMatrix, Weights};
+use super::{Embedding, Linear, Norm, TokenInput, TokenInputs, Weight, WeightMatrix, Weights};
 
 impl Weights {
     /// Calls `visit` with the bytes of every weight, and with the arithmetic of each.
     pub(crate) fn visit(&self, visit: &mut dyn FnMut(&[u8])) {
         self.embedding.visit(visit);
+        if let Some(TokenInputs {
+            table,
+            projection,
+            norm,
+        }) = &self.token_inputs
+        {
+            table.visit(visit);
+            projection.visit(visit);
+            norm.visit(visit);
+        }
         for block in &self.blocks {
             let norms = [
                 block.attention_norm.as_ref(),
@@ -24,6 +34,14 @@ impl Weights {
                 .for_each(|norm| norm.visit(visit));
             for values in block.mixer.values() {
                 visit(bytemuck::cast_slice(values));
+            }
+            if let Some(TokenInput { gate, output, norm }) = &block.token_input {
+                gate.visit(visit);
+                output.visit(visit);
+                norm.visit(visit);
+            }
+            if let Some(scale) = &block.scale {
+                visit(&scale.to_le_bytes());
             }
             visit(format!("{:?}", block.inputs).as_bytes());
             if let Some(router) = &block.router {

@@ -3,6 +3,7 @@
 //! Matrices are used in place, from the file's bytes, in the format in which they are stored. Float matrices that are
 //! not aligned there are widened to f32 at load. Quantized safetensors are converted at load ([`from_quantized`]).
 
+mod embedding;
 mod expert_memory;
 mod fingerprint;
 mod from_quantized;
@@ -12,6 +13,7 @@ mod mixer;
 mod quantized;
 mod random;
 mod router;
+mod token_inputs;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +22,7 @@ use triad_kernels::BlockArithmetic;
 use triad_kernels::chunks::{chunks_mut, for_each_chunk};
 use triad_model::checkpoint::Checkpoint;
 use triad_model::dequantize::dequantize;
-use triad_model::description::{Experts, Norm as NormDescription};
+use triad_model::description::{Experts, ModelDescription, Norm as NormDescription};
 use triad_model::mapped::MappedBytes;
 use triad_model::tensor::{Format, TensorInfo};
 use triad_model::tensor_map::{
@@ -28,6 +30,7 @@ use triad_model::tensor_map::{
 };
 use triad_model::{Error, ErrorKind, Result, description};
 
+pub use embedding::Embedding;
 pub use expert_memory::{ExpertMemory, ExpertUse};
 pub use int8::Int8Matrix;
 use matrix::Storage;
@@ -35,6 +38,7 @@ pub use matrix::WeightMatrix;
 pub use mixer::MixerWeights;
 pub use quantized::{linear_to_int4, quantize_linear, quantize_output};
 pub use router::{Router, RouterPart};
+pub use token_inputs::{TokenInput, TokenInputs};
 
 use crate::linear_input::Inputs;
 use crate::quantization::InputQuantization;
@@ -51,6 +55,8 @@ pub struct Weights {
     pub output: Linear,
     /// The experts in memory, if not all of them stay there.
     pub expert_memory: Option<ExpertMemory>,
+    /// Inputs of the blocks by token.
+    pub token_inputs: Option<TokenInputs>,
 }
 
 impl Weights {
@@ -82,9 +88,15 @@ impl Weights {
                 }
                 _ => of_linear(linear),
             });
-            linears.sum::<usize>() + router.map_or(0, Router::bytes)
+            let token_input = block.token_input.as_ref();
+            linears.sum::<usize>()
+                + router.map_or(0, Router::bytes)
+                + token_input.map_or(0, TokenInput::bytes)
         };
-        self.blocks.iter().map(of_block).sum::<usize>() + of_linear(&self.output)
+        let token_inputs = self.token_inputs.as_ref();
+        self.blocks.iter().map(of_block).sum::<usize>()
+            + of_linear(&self.output)
+            + token_inputs.map_or(0, |inputs| inputs.projection.bytes())
     }
 }
 
@@ -103,6 +115,8 @@ pub struct Block {
     pub query_norm: Option<Norm>,
     /// Norm on keys.
     pub key_norm: Option<Norm>,
+    /// Norm on values, whose weights are 1.
+    pub value_norm: Option<Norm>,
     /// The quantization of the linear layers' inputs to INT8; `None` if they compute in float.
     pub inputs: Option<Inputs<InputQuantization>>,
     /// The choice of experts.
@@ -111,6 +125,10 @@ pub struct Block {
     pub linears: BTreeMap<description::Linear, Linear>,
     /// The weights of the mixer's operator.
     pub mixer: MixerWeights,
+    /// The weights that add the input by token.
+    pub token_input: Option<TokenInput>,
+    /// The factor on the residual stream after the block.
+    pub scale: Option<f32>,
 }
 
 /// One linear layer.
@@ -175,28 +193,20 @@ pub struct Norm {
 }
 
 impl Norm {
+    /// Returns the norm on the values of a block.
+    pub(crate) fn of_values(block: &description::BlockDescription) -> Option<Self> {
+        let attention = block.attention()?;
+        Some(Self {
+            weight: vec![1.0; attention.head_dim],
+            bias: None,
+            epsilon: attention.value_norm?,
+        })
+    }
+
     /// Returns the bytes of factors and biases.
     pub(crate) fn bytes(&self) -> usize {
         size_of_val(&self.weight[..]) + self.bias.as_ref().map_or(0, |bias| size_of_val(&bias[..]))
     }
-}
-
-/// The embedding: rows are read one at a time, so they stay as stored.
-#[derive(Clone)]
-pub enum Embedding {
-    /// In the model file.
-    Stored {
-        /// The rows, one after the other.
-        bytes: MappedBytes,
-        /// Bytes of one row.
-        row_bytes: usize,
-        /// Format of the rows.
-        format: Format,
-    },
-    /// The output matrix, which is also the embedding (random weights).
-    Output,
-    /// A matrix in memory, which may be the output matrix: of quantized safetensors, or random.
-    Matrix(WeightMatrix),
 }
 
 impl Weights {
@@ -216,10 +226,11 @@ impl Weights {
         let output = reader.linear(&map.output, description.vocab, description.hidden)?;
         Ok(Self {
             blocks: blocks
-                .map(|(block, tensors)| reader.block(block, tensors, description.hidden))
+                .map(|(block, tensors)| reader.block(description, block, tensors))
                 .collect::<Result<_>>()?,
             output_norm: reader.norm(&map.output_norm, &description.output_norm)?,
             embedding: reader.embedding(&map.embedding, &map.output.weight, &output)?,
+            token_inputs: reader.token_inputs(description, map.token_inputs.as_ref())?,
             output,
             expert_memory: None,
         })
@@ -227,44 +238,38 @@ impl Weights {
 
     /// Writes the embedding of `token` to `out[hidden]`. The token must be within the vocabulary.
     pub(crate) fn embed(&self, token: u32, out: &mut [f32]) {
-        let row = token as usize;
-        match &self.embedding {
-            Embedding::Stored {
-                bytes,
-                row_bytes,
-                format,
-            } => {
-                dequantize(*format, &bytes[row * row_bytes..][..*row_bytes], out);
-            }
-            Embedding::Output => match &self.output.weight {
-                Weight::Float(matrix) => matrix.row(row, out),
-                Weight::Int8(_) => unreachable!("the output matrix reads float activations"),
-            },
-            Embedding::Matrix(matrix) => matrix.row(row, out),
+        match (&self.embedding, &self.output.weight) {
+            (Embedding::Output, Weight::Float(matrix)) => matrix.row(token as usize, out),
+            (embedding, _) => embedding.row(token, out),
         }
     }
 
-    /// Returns the bytes of a token's embedding.
+    /// Returns the bytes of a token's embedding, and of its row of inputs.
     pub(crate) fn embedding_row_bytes(&self) -> usize {
-        match &self.embedding {
-            Embedding::Stored { row_bytes, .. } => *row_bytes,
-            Embedding::Output => self.output.weight.bytes() / self.output.weight.out_features(),
-            Embedding::Matrix(matrix) => matrix.bytes() / matrix.out_features(),
-        }
+        let rows = self.output.weight.out_features();
+        let embedding = match &self.embedding {
+            Embedding::Output => self.output.weight.bytes() / rows,
+            embedding => embedding.row_bytes(rows),
+        };
+        let inputs = self.token_inputs.as_ref();
+        embedding + inputs.map_or(0, |inputs| inputs.table.row_bytes(rows))
     }
 
     /// Returns the bytes of all matrices in the format used for compute, with the embedding as stored.
     pub fn bytes(&self) -> usize {
         let linears = self.blocks.iter().flat_map(|block| block.linears.values());
-        let embedding = match &self.embedding {
-            Embedding::Stored { bytes, .. } => bytes.len(),
-            Embedding::Output => 0,
-            Embedding::Matrix(matrix) => matrix.bytes(),
-        };
+        let of_blocks = self
+            .blocks
+            .iter()
+            .filter_map(|block| block.token_input.as_ref());
+        let token_inputs = of_blocks.map(TokenInput::bytes).sum::<usize>()
+            + self.token_inputs.as_ref().map_or(0, TokenInputs::bytes);
         let bytes = |linear: &Linear| {
             linear.weight.bytes() + linear.decode_weight.as_ref().map_or(0, WeightMatrix::bytes)
         };
-        linears.chain([&self.output]).map(bytes).sum::<usize>() + embedding
+        linears.chain([&self.output]).map(bytes).sum::<usize>()
+            + self.embedding.bytes()
+            + token_inputs
     }
 }
 
@@ -279,10 +284,11 @@ struct Reader<'a> {
 impl Reader<'_> {
     fn block(
         &self,
+        model: &ModelDescription,
         description: &description::BlockDescription,
         tensors: &BlockTensors,
-        hidden: usize,
     ) -> Result<Block> {
+        let hidden = model.hidden;
         let norm = |tensors: &Option<NormTensors>, description: &NormDescription| {
             tensors
                 .as_ref()
@@ -312,6 +318,7 @@ impl Reader<'_> {
             feed_forward_post_norm: norm(&tensors.feed_forward_post_norm, &description.norm)?,
             query_norm: norm(&tensors.query_norm, &qk_norm)?,
             key_norm: norm(&tensors.key_norm, &qk_norm)?,
+            value_norm: Norm::of_values(description),
             inputs: None,
             router: match (&description.feed_forward.experts, &tensors.router) {
                 (Some(experts), Some(tensors)) => Some(self.router(experts, tensors, hidden)?),
@@ -319,6 +326,11 @@ impl Reader<'_> {
             },
             linears: linears.collect::<Result<_>>()?,
             mixer: self.mixer(&description.mixer, tensors)?,
+            token_input: self.token_input(model, tensors.token_input.as_ref())?,
+            scale: match &tensors.scale {
+                Some(scale) => self.slice(scale)?.to_f32().first().copied(),
+                None => None,
+            },
         })
     }
 
@@ -348,15 +360,7 @@ impl Reader<'_> {
             .as_ref()
             .map(|bias| Ok(self.slice(bias)?.to_f32()))
             .transpose()?;
-        let weight = match self.quantized(&tensors.weight) {
-            Some(matrix) => matrix,
-            None => self.slice(&tensors.weight)?.into_matrix(
-                out_features,
-                in_features,
-                self.block_arithmetic,
-            ),
-        };
-        let weight = Weight::Float(weight);
+        let weight = Weight::Float(self.matrix(&tensors.weight, out_features, in_features)?);
         Ok(Linear {
             weight,
             decode_weight: None,
@@ -404,15 +408,21 @@ impl Reader<'_> {
         output_tensor: &TensorSlice,
         output: &Linear,
     ) -> Result<Embedding> {
-        if self.checkpoint.quantized().contains_key(&tensor.name) {
-            let shared = match &output.weight {
-                Weight::Float(matrix) if tensor == output_tensor => Some(matrix.clone()),
-                _ => self.quantized(tensor),
-            };
-            return shared.map(Embedding::Matrix).ok_or_else(|| {
-                let message = format!("tensor {:?} is missing", tensor.name);
-                Error::new(ErrorKind::Missing, message)
-            });
+        match &output.weight {
+            Weight::Float(matrix)
+                if tensor == output_tensor
+                    && self.checkpoint.quantized().contains_key(&tensor.name) =>
+            {
+                Ok(Embedding::Matrix(matrix.clone()))
+            }
+            _ => self.rows(tensor),
+        }
+    }
+
+    /// Reads a matrix of which single rows are used.
+    fn rows(&self, tensor: &TensorSlice) -> Result<Embedding> {
+        if let Some(matrix) = self.quantized(tensor) {
+            return Ok(Embedding::Matrix(matrix));
         }
         let stored = self.slice(tensor)?;
         let row_bytes = stored.info.bytes.len() / stored.info.shape[0];

@@ -54,6 +54,7 @@ impl Weights {
                 .map(block)
                 .collect(),
             output_norm: self.output_norm.clone(),
+            token_inputs: self.token_inputs.clone(),
             output,
             expert_memory: None,
         }
@@ -89,6 +90,7 @@ impl Weights {
             embedding: self.embedding.clone(),
             blocks: self.blocks.iter().zip(mean_squares).map(block).collect(),
             output_norm: self.output_norm.clone(),
+            token_inputs: self.token_inputs.clone(),
             output: quantize_output(&self.output, output_weights),
             expert_memory: None,
         }

@@ -2,12 +2,14 @@
 
 use triad_model::description::{ModelDescription, Norm as NormDescription, NormKind};
 
-use super::{Block, Embedding, Linear, Norm, Router, Weight, WeightMatrix, Weights, mixer};
+use super::{
+    Block, Embedding, Linear, Norm, Router, Weight, WeightMatrix, Weights, mixer, token_inputs,
+};
 
 impl Weights {
     /// Creates random bf16 weights in the shapes of `description`. The speed of a model does not depend on its values.
     pub(crate) fn random(description: &ModelDescription, seed: u64) -> Self {
-        let mut seed = seed;
+        let (first, mut seed) = (seed, seed);
         let mut next_seed = || {
             seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
             seed
@@ -23,7 +25,7 @@ impl Weights {
             epsilon: norm.epsilon,
         };
         let hidden = description.hidden;
-        let blocks = description.blocks.iter().map(|block| {
+        let blocks = description.blocks.iter().enumerate().map(|(index, block)| {
             let residual = block.residual;
             let wide = |exists: bool| exists.then(|| norm(&block.norm, hidden));
             let [query_norm, key_norm] = block.qk_norms().map(|of| {
@@ -33,13 +35,23 @@ impl Weights {
             let mixer = mixer::random(&block.mixer, &mut |rows, columns| {
                 linear(rows, columns, false).weight
             });
+            let mut numbers = first ^ index as u64;
+            let mut float = |rows, columns| {
+                numbers = numbers.wrapping_add(0xd134_2543_de82_ef95);
+                WeightMatrix::random(rows, columns, numbers)
+            };
+            let token_input = token_inputs::random_of_block(description, &mut float, norm);
             Block {
+                token_input,
+                // Other than 1, so that it matters.
+                scale: block.scaled.then_some(0.75),
                 attention_norm: wide(residual.has_attention_norm()),
                 attention_post_norm: wide(residual.has_post_norms()),
                 feed_forward_norm: wide(residual.has_feed_forward_norm()),
                 feed_forward_post_norm: wide(residual.has_post_norms()),
                 query_norm,
                 key_norm,
+                value_norm: Norm::of_values(block),
                 inputs: None,
                 router: block.feed_forward.experts.map(|experts| Router {
                     experts,
@@ -62,6 +74,8 @@ impl Weights {
             }
         });
         let blocks = blocks.collect();
+        let mut float = |rows, columns| WeightMatrix::random(rows, columns, 3 + rows as u64);
+        let token_inputs = token_inputs::random(description, &mut float, norm);
         let output = linear(description.vocab, hidden, description.output_bias);
         let embedding = if description.tied_output {
             Embedding::Output
@@ -72,6 +86,7 @@ impl Weights {
             embedding,
             blocks,
             output_norm: norm(&description.output_norm, hidden),
+            token_inputs,
             output,
             expert_memory: None,
         }

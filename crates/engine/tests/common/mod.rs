@@ -3,8 +3,9 @@
 use proptest::prelude::*;
 use triad_engine::{LoadOptions, Model, Threads};
 use triad_model::description::{
-    Activation, Attention, BlockDescription, Experts, FeedForward, Mixer, ModelDescription, Norm,
-    NormKind, QkNorm, Residual, Rope, RopePairing, RopeScaling, Routing, Temperature,
+    Activation, Attention, BlockDescription, Experts, FeedForward, KeyValues, Mixer,
+    ModelDescription, Norm, NormKind, QkNorm, Residual, Rope, RopePairing, RopeScaling, Routing,
+    Temperature, TokenInputs,
 };
 
 pub const VOCAB: usize = 97;
@@ -36,7 +37,7 @@ prop_compose! {
         window in prop::option::of(1usize..30), soft_cap in prop::option::of(2f32..20.0), qkv_bias: bool,
         qk_norm in 0usize..4, halves: bool, layer_norm: bool, residual in 0usize..4, has_rope in prop::bool::weighted(0.8),
         temperature in prop::option::of(0.1f32..1.0), experts in prop::option::of(experts()), has_shared: bool, has_sinks: bool, gated: bool, width in 1usize..40,
-        activation in 0usize..3, scaling in 0usize..4,
+        activation in 0usize..3, scaling in 0usize..4, one_layer: bool, value_norm: bool, still in 0usize..3, scaled: bool,
     ) -> BlockDescription {
         let rms = Norm { kind: NormKind::Rms, epsilon: 1e-5, weight_offset: 0.0 };
         let residual =
@@ -61,8 +62,11 @@ prop_compose! {
                 window,
                 soft_cap,
                 sinks: has_sinks,
+                key_values: if one_layer { KeyValues::OneLayer } else { KeyValues::Own },
+                value_norm: value_norm.then_some(1e-5),
                 rope: Rope {
                     dims: 2 * pairs,
+                    still: still.min(pairs),
                     base: 10_000.0,
                     pairing: if halves { RopePairing::Halves } else { RopePairing::Adjacent },
                     scaling: match scaling {
@@ -90,6 +94,17 @@ prop_compose! {
             },
             norm: Norm { kind: if layer_norm { NormKind::Layer } else { NormKind::Rms }, ..rms },
             residual,
+            scaled,
+        }
+    }
+}
+
+prop_compose! {
+    fn token_inputs()(width in 1usize..20, activation in 0usize..3) -> TokenInputs {
+        TokenInputs {
+            width,
+            activation: [Activation::Silu, Activation::Gelu, Activation::GeluTanh][activation],
+            norm: Norm { kind: NormKind::Rms, epsilon: 1e-5, weight_offset: 0.0 },
         }
     }
 }
@@ -97,9 +112,17 @@ prop_compose! {
 prop_compose! {
     /// Generates random models, each with its own number of threads.
     pub fn models()(
-        blocks in prop::collection::vec(blocks(), 1..4), tied_output: bool, output_bias: bool,
+        mut blocks in prop::collection::vec(blocks(), 1..4), tied_output: bool, output_bias: bool,
+        source in prop::option::of(0usize..2), token_inputs in prop::option::of(token_inputs()),
         logit_soft_cap in prop::option::of(5f32..30.0), seed: u64, threads in 1usize..4,
     ) -> Model {
+        // The last block reads the keys and values of an earlier one.
+        if let Some(source) = source && source + 1 < blocks.len() {
+            let mixer = blocks[source].mixer.clone();
+            let last = blocks.last_mut().unwrap();
+            last.mixer = mixer;
+            last.attention_mut().unwrap().key_values = KeyValues::OfBlock(source);
+        }
         let description = ModelDescription {
             family: "random".into(),
             name: None,
@@ -114,6 +137,7 @@ prop_compose! {
             tied_output,
             output_bias,
             logit_soft_cap,
+            token_inputs,
         };
         Model::random(description, &LoadOptions { threads: Threads::Count(threads), ..Default::default() }, seed).unwrap()
     }

@@ -3,8 +3,8 @@
 use std::ops::RangeInclusive;
 
 use super::{
-    Attention, BlockDescription, Experts, FeedForward, Mixer, ModelDescription, Norm, QkNorm,
-    RopeScaling, ShortConv, Temperature,
+    Attention, BlockDescription, Experts, FeedForward, Mixer, ModelDescription, Norm, NormKind,
+    QkNorm, RopeScaling, ShortConv, Temperature, TokenInputs,
 };
 use crate::error::{Error, ErrorKind, Result};
 
@@ -71,7 +71,42 @@ impl ModelDescription {
             ranges::SOFT_CAP,
         )?;
         self.output_norm.check()?;
-        self.blocks.iter().try_for_each(BlockDescription::check)
+        if let Some(TokenInputs { width, norm, .. }) = &self.token_inputs {
+            size("the width of the inputs by token", *width, limits::HIDDEN)?;
+            norm.check()?;
+            if norm.kind != NormKind::Rms {
+                return Err(malformed(
+                    "inputs by token with layer norms, expected RMS norms",
+                ));
+            }
+        }
+        self.blocks.iter().try_for_each(BlockDescription::check)?;
+        self.blocks
+            .iter()
+            .enumerate()
+            .try_for_each(|(index, block)| self.check_source(index, block))
+    }
+
+    /// Checks that a block reads keys and values of an earlier block that has some of the same shape.
+    fn check_source(&self, index: usize, block: &BlockDescription) -> Result<()> {
+        let Some((attention, source)) = block
+            .attention()
+            .and_then(|it| Some((it, it.shared_from()?)))
+        else {
+            return Ok(());
+        };
+        let other = self.blocks[..index]
+            .get(source)
+            .and_then(BlockDescription::attention);
+        let shape = |attention: &Attention| (attention.kv_heads, attention.head_dim);
+        match other {
+            Some(other) if other.shared_from().is_none() && shape(other) == shape(attention) => {
+                Ok(())
+            }
+            _ => Err(malformed(format!(
+                "block {index} reads keys and values of block {source}: expected an earlier block with its own, of the same heads"
+            ))),
+        }
     }
 }
 
@@ -82,6 +117,7 @@ impl BlockDescription {
             feed_forward,
             norm,
             residual: _,
+            scaled: _,
         } = self;
         feed_forward.check()?;
         norm.check()?;
@@ -187,6 +223,7 @@ impl Attention {
         if let Some(QkNorm { norm, .. }) = &self.qk_norm {
             norm.check()?;
         }
+        within("the values' epsilon", self.value_norm, ranges::EPSILON)?;
         if let Some(Temperature { scale, context }) = self.temperature {
             within("the factor of the temperature", Some(scale), ranges::FACTOR)?;
             size(
@@ -202,6 +239,13 @@ impl Attention {
         if !dims.is_multiple_of(2) || dims > head_dim {
             return Err(malformed(format!(
                 "RoPE on {dims} dimensions of a head: expected an even number up to the head's {head_dim}"
+            )));
+        }
+        if self.rope.still > dims / 2 {
+            return Err(malformed(format!(
+                "RoPE leaves {} pairs still, expected at most {}",
+                self.rope.still,
+                dims / 2
             )));
         }
         within("the base of RoPE", Some(self.rope.base), ranges::ROPE_BASE)?;

@@ -15,6 +15,30 @@ pub enum Mixer {
     ShortConv(ShortConv),
 }
 
+/// The source of the keys and values of a block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum KeyValues {
+    /// A linear layer for keys and one for values.
+    #[default]
+    Own,
+    /// One linear layer: values are the keys before their norm and RoPE (the larger Gemma 4).
+    OneLayer,
+    /// The keys and values of this earlier block, in whose cache they are (the smaller Gemma 4).
+    OfBlock(usize),
+}
+
+impl KeyValues {
+    /// Returns the number of linear layers that read the input of attention: query, key and value, or the first of them.
+    pub fn layers(self) -> usize {
+        match self {
+            Self::Own => 3,
+            Self::OneLayer => 2,
+            Self::OfBlock(_) => 1,
+        }
+    }
+}
+
 /// A gated convolution. The input layer gives each row three parts, `b`, `c` and `x`; the operator computes
 /// `c · conv(b · x)`, where the convolution is causal and treats each channel alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,11 +96,13 @@ impl Mixer {
             Self::Attention(attention) => {
                 let query = attention.heads * attention.head_dim;
                 let key_value = attention.kv_heads * attention.head_dim;
-                vec![
+                let mut inputs = vec![
                     shape(Linear::Query, query, attention.qkv_bias),
                     shape(Linear::Key, key_value, attention.qkv_bias),
                     shape(Linear::Value, key_value, attention.qkv_bias),
-                ]
+                ];
+                inputs.truncate(attention.key_values.layers());
+                inputs
             }
             Self::ShortConv(ShortConv { channels, bias, .. }) => {
                 vec![shape(Linear::MixerInput, 3 * channels, *bias)]
@@ -162,8 +188,8 @@ impl BlockDescription {
         let Some((attention, of)) = attention.and_then(|it| Some((it, it.qk_norm?))) else {
             return [None; 2];
         };
-        attention
-            .qk_norm_widths()
-            .map(|width| Some((of.norm, width)))
+        let [query, key] = attention.qk_norm_widths();
+        let has_keys = attention.shared_from().is_none();
+        [Some((of.norm, query)), has_keys.then_some((of.norm, key))]
     }
 }

@@ -33,6 +33,11 @@ impl<'a> Config<'a> {
         self.fields.is_empty()
     }
 
+    /// Returns the names of all fields.
+    pub fn names(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+        self.fields.keys().map(String::as_str)
+    }
+
     /// Returns whether the file has `key`, even if it is null.
     pub fn has(&self, key: &str) -> bool {
         self.fields.contains_key(key)

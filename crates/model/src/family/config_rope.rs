@@ -152,6 +152,7 @@ impl<'a> ConfigRope<'a> {
         let scaling = self.scaling(version, places, base, dims)?;
         Ok(Rope {
             dims,
+            still: 0,
             base,
             pairing: self.family.pairing,
             scaling,

@@ -4,10 +4,20 @@ use super::kinds::QkNorms;
 use super::malformed;
 use super::traits::Family;
 use crate::description::{
-    Activation, Attention, BlockDescription, Experts, FeedForward, Mixer, ModelDescription, Norm,
-    NormKind, QkNorm, Rope, RopeScaling, Temperature, limits,
+    Activation, Attention, BlockDescription, Experts, FeedForward, KeyValues, Mixer,
+    ModelDescription, Norm, NormKind, QkNorm, Rope, RopeScaling, Temperature, TokenInputs, limits,
 };
 use crate::error::Result;
+
+/// The shape of one block.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BlockShape {
+    pub kv_heads: usize,
+    pub head_dim: usize,
+    /// Width of the feed-forward.
+    pub width: usize,
+    pub key_values: KeyValues,
+}
 
 /// A model as a file describes it, with sizes within [`limits`](crate::description::limits).
 #[derive(Debug)]
@@ -55,6 +65,12 @@ pub(super) struct Draft {
     /// RoPE of the blocks with a window.
     pub local_rope: Rope,
     pub tied: bool,
+    /// The shapes of the blocks, if they differ: in place of `kv_heads`, `head_dim` and `width`.
+    pub shapes: Option<Vec<BlockShape>>,
+    /// Width of the inputs by token, if there are some.
+    pub token_width: Option<usize>,
+    /// Whether the residual stream after each block has a factor.
+    pub scaled: bool,
 }
 
 impl Draft {
@@ -82,11 +98,23 @@ impl Draft {
             scaling: RopeScaling::None,
             ..self.rope.clone()
         };
-        let attention = |(&window, &has_rope): (&Option<usize>, &bool)| {
+        let same = BlockShape {
+            kv_heads: self.kv_heads,
+            head_dim: self.head_dim,
+            width: self.width,
+            key_values: KeyValues::Own,
+        };
+        let shapes = self
+            .shapes
+            .as_ref()
+            .map_or_else(|| vec![same; self.windows.len()], Clone::clone);
+        let attention = |((&window, &has_rope), shape): ((&Option<usize>, &bool), &BlockShape)| {
             Mixer::Attention(Attention {
                 heads: self.heads,
-                kv_heads: self.kv_heads,
-                head_dim: self.head_dim,
+                kv_heads: shape.kv_heads,
+                head_dim: shape.head_dim,
+                key_values: shape.key_values,
+                value_norm: family.value_norm.then_some(self.epsilon),
                 scale: self.query_scalar.sqrt().recip(),
                 qkv_bias: self.qkv_bias,
                 output_bias: self.attention_output_bias,
@@ -106,21 +134,30 @@ impl Draft {
                 temperature: self.temperature,
             })
         };
-        let attentions = self.windows.iter().zip(&self.has_rope).map(attention);
-        let feed_forward = |has_experts: bool| {
+        let attentions = self
+            .windows
+            .iter()
+            .zip(&self.has_rope)
+            .zip(&shapes)
+            .map(attention);
+        let feed_forward = |has_experts: bool, width: usize| {
             let experts = self.experts.filter(|_| has_experts);
             FeedForward {
-                width: experts.map_or(self.width, |(_, shared)| shared),
+                width: experts.map_or(width, |(_, shared)| shared),
                 gated: family.gated,
                 activation: self.activation,
                 bias: self.feed_forward_bias,
                 experts: experts.map(|(experts, _)| experts),
             }
         };
-        let block = |((mixer, attention), &has_experts): ((&Option<Mixer>, Mixer), &bool)| {
+        let block = |(((mixer, attention), &has_experts), shape): (
+            ((&Option<Mixer>, Mixer), &bool),
+            &BlockShape,
+        )| {
             BlockDescription {
                 mixer: mixer.clone().unwrap_or(attention),
-                feed_forward: feed_forward(has_experts),
+                feed_forward: feed_forward(has_experts, shape.width),
+                scaled: self.scaled,
                 norm: norm(family.norm),
                 residual: family.residual,
             }
@@ -143,12 +180,18 @@ impl Draft {
                 .iter()
                 .zip(attentions)
                 .zip(&self.has_experts)
+                .zip(&shapes)
                 .map(block)
                 .collect(),
             output_norm: norm(family.norm),
             tied_output: self.tied,
             output_bias: family.all_biases,
             logit_soft_cap: self.logit_soft_cap,
+            token_inputs: self.token_width.map(|width| TokenInputs {
+                width,
+                activation: self.activation,
+                norm: norm(NormKind::Rms),
+            }),
         };
         description.check()?;
         Ok(description)

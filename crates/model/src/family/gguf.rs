@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::draft::{Draft, head_dim};
 use super::expert_families;
-use super::kinds::{LocalRope, Mixers, NoRope, SoftCaps, Windows};
+use super::kinds::{BlockShapes, LocalRope, Mixers, SoftCaps, Windows};
 use super::mixer;
 use super::traits::{self, Family};
 use super::{ReadF32, malformed, missing, ollama, unsupported};
@@ -17,13 +17,14 @@ use crate::gguf::{Metadata, Value};
 use crate::tensor::TensorInfo;
 
 /// `general.architecture` of every family, and how it pairs RoPE's dimensions. Mistral's files say `llama`.
-pub(super) const FAMILIES: [(&str, &Family, RopePairing); 24] = [
+pub(super) const FAMILIES: [(&str, &Family, RopePairing); 25] = [
     ("llama", &traits::LLAMA, RopePairing::Adjacent),
     ("qwen2", &traits::QWEN2, RopePairing::Halves),
     ("qwen3", &traits::QWEN3, RopePairing::Halves),
     ("gemma", &traits::GEMMA, RopePairing::Halves),
     ("gemma2", &traits::GEMMA2, RopePairing::Halves),
     ("gemma3", &traits::GEMMA3, RopePairing::Halves),
+    ("gemma4", &traits::GEMMA4, RopePairing::Halves),
     ("phi2", &traits::PHI2, RopePairing::Halves),
     ("phi3", &traits::PHI3, RopePairing::Halves),
     ("granite", &traits::GRANITE, RopePairing::Adjacent),
@@ -51,6 +52,9 @@ const REFUSED: [(&str, f32); 3] = [
     ("attention.max_alibi_bias", 0.0),
     ("attention.temperature_length", 0.0),
 ];
+
+/// The soft cap of logits.
+const FINAL_CAP: &str = "final_logit_softcapping";
 
 /// The number of experts, in families without experts 0.
 const EXPERT_COUNT: (&str, f32) = ("expert_count", 0.0);
@@ -224,13 +228,35 @@ impl Reader<'_> {
             NormKind::Layer => "attention.layer_norm_epsilon",
         };
         let cap = |field: &str, default: fn(&SoftCaps) -> Option<f32>| match &family.soft_caps {
+            // Without the field, llama.cpp has a cap that the model may not have.
+            Some(_) if family.shapes == BlockShapes::Gemma4 && field == FINAL_CAP => {
+                let cap = self.positive(field)?;
+                self.required(field, cap).map(Some)
+            }
             Some(caps) => self.positive(field).map(|cap| cap.or(default(caps))),
             None => Ok(None),
         };
         let fused = self.has("blk.0.attn_qkv.bias");
-        let rope = self.rope(pairing, head_dim, context, read_f32)?;
         let windows = self.windows(blocks)?;
-        let kv_heads = self.kv_heads(heads, blocks)?;
+        let own = match family.shapes {
+            BlockShapes::Same => None,
+            BlockShapes::Gemma4 => Some(self.gemma4(&windows, read_f32)?),
+        };
+        let (rope, kv_heads, width) = match &own {
+            None => (
+                self.rope(pairing, head_dim, context, read_f32)?,
+                self.kv_heads(heads, blocks)?,
+                required_of_blocks("feed_forward_length", limits::WIDTH)?,
+            ),
+            Some(own) => {
+                let kv_heads = own.shapes.iter().map(|shape| shape.kv_heads);
+                (
+                    own.ropes[0].clone(),
+                    kv_heads.collect(),
+                    own.shapes[0].width,
+                )
+            }
+        };
         Ok(Draft {
             name: self.metadata.string("general.name")?.map(str::to_owned),
             hidden,
@@ -243,7 +269,7 @@ impl Reader<'_> {
                 .find(|heads| *heads > 0)
                 .unwrap_or(heads),
             head_dim,
-            width: required_of_blocks("feed_forward_length", limits::WIDTH)?,
+            width,
             has_experts: vec![family.experts.is_some(); blocks],
             experts: self.experts()?,
             epsilon: self
@@ -256,7 +282,7 @@ impl Reader<'_> {
             feed_forward_bias: self.has("blk.0.ffn_up.bias"),
             activation: family.activation,
             score_soft_cap: cap("attn_logit_softcapping", |caps| caps.scores)?,
-            logit_soft_cap: cap("final_logit_softcapping", |caps| caps.logits)?,
+            logit_soft_cap: cap(FINAL_CAP, |caps| caps.logits)?,
             embedding_scale: match family.multipliers {
                 true => self.multiplier("embedding_scale")?,
                 false => None,
@@ -267,20 +293,24 @@ impl Reader<'_> {
             has_rope: self.has_rope(&windows)?,
             windows,
             temperature: self.temperature(context)?,
-            local_rope: match family.local_rope {
-                LocalRope::Base(default) => Rope {
+            local_rope: match (&own, family.local_rope) {
+                (Some(own), _) => own.ropes[1].clone(),
+                (None, LocalRope::Base(default)) => Rope {
                     base: self.positive("rope.freq_base_swa")?.unwrap_or(default),
                     scaling: RopeScaling::None,
                     ..rope.clone()
                 },
-                LocalRope::Unscaled => Rope {
+                (None, LocalRope::Unscaled) => Rope {
                     scaling: RopeScaling::None,
                     ..rope.clone()
                 },
-                LocalRope::Same => rope.clone(),
+                (None, LocalRope::Same) => rope.clone(),
             },
             rope,
             tied: !self.has("output.weight"),
+            token_width: own.as_ref().and_then(|own| own.token_width),
+            scaled: own.as_ref().is_some_and(|own| own.scaled),
+            shapes: own.map(|own| own.shapes),
         })
     }
 
@@ -338,33 +368,6 @@ impl Reader<'_> {
         self.positive(field)
     }
 
-    /// Returns whether each block has RoPE.
-    fn has_rope(&self, windows: &[Option<usize>]) -> Result<Vec<bool>> {
-        let images = self.key("deepstack_mapping");
-        if self.metadata.get(&images).is_some() {
-            return Err(unsupported(format!(
-                "metadata sets `{images}`, which Triad does not support"
-            )));
-        }
-        // llama.cpp reads this as a switch of RoPE in Granite.
-        let field = self.key("rope.scaling.finetuned");
-        if self.family.multipliers && self.metadata.bool(&field)? == Some(false) {
-            return Err(unsupported(format!(
-                "metadata field `{field}` is false, which Triad does not support for {}",
-                self.family.name
-            )));
-        }
-        Ok(match self.family.no_rope {
-            NoRope::Every(interval) => (1..=windows.len())
-                .map(|block| !block.is_multiple_of(interval))
-                .collect(),
-            NoRope::Global if windows.iter().any(Option::is_some) => {
-                windows.iter().map(Option::is_some).collect()
-            }
-            NoRope::Never | NoRope::Global => vec![true; windows.len()],
-        })
-    }
-
     /// Returns the factor on queries by position, in the family that has one; 0 means none.
     fn temperature(&self, context: usize) -> Result<Option<Temperature>> {
         let (field, _) = TEMPERATURE;
@@ -405,6 +408,9 @@ impl Reader<'_> {
         head_dim: usize,
         blocks: usize,
     ) -> Result<f32> {
+        if self.family.shapes == BlockShapes::Gemma4 {
+            return Ok(1.0);
+        }
         if let Some(scale) = self.positive("attention.scale")? {
             return Ok(1.0 / (scale * scale));
         }

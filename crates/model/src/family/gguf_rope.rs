@@ -2,7 +2,7 @@
 
 use super::ReadF32;
 use super::gguf::Reader;
-use super::kinds::{LocalRope, Windows};
+use super::kinds::{LocalRope, NoRope, Windows};
 use super::rope::{
     BETA_FAST, BETA_SLOW, Yarn, long_rope_attention_factor, yarn_attention_factor, yarn_factors,
 };
@@ -55,9 +55,37 @@ impl Reader<'_> {
         self.refuse_windows_of_their_own(head_dim, dims, base)?;
         Ok(Rope {
             dims,
+            still: 0,
             base,
             pairing,
             scaling,
+        })
+    }
+
+    /// Returns whether each block has RoPE.
+    pub(super) fn has_rope(&self, windows: &[Option<usize>]) -> Result<Vec<bool>> {
+        let images = self.key("deepstack_mapping");
+        if self.metadata.get(&images).is_some() {
+            return Err(unsupported(format!(
+                "metadata sets `{images}`, which Triad does not support"
+            )));
+        }
+        // llama.cpp reads this as a switch of RoPE in Granite.
+        let field = self.key("rope.scaling.finetuned");
+        if self.family.multipliers && self.metadata.bool(&field)? == Some(false) {
+            return Err(unsupported(format!(
+                "metadata field `{field}` is false, which Triad does not support for {}",
+                self.family.name
+            )));
+        }
+        Ok(match self.family.no_rope {
+            NoRope::Every(interval) => (1..=windows.len())
+                .map(|block| !block.is_multiple_of(interval))
+                .collect(),
+            NoRope::Global if windows.iter().any(Option::is_some) => {
+                windows.iter().map(Option::is_some).collect()
+            }
+            NoRope::Never | NoRope::Global => vec![true; windows.len()],
         })
     }
 
@@ -275,7 +303,13 @@ impl Reader<'_> {
         })
     }
 
-    fn factors(&self, name: &str, dims: usize, read_f32: &ReadF32<'_>) -> Result<Option<Vec<f32>>> {
+    /// Reads a tensor of divisors, if there is one.
+    pub(super) fn factors(
+        &self,
+        name: &str,
+        dims: usize,
+        read_f32: &ReadF32<'_>,
+    ) -> Result<Option<Vec<f32>>> {
         let Some(tensor) = self.tensors.get(name) else {
             return Ok(None);
         };

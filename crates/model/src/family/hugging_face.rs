@@ -8,7 +8,8 @@ use super::config_rope::ConfigRope;
 use super::draft::{Draft, head_dim};
 use super::expert_families;
 use super::experts;
-use super::kinds::{Mixers, NoRope, SoftCaps, Windows};
+use super::gemma4;
+use super::kinds::{BlockShapes, Mixers, NoRope, SoftCaps, Windows};
 use super::mixer;
 use super::traits::{self, Family};
 use super::{FULL, SLIDING, malformed, unsupported};
@@ -16,7 +17,7 @@ use crate::description::{Activation, ModelDescription, NormKind, limits};
 use crate::error::Result;
 
 /// `model_type` of every family.
-const FAMILIES: [(&str, &Family); 30] = [
+const FAMILIES: [(&str, &Family); 34] = [
     ("llama", &traits::LLAMA),
     ("mistral", &traits::MISTRAL),
     ("qwen2", &traits::QWEN2),
@@ -25,6 +26,10 @@ const FAMILIES: [(&str, &Family); 30] = [
     ("gemma2", &traits::GEMMA2),
     ("gemma3", &traits::GEMMA3),
     ("gemma3_text", &traits::GEMMA3),
+    ("gemma4", &traits::GEMMA4),
+    ("gemma4_text", &traits::GEMMA4),
+    ("gemma4_unified", &traits::GEMMA4_UNIFIED),
+    ("gemma4_unified_text", &traits::GEMMA4_UNIFIED),
     ("phi", &traits::PHI2),
     ("phi3", &traits::PHI3),
     ("granite", &traits::GRANITE),
@@ -99,7 +104,14 @@ pub(super) fn describe(config: &Value) -> Result<(&'static Family, ModelDescript
         config.required("rms_norm_eps", config.raw("rms_norm_eps"))?;
     }
     for part in [outer, config] {
-        part.refuse(&REFUSED)?;
+        let own: &[&str] = match family.shapes {
+            BlockShapes::Same => &[],
+            BlockShapes::Gemma4 => &gemma4::FIELDS,
+        };
+        REFUSED
+            .iter()
+            .filter(|field| !own.contains(field))
+            .try_for_each(|field| part.refuse(&[field]))?;
         experts::refuse_other_counts(family, &part)?;
         refuse_bidirectional(&part)?;
     }
@@ -176,6 +188,7 @@ fn draft(family: &Family, config: &Config<'_>, tied: bool) -> Result<Draft> {
         false => Ok(1.0),
     };
     let query_scalar = match family.query_scalar {
+        Some(default) if family.shapes == BlockShapes::Gemma4 => default,
         Some(default) => config
             .positive("query_pre_attn_scalar")?
             .map_or(default, |scalar| scalar as f32),
@@ -188,7 +201,29 @@ fn draft(family: &Family, config: &Config<'_>, tied: bool) -> Result<Draft> {
         Some(_) => config.positive(key).map(|cap| cap.map(|cap| cap as f32)),
         None => Ok(None),
     };
-    let windows = windows(family, config, blocks)?;
+    let mut windows = windows(family, config, blocks)?;
+    if let (BlockShapes::Gemma4, Some(last)) = (family.shapes, windows.last_mut()) {
+        // `transformers` changes what `layer_types` say of the last block.
+        *last = None;
+    }
+    let vocab = required("vocab_size", limits::VOCAB)?;
+    let kv_heads = size("num_key_value_heads", limits::HEADS)?.unwrap_or(heads);
+    let width = match family.mixers {
+        Mixers::Attention => required("intermediate_size", limits::WIDTH)?,
+        Mixers::ShortConv => mixer::adjusted_width(config)?,
+    };
+    let own = match family.shapes {
+        BlockShapes::Same => None,
+        BlockShapes::Gemma4 => {
+            let sizes = gemma4::Sizes {
+                kv_heads,
+                head_dim,
+                width,
+                vocab,
+            };
+            Some(gemma4::hugging_face(family, config, &windows, sizes)?)
+        }
+    };
     let rope = ConfigRope {
         family,
         config,
@@ -198,15 +233,12 @@ fn draft(family: &Family, config: &Config<'_>, tied: bool) -> Result<Draft> {
     Ok(Draft {
         name: None,
         hidden,
-        vocab: required("vocab_size", limits::VOCAB)?,
+        vocab,
         context,
         heads,
-        kv_heads: size("num_key_value_heads", limits::HEADS)?.unwrap_or(heads),
+        kv_heads,
         head_dim,
-        width: match family.mixers {
-            Mixers::Attention => required("intermediate_size", limits::WIDTH)?,
-            Mixers::ShortConv => mixer::adjusted_width(config)?,
-        },
+        width,
         experts: experts::read(family, config)?,
         has_experts: experts::blocks(family, config, blocks)?,
         epsilon: config
@@ -233,9 +265,18 @@ fn draft(family: &Family, config: &Config<'_>, tied: bool) -> Result<Draft> {
             false => None,
         },
         windows,
-        rope: rope.read(false)?,
-        local_rope: rope.read(true)?,
+        rope: match &own {
+            Some(own) => own.ropes[0].clone(),
+            None => rope.read(false)?,
+        },
+        local_rope: match &own {
+            Some(own) => own.ropes[1].clone(),
+            None => rope.read(true)?,
+        },
         tied,
+        token_width: own.as_ref().and_then(|own| own.token_width),
+        scaled: own.as_ref().is_some_and(|own| own.scaled),
+        shapes: own.map(|own| own.shapes),
     })
 }
 

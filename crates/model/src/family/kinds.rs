@@ -100,3 +100,13 @@ pub(super) struct SoftCaps {
     pub scores: Option<f32>,
     pub logits: Option<f32>,
 }
+
+/// The shapes of a family's blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BlockShapes {
+    /// All blocks have the same.
+    Same,
+    /// Shapes of Gemma 4: heads depend on the window, the last blocks read the keys and values of earlier ones, and all
+    /// may have inputs by token and a factor on their output.
+    Gemma4,
+}

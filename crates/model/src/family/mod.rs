@@ -17,6 +17,7 @@ mod config_rope;
 mod draft;
 mod expert_families;
 mod experts;
+mod gemma4;
 mod gguf;
 mod gguf_rope;
 mod hugging_face;
@@ -30,6 +31,7 @@ mod shapes;
 mod tensors;
 #[cfg(test)]
 mod tests;
+mod token_tensors;
 mod traits;
 
 use std::collections::BTreeMap;

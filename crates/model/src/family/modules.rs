@@ -10,7 +10,7 @@ use crate::description::{Linear, ModelDescription, RopePairing};
 use crate::error::Result;
 
 /// Every family by name; GGUF's list lacks families that it calls by the name of another.
-const ALL: [&Family; 27] = [
+const ALL: [&Family; 28] = [
     &traits::LLAMA,
     &traits::MISTRAL,
     &traits::QWEN2,
@@ -18,6 +18,7 @@ const ALL: [&Family; 27] = [
     &traits::GEMMA,
     &traits::GEMMA2,
     &traits::GEMMA3,
+    &traits::GEMMA4,
     &traits::PHI2,
     &traits::PHI3,
     &traits::GRANITE,

@@ -28,7 +28,31 @@ pub(super) struct Names {
     pub(super) convolution: &'static str,
     /// Names in the blocks with experts.
     pub(super) experts: ExpertNames,
+    /// Names of inputs by token.
+    pub(super) token_inputs: TokenInputNames,
+    /// The factor on the residual stream after a block, with its ending.
+    pub(super) scale: &'static str,
 }
+
+/// Tensor names of inputs by token; the last three are those of a block.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TokenInputNames {
+    pub(super) table: &'static str,
+    pub(super) projection: &'static str,
+    pub(super) projection_norm: &'static str,
+    pub(super) gate: &'static str,
+    pub(super) output: &'static str,
+    pub(super) norm: &'static str,
+}
+
+const TOKEN_INPUTS: TokenInputNames = TokenInputNames {
+    table: "embed_tokens_per_layer",
+    projection: "per_layer_model_projection",
+    projection_norm: "per_layer_projection_norm",
+    gate: "per_layer_input_gate",
+    output: "per_layer_projection",
+    norm: "post_per_layer_input_norm",
+};
 
 /// Tensor names of a block with experts. A `*` stands for the number of an expert; without one, the tensor holds all
 /// experts one after another.
@@ -80,6 +104,8 @@ pub(super) const LLAMA: Names = Names {
     mixer_output: "",
     convolution: "",
     experts: EXPERTS,
+    token_inputs: TOKEN_INPUTS,
+    scale: "layer_scalar",
 };
 
 pub(super) const MIXTRAL: Names = Names {
@@ -203,4 +229,13 @@ pub(super) const GGUF: Names = Names {
         shared: ["ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp"],
         shared_gate: "ffn_gate_inp_shexp",
     },
+    token_inputs: TokenInputNames {
+        table: "per_layer_token_embd",
+        projection: "per_layer_model_proj",
+        projection_norm: "per_layer_proj_norm",
+        gate: "inp_gate",
+        output: "proj",
+        norm: "post_norm",
+    },
+    scale: "layer_output_scale.weight",
 };

@@ -114,14 +114,15 @@ pub(super) fn gguf(
     Ok(map)
 }
 
-struct Mapper<'a> {
-    names: &'a Names,
+/// Finds the tensors of a model.
+pub(super) struct Mapper<'a> {
+    pub(super) names: &'a Names,
     /// Prefix of every name except the output matrix's.
-    root: &'a str,
+    pub(super) root: &'a str,
     output: &'a str,
-    description: &'a ModelDescription,
+    pub(super) description: &'a ModelDescription,
     tensors: &'a BTreeMap<String, TensorInfo>,
-    used: BTreeSet<String>,
+    pub(super) used: BTreeSet<String>,
 }
 
 impl Mapper<'_> {
@@ -171,6 +172,7 @@ impl Mapper<'_> {
             blocks,
             output_norm,
             output: LinearTensors { weight, bias },
+            token_inputs: self.token_inputs()?,
         })
     }
 
@@ -206,7 +208,14 @@ impl Mapper<'_> {
         let [query_norm, key_norm] = block.qk_norms();
         let query_norm = head_norm(names.query_norm, query_norm)?;
         let key_norm = head_norm(names.key_norm, key_norm)?;
+        self.skip_keys(&prefix, block);
+        let scale = match block.scaled {
+            true => Some(self.whole(&format!("{prefix}{}", names.scale), &[1])?),
+            false => None,
+        };
         Ok(BlockTensors {
+            scale,
+            token_input: self.token_input(&prefix)?,
             query_norm,
             key_norm,
             attention_norm,
@@ -379,7 +388,7 @@ impl Mapper<'_> {
         Ok(linears)
     }
 
-    fn norm(&mut self, name: &str, norm: &Norm, width: usize) -> Result<NormTensors> {
+    pub(super) fn norm(&mut self, name: &str, norm: &Norm, width: usize) -> Result<NormTensors> {
         let weight = self.tensor(&format!("{name}.weight"), &[width])?;
         let bias = match norm.kind {
             NormKind::Rms => None,
@@ -388,7 +397,7 @@ impl Mapper<'_> {
         Ok(NormTensors { weight, bias })
     }
 
-    fn tensor(&mut self, name: &str, shape: &[usize]) -> Result<String> {
+    pub(super) fn tensor(&mut self, name: &str, shape: &[usize]) -> Result<String> {
         let Some(tensor) = self.tensors.get(name) else {
             return Err(missing(format!(
                 "tensor `{name}` is missing, expected one of shape {shape:?}"

@@ -1,6 +1,8 @@
 //! The common properties of a family's models: one constant per family.
 
-use super::kinds::{ExpertTraits, LocalRope, Mixers, NoRope, QkNorms, SoftCaps, Windows};
+use super::kinds::{
+    BlockShapes, ExpertTraits, LocalRope, Mixers, NoRope, QkNorms, SoftCaps, Windows,
+};
 use super::names::{self, Names};
 use crate::description::{Activation, NormKind, Residual, RopePairing};
 
@@ -61,6 +63,10 @@ pub(super) struct Family {
     pub yarn: bool,
     /// The token mixers of blocks without attention.
     pub mixers: Mixers,
+    /// The shapes of the blocks.
+    pub shapes: BlockShapes,
+    /// Whether values have a norm without weights.
+    pub value_norm: bool,
 
     /// Base of RoPE.
     pub rope_base: f32,
@@ -129,6 +135,8 @@ pub(super) const LLAMA: Family = Family {
     temperature: false,
     yarn: true,
     mixers: Mixers::Attention,
+    shapes: BlockShapes::Same,
+    value_norm: false,
     rope_base: 10_000.0,
     older_rope_base: None,
     rotary_fraction: None,
@@ -409,4 +417,47 @@ pub(super) const LFM2: Family = Family {
     context: 128_000,
     sizes: &[("num_key_value_heads", 8)],
     ..LLAMA
+};
+
+/// The text model of Gemma 4.
+pub(super) const GEMMA4: Family = Family {
+    name: "gemma4",
+    norms_less_one: false,
+    query_scalar: Some(1.0),
+    bias_fields: [
+        ("attention_bias", false),
+        ("attention_bias", false),
+        ("", false),
+    ],
+    window: Some(512),
+    shapes: BlockShapes::Gemma4,
+    value_norm: true,
+    sizes: &[
+        ("vocab_size", 262_144),
+        ("hidden_size", 2304),
+        ("intermediate_size", 9216),
+        ("num_hidden_layers", 30),
+        ("num_attention_heads", 8),
+        ("num_key_value_heads", 4),
+        ("global_head_dim", 512),
+        ("hidden_size_per_layer_input", 256),
+        ("vocab_size_per_layer_input", 262_144),
+    ],
+    ..GEMMA3
+};
+
+/// The text model of Gemma 4 that reads images and sound without towers.
+pub(super) const GEMMA4_UNIFIED: Family = Family {
+    window: Some(1024),
+    context: 262_144,
+    sizes: &[
+        ("vocab_size", 262_144),
+        ("hidden_size", 2304),
+        ("intermediate_size", 9216),
+        ("num_hidden_layers", 30),
+        ("num_attention_heads", 8),
+        ("num_key_value_heads", 4),
+        ("global_head_dim", 512),
+    ],
+    ..GEMMA4
 };

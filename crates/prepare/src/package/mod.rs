@@ -247,6 +247,9 @@ fn write_rest(
         model: recipe.checkpoint.description().clone(),
         embedding: formats.embedding.name().into(),
         output: formats.output.name().into(),
+        token_inputs: formats
+            .token_inputs
+            .map(|formats| [formats.table.name().into(), formats.matrices.name().into()]),
         generation: recipe.checkpoint.generation_defaults().clone(),
         preparation,
         files,

@@ -9,13 +9,14 @@ use std::path::{Path, PathBuf};
 
 use triad_engine::package::preparation::PlanOptions;
 use triad_engine::package::tensors::{
-    self, EMBEDDING, Formats, NormPlace, OUTPUT, OUTPUT_NORM, linear_name, mixer_name, norm_name,
-    router_name,
+    self, EMBEDDING, Formats, NormPlace, OUTPUT, OUTPUT_NORM, TOKEN_NORM, TOKEN_PROJECTION,
+    TOKEN_TABLE, TokenInputFormats, linear_name, mixer_name, norm_name, router_name, scale_name,
+    token_input_names,
 };
 use triad_engine::quantization::{DecodeWeights, Quantization};
 use triad_engine::weights::{
-    Embedding, Linear, Norm, RouterPart, Weight, WeightMatrix, linear_to_int4, quantize_linear,
-    quantize_output,
+    Block, Embedding, Linear, Norm, RouterPart, TokenInputs, Weight, WeightMatrix, linear_to_int4,
+    quantize_linear, quantize_output,
 };
 use triad_engine::{Cancel, Inputs, LinearInput, Model};
 use triad_kernels::Matrix;
@@ -63,19 +64,19 @@ pub(super) fn weights(
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Formats> {
     let weights = model.weights();
-    let (format, embedding) = embedding(&weights.embedding).ok_or_else(|| {
-        Error::new(
-            ErrorKind::Unsupported,
-            "a model with random weights cannot be prepared",
-        )
-    })?;
+    let (format, embedding) = embedding_of(&weights.embedding)?;
     let stored = match &weights.output.weight {
         Weight::Float(matrix) => Some(float_element(matrix.view())),
         Weight::Int8(_) => None,
     };
     let stored = stored
         .ok_or_else(|| Error::new(ErrorKind::Unsupported, "the model is quantized already"))?;
+    let token_inputs = match &weights.token_inputs {
+        Some(inputs) => Some(token_input_formats(inputs, &weights.blocks)?),
+        None => None,
+    };
     let formats = Formats {
+        token_inputs,
         linears: options.linears,
         decode: options.decode_weights,
         output: tensors::output_element(options.output_weights, stored),
@@ -104,6 +105,15 @@ pub(super) fn weights(
                 file.floats(&router_name(index, part), &values)?;
             }
         }
+        if let Some(scale) = &block.scale {
+            file.floats(&scale_name(index), &[*scale])?;
+        }
+        if let (Some(formats), Some(input)) = (&token_inputs, &block.token_input) {
+            let [gate, output, norm] = token_input_names(index);
+            file.float(&gate, &input.gate, formats.matrices)?;
+            file.float(&output, &input.output, formats.matrices)?;
+            file.norm(&norm, &input.norm)?;
+        }
         for (name, linear) in &block.linears {
             cancel.check()?;
             let quantized = model.install(|| linears.quantize(index, *name, linear));
@@ -118,8 +128,13 @@ pub(super) fn weights(
     release(&weights.output);
     file.output(&output)?;
     file.put(EMBEDDING, &embedding)?;
-    if let Embedding::Stored { bytes, .. } = &weights.embedding {
-        bytes.release();
+    release_rows(&weights.embedding);
+    if let (Some(formats), Some(inputs)) = (&token_inputs, &weights.token_inputs) {
+        file.float(TOKEN_PROJECTION, &inputs.projection, formats.matrices)?;
+        file.norm(TOKEN_NORM, &inputs.norm)?;
+        let (_, table) = embedding_of(&inputs.table)?;
+        file.put(TOKEN_TABLE, &table)?;
+        release_rows(&inputs.table);
     }
     file.finish()?;
     progress(total, total);
@@ -142,6 +157,41 @@ fn float_element(matrix: Matrix<'_>) -> Element {
         Matrix::F16(_) => Element::F16,
         Matrix::Bf16(_) => Element::Bf16,
     }
+}
+
+/// Lets the system drop the rows of an embedding that has been written.
+fn release_rows(embedding: &Embedding) {
+    if let Embedding::Stored { bytes, .. } = embedding {
+        bytes.release();
+    }
+}
+
+/// Returns the formats of inputs by token: the table stays as stored, and all matrices have one element type.
+fn token_input_formats(inputs: &TokenInputs, blocks: &[Block]) -> Result<TokenInputFormats> {
+    let of_blocks = blocks.iter().filter_map(|block| block.token_input.as_ref());
+    let mut matrices = of_blocks
+        .flat_map(|input| [&input.gate, &input.output])
+        .map(|matrix| float_element(matrix.view()));
+    let first = float_element(inputs.projection.view());
+    let (table, _) = embedding_of(&inputs.table)?;
+    Ok(TokenInputFormats {
+        table,
+        matrices: match matrices.all(|element| element == first) {
+            true => first,
+            false => Element::F32,
+        },
+    })
+}
+
+/// Returns the rows of an embedding with their format.
+fn embedding_of(rows: &Embedding) -> Result<(Format, Cow<'_, [u8]>)> {
+    let rows = embedding(rows).ok_or_else(|| {
+        Error::new(
+            ErrorKind::Unsupported,
+            "a model with random weights cannot be prepared",
+        )
+    })?;
+    Ok(rows)
 }
 
 /// Returns the rows of an embedding with their format; `None` for random weights.
@@ -294,6 +344,16 @@ impl Output {
         linear.bias.as_ref().map_or(Ok(()), |bias| {
             self.put(&format!("{name}.bias"), bytemuck::cast_slice(bias))
         })
+    }
+
+    /// Writes a matrix as floats, in f32 if it is not stored in `element`.
+    fn float(&mut self, name: &str, matrix: &WeightMatrix, element: Element) -> Result<()> {
+        match (matrix.view(), element) {
+            (Matrix::Bf16(values), Element::Bf16) => self.put(name, bytemuck::cast_slice(values)),
+            (Matrix::F16(values), Element::F16) => self.put(name, bytemuck::cast_slice(values)),
+            (Matrix::F32(values), _) => self.put(name, bytemuck::cast_slice(values)),
+            _ => self.put(name, bytemuck::cast_slice(&matrix.to_f32())),
+        }
     }
 
     fn floats(&mut self, name: &str, values: &[f32]) -> Result<()> {

@@ -153,6 +153,57 @@ fn a_package_in_w4a16_computes_the_logits_of_the_model_that_was_quantized_in_mem
 }
 
 #[test]
+fn a_package_has_inputs_by_token_and_factors_of_blocks_as_they_are_stored() {
+    for (index, file) in ["gemma4.gguf", "gemma4-one-layer.gguf"]
+        .into_iter()
+        .enumerate()
+    {
+        let place = Place::new();
+        let families = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/families/");
+        for linears in [LinearFormat::W8a8, LinearFormat::W4a16] {
+            let mut recipe = Recipe {
+                checkpoint: Arc::new(Checkpoint::open(format!("{families}{file}")).unwrap()),
+                ..place.recipe()
+            };
+            recipe.options.plan.linears = linears;
+            let package = place
+                .prepare(&recipe, &format!("{linears:?}"))
+                .unwrap()
+                .package;
+            package.verify().unwrap();
+            let load = LoadOptions {
+                threads: Threads::Count(2),
+                ..Default::default()
+            };
+            let float = Arc::new(Model::from_checkpoint(&recipe.checkpoint, &load).unwrap());
+            let in_memory = match package.manifest().preparation.quantization() {
+                Some(plan) => float.quantize(&plan),
+                None => {
+                    let (calibration, _) = Calibration::of_text(
+                        &float,
+                        &recipe.text,
+                        recipe.options.tokens,
+                        &Cancel::new(),
+                        |_, _| {},
+                    )
+                    .unwrap();
+                    let output = recipe.options.plan.output_weights;
+                    float.quantize_int4(&calibration.mean_squares(), output)
+                }
+            };
+            let opened = Model::load(package.path(), &load).unwrap();
+            assert_eq!(opened.description(), float.description());
+            assert_eq!(opened.fingerprint(), in_memory.fingerprint());
+            assert_eq!(opened.weights().bytes(), in_memory.weights().bytes());
+            let has_inputs = opened.weights().token_inputs.is_some();
+            assert_eq!(has_inputs, index == 0, "{file}");
+            assert_eq!(package.manifest().token_inputs.is_some(), has_inputs);
+            assert_eq!(logits(opened), logits(in_memory), "{file} {linears:?}");
+        }
+    }
+}
+
+#[test]
 fn what_calibration_sees_decides_the_scales_of_w4a16() {
     let place = Place::new();
     let mut recipe = place.recipe();

@@ -1,8 +1,8 @@
 //! Tiny models with the special features of each family.
 
 use triad_model::description::{
-    Activation, Attention, BlockDescription, FeedForward, Mixer, ModelDescription, Norm, NormKind,
-    QkNorm, Residual, Rope, RopePairing, RopeScaling,
+    Activation, Attention, BlockDescription, FeedForward, KeyValues, Mixer, ModelDescription, Norm,
+    NormKind, QkNorm, Residual, Rope, RopePairing, RopeScaling,
 };
 
 const RMS: Norm = Norm {
@@ -31,8 +31,11 @@ pub fn llama() -> ModelDescription {
             window: None,
             soft_cap: None,
             sinks: false,
+            key_values: KeyValues::Own,
+            value_norm: None,
             rope: Rope {
                 dims: 16,
+                still: 0,
                 base: 1e4,
                 pairing: RopePairing::Halves,
                 scaling: RopeScaling::None,
@@ -47,6 +50,7 @@ pub fn llama() -> ModelDescription {
         },
         norm: RMS,
         residual: Residual::Serial,
+        scaled: false,
     };
     ModelDescription {
         family: "llama".to_owned(),
@@ -62,6 +66,7 @@ pub fn llama() -> ModelDescription {
         tied_output: false,
         output_bias: false,
         logit_soft_cap: None,
+        token_inputs: None,
     }
 }
 

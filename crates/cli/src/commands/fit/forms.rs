@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 use triad_engine::memory;
 use triad_engine::package::preparation::OUTLIER_SHARE;
-use triad_engine::package::tensors::{self, Formats};
+use triad_engine::package::tensors::{self, Formats, TokenInputFormats};
 use triad_engine::package::{Manifest, Package, WEIGHTS};
 use triad_engine::quantization::{DecodeWeights, LinearFormat};
 use triad_model::checkpoint::Checkpoint;
@@ -117,16 +117,27 @@ impl Subject {
         }
         let checkpoint = Arc::new(Checkpoint::open(path)?);
         let (linears, output) = stored(&checkpoint);
-        let embedding = checkpoint
-            .tensor(&checkpoint.tensor_map().embedding.name)?
-            .format;
+        let map = checkpoint.tensor_map();
+        let format = |name: &str| checkpoint.tensor(name).map(|tensor| tensor.format);
+        let embedding = format(&map.embedding.name)?;
+        let token_inputs = match &map.token_inputs {
+            Some(inputs) => Some(TokenInputFormats {
+                table: format(&inputs.table.name)?,
+                matrices: match format(&inputs.projection.name)? {
+                    Format::F16 => Element::F16,
+                    Format::Bf16 => Element::Bf16,
+                    Format::F32 | Format::Blocks(_) => Element::F32,
+                },
+            }),
+            None => None,
+        };
         let float = Form {
             weight_bytes: memory::of_weights(&checkpoint),
             command: format!("triad run --float -m {name}"),
             ..float_form(linears, output)
         };
         let description = checkpoint.description().clone();
-        let forms = forms(&description, float, embedding, name)?;
+        let forms = forms(&description, float, (embedding, token_inputs), name)?;
         Ok(Self {
             name: name.into(),
             description,
@@ -141,7 +152,11 @@ impl Subject {
             command: format!("triad bench --shape {name}"),
             ..float_form(Numbers::Bf16, Numbers::Bf16)
         };
-        let forms = forms(&description, float, Format::Bf16, "MODEL")?;
+        let token_inputs = description.token_inputs.map(|_| TokenInputFormats {
+            table: Format::Bf16,
+            matrices: Element::Bf16,
+        });
+        let forms = forms(&description, float, (Format::Bf16, token_inputs), "MODEL")?;
         Ok(Self {
             name: name.into(),
             description,
@@ -166,7 +181,7 @@ fn float_form(linears: Numbers, output: Numbers) -> Form {
 fn forms(
     description: &ModelDescription,
     float: Form,
-    embedding: Format,
+    (embedding, token_inputs): (Format, Option<TokenInputFormats>),
     name: &str,
 ) -> Result<Vec<Form>> {
     let packages = [
@@ -196,6 +211,7 @@ fn forms(
             decode,
             output: Element::I8,
             embedding,
+            token_inputs,
         };
         let entries = tensors::entries(description, &formats)?;
         let weight_bytes = Layout::new(&entries, &BTreeMap::new()).file_length();

@@ -1,6 +1,7 @@
 //! Tests the description of every family from a configuration and from metadata, and the refusals.
 
 mod experts;
+mod gemma4;
 mod gguf;
 mod hugging_face;
 mod lfm2;
@@ -9,8 +10,8 @@ mod norms_and_ropes;
 use std::collections::BTreeMap;
 
 use crate::description::{
-    Activation, Attention, BlockDescription, FeedForward, Mixer, ModelDescription, Norm, NormKind,
-    Residual, Rope, RopePairing, RopeScaling,
+    Activation, Attention, BlockDescription, FeedForward, KeyValues, Mixer, ModelDescription, Norm,
+    NormKind, Residual, Rope, RopePairing, RopeScaling,
 };
 use crate::tensor::{Format, TensorInfo};
 
@@ -74,8 +75,11 @@ fn llama_description() -> ModelDescription {
             window: None,
             soft_cap: None,
             sinks: false,
+            key_values: KeyValues::Own,
+            value_norm: None,
             rope: Rope {
                 dims: 16,
+                still: 0,
                 base: 5e5,
                 pairing: RopePairing::Halves,
                 scaling: RopeScaling::None,
@@ -90,6 +94,7 @@ fn llama_description() -> ModelDescription {
         },
         norm,
         residual: Residual::Serial,
+        scaled: false,
     };
     ModelDescription {
         family: "llama".to_owned(),
@@ -105,5 +110,6 @@ fn llama_description() -> ModelDescription {
         tied_output: false,
         output_bias: false,
         logit_soft_cap: None,
+        token_inputs: None,
     }
 }

@@ -2,7 +2,9 @@
 
 use triad_kernels::Matrix;
 use triad_kernels::int8::{Int8Weight, MAX_IN_FEATURES, packed_len};
-use triad_model::description::{Attention, BlockDescription, Linear, LinearShape, QkNorm};
+use triad_model::description::{
+    Attention, BlockDescription, KeyValues, Linear, LinearShape, QkNorm,
+};
 
 use super::kernels::UNIT;
 use super::weights::{Layer, row_bytes, stored_bytes};
@@ -57,6 +59,9 @@ impl DeviceModel<'_> {
                 format!("it has a factor on {name}, which shaders do not compute")
             })?;
         }
+        check.that(description.token_inputs.is_none(), || {
+            "it has inputs of blocks by token, which shaders do not compute".to_owned()
+        })?;
         // The other checks rely on this one.
         for (index, described) in description.blocks.iter().enumerate() {
             check.that(described.attention().is_some(), || {
@@ -122,6 +127,12 @@ fn not_computed(block: &BlockDescription) -> Option<&'static str> {
             "norms of queries and keys over all heads or after RoPE",
         ),
         (attention.sinks, "sinks of attention"),
+        (
+            attention.key_values != KeyValues::Own,
+            "no layers of its own for keys and values",
+        ),
+        (attention.value_norm.is_some(), "a norm of values"),
+        (block.scaled, "a factor on the residual stream after it"),
         (block.feed_forward.experts.is_some(), "experts"),
         (
             attention.temperature.is_some(),
