@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use check::limits;
 pub use feed_forward::{Activation, Experts, FeedForward, Routing};
-pub use mixer::{Mixer, MixerWeight, ShortConv, StateSize};
+pub use mixer::{DeltaNet, HeadSharing, Mixer, MixerWeight, ShortConv, StateSize};
 
 /// A decoder-only transformer: embedding, blocks, final norm, output matrix.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -141,6 +141,10 @@ pub struct Attention {
     pub qkv_bias: bool,
     /// Whether the output linear has a bias.
     pub output_bias: bool,
+    /// Whether the query linear gives each head a gate after its query, and the head's output is multiplied by the
+    /// sigmoid of it (Qwen3-Next, Qwen3.5).
+    #[serde(default)]
+    pub output_gate: bool,
     /// Norm on queries and keys.
     pub qk_norm: Option<QkNorm>,
     /// The sliding window: a query reads this many most recent positions, including its own; `None`: all of them.
@@ -188,6 +192,11 @@ impl Temperature {
 }
 
 impl Attention {
+    /// Returns the width of the query linear's output: all queries, and their gates if there are some.
+    pub fn query_width(&self) -> usize {
+        self.heads * self.head_dim * if self.output_gate { 2 } else { 1 }
+    }
+
     /// Returns the widths of the norms on queries and keys.
     pub fn qk_norm_widths(&self) -> [usize; 2] {
         match self.qk_norm {
@@ -364,6 +373,12 @@ pub enum Linear {
     MixerInput,
     /// Output projection of a mixer with a state.
     MixerOutput,
+    /// Projection of a DeltaNet's output gates.
+    MixerGate,
+    /// Projection of a DeltaNet's rates of correction.
+    MixerRate,
+    /// Projection of a DeltaNet's decays.
+    MixerDecay,
     /// Gate projection of an expert.
     ExpertGate(u16),
     /// Up projection of an expert.
@@ -373,6 +388,18 @@ pub enum Linear {
 }
 
 impl Linear {
+    /// Returns whether it is a layer of a mixer with a state.
+    pub fn is_of_mixer(self) -> bool {
+        matches!(
+            self,
+            Self::MixerInput
+                | Self::MixerGate
+                | Self::MixerRate
+                | Self::MixerDecay
+                | Self::MixerOutput
+        )
+    }
+
     /// Returns whether it is a layer of an expert.
     pub fn is_of_expert(self) -> bool {
         matches!(

@@ -38,8 +38,19 @@ pub struct NormTensors {
 pub struct MixerTensor {
     /// Name in the file.
     pub name: String,
-    /// Whether the file has the two dimensions of the weight in the other order.
-    pub is_transposed: bool,
+    /// How the file has it.
+    pub stored: StoredAs,
+}
+
+/// How a file has a weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoredAs {
+    /// As it is.
+    Itself,
+    /// With its two dimensions in the other order.
+    Transposed,
+    /// As the logarithm of its negative.
+    Logarithm,
 }
 
 /// The tensors that choose among experts.
@@ -87,4 +98,6 @@ pub struct TensorMap {
     pub output_norm: NormTensors,
     /// Output matrix `[vocab, hidden]`; the embedding itself if tied.
     pub output: LinearTensors,
+    /// Names of tensors that the model does not use: for images, or to predict more than one token.
+    pub unused: Vec<String>,
 }

@@ -25,8 +25,8 @@ use crate::error::Result;
 use crate::hot_rows::HotRows;
 use crate::kv::BlockCache;
 use crate::linear::{
-    Backend, Layers, LinearOutput, Observer, Shadows, add_shadow, columns_of, layers, multiply,
-    scales, shadow_apart, shadow_bytes,
+    Backend, Layers, LinearOutput, MAX_READERS, Observer, Shadows, add_shadow, columns_of, layers,
+    multiply, scales, shadow_apart, shadow_bytes,
 };
 use crate::linear_input::LinearInput;
 use crate::statistics::{Bytes, Counters, Operator};
@@ -200,18 +200,17 @@ impl ForwardContext<'_> {
         };
         let columns = columns_of(&layers, columns);
         let leases = columns.iter().map(|(linear, columns)| {
-            buffers
-                .output(*linear)
-                .write_part(width(*linear), rows.clone(), columns.clone())
+            let columns = (width(*linear), columns.clone());
+            self.outputs_of_rows((index, *linear), columns, rows.clone(), buffers)
         });
-        let mut leases: SmallVec<[_; 3]> = leases.collect();
+        let mut leases: SmallVec<[_; MAX_READERS]> = leases.collect();
         let outs = columns.iter().zip(&mut leases);
         let outs = outs.map(|((linear, columns), lease)| LinearOutput {
             linear: *linear,
             columns: columns.clone(),
             out: lease.output(),
         });
-        let mut outs: SmallVec<[_; 3]> = outs.collect();
+        let mut outs: SmallVec<[_; MAX_READERS]> = outs.collect();
         let (x, channels) = self.input(index, role, chunk);
         let input = read(&buffers.input);
         let activations = input.activations(&x, channels, rows);
@@ -304,8 +303,9 @@ impl ForwardContext<'_> {
             let shadow = shadows
                 .split_off(..rows * features)
                 .expect("a shadow of all layers");
-            let mut out = buffers.output(*linear).write(*features, 0..rows);
-            add_shadow(x, *features, shadow, &mut out, self.counters);
+            let columns = (*features, 0..*features);
+            let mut out = self.outputs_of_rows((index, *linear), columns, 0..rows, buffers);
+            add_shadow(x, shadow, out.output(), self.counters);
         }
     }
 
@@ -344,10 +344,9 @@ impl ForwardContext<'_> {
         );
         let [query, key_value] = [heads, kv_heads].map(|heads| heads * head_dim);
         let (Chunk { segments, buffers }, rows) = (chunk, chunk.rows());
-        let (mut queries, mut keys) = (
-            buffers.queries.write(query, 0..rows),
-            buffers.keys.write(key_value, 0..rows),
-        );
+        let begun = self.counters.begin();
+        let (mut queries, gates) = Self::separate_queries(description, rows, buffers);
+        let mut keys = buffers.keys.write(key_value, 0..rows);
         let values = buffers.values.read(key_value, 0..rows);
         let mut attended = buffers.attended.write(query, 0..rows);
         let angles = read(&buffers.angles);
@@ -375,7 +374,6 @@ impl ForwardContext<'_> {
                 }
             });
         };
-        let begun = self.counters.begin();
         rotate(&mut queries, heads, weights.query_norm.as_ref());
         rotate(&mut keys, kv_heads, weights.key_norm.as_ref());
         if let Some(temperature) = &description.temperature {
@@ -487,6 +485,7 @@ impl ForwardContext<'_> {
                 });
             }
         }
+        self.gate(&mut attended, gates.as_deref(), description);
         multiplier.observe(index, LinearInput::AttentionOutput, &attended);
         self.quantize(index, LinearInput::AttentionOutput, &attended, chunk);
     }

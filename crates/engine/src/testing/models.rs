@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
 use triad_model::description::{
-    Activation, Attention, BlockDescription, FeedForward, Mixer, ModelDescription, Norm, NormKind,
-    Residual, Rope, RopePairing, RopeScaling, ShortConv,
+    Activation, Attention, BlockDescription, DeltaNet, FeedForward, HeadSharing, Mixer,
+    ModelDescription, Norm, NormKind, Residual, Rope, RopePairing, RopeScaling, ShortConv,
 };
 
 use super::{quantize, quantize_int4};
@@ -14,7 +14,9 @@ use crate::quantization::DecodeWeights;
 use crate::threads::Threads;
 
 /// The families whose golden models tests run.
-pub const FAMILIES: [&str; 6] = ["llama", "qwen2", "gemma3", "phi2", "phi3", "lfm2"];
+pub const FAMILIES: [&str; 7] = [
+    "llama", "qwen2", "gemma3", "phi2", "phi3", "lfm2", "qwen3_5",
+];
 
 /// The vocabulary of [`description`].
 pub const VOCAB: usize = 97;
@@ -26,9 +28,8 @@ pub const CONTEXT: usize = 600;
 /// down has no W4A16 weights, since its rows are no whole groups.
 pub static MODELS: LazyLock<[(&str, Arc<Model>); 4]> = LazyLock::new(|| in_formats(description()));
 
-/// Models as [`MODELS`], whose mixers are convolutions in some blocks.
-pub static CONVOLUTIONS: LazyLock<[(&str, Arc<Model>); 4]> =
-    LazyLock::new(|| in_formats(with_convolutions()));
+/// Models as [`MODELS`], whose mixers have states in some blocks; the output of attention has gates in one.
+pub static STATES: LazyLock<[(&str, Arc<Model>); 4]> = LazyLock::new(|| in_formats(with_states()));
 
 /// Returns all of [`MODELS`] and of those whose mixers have states, with what these mixers are.
 pub fn all_models() -> impl Iterator<Item = (&'static str, &'static str, &'static Arc<Model>)> {
@@ -37,7 +38,7 @@ pub fn all_models() -> impl Iterator<Item = (&'static str, &'static str, &'stati
             .iter()
             .map(move |(name, model)| (mixers, *name, model))
     };
-    named("attention", &MODELS).chain(named("convolutions", &CONVOLUTIONS))
+    named("attention", &MODELS).chain(named("states", &STATES))
 }
 
 /// The number of [`all_models`].
@@ -100,9 +101,9 @@ pub fn tokens(count: usize, seed: usize) -> Vec<u32> {
         .collect()
 }
 
-/// Returns [`description`] with a convolution of three taps before its blocks, one of five taps with biases after them,
-/// and another one after that.
-fn with_convolutions() -> ModelDescription {
+/// Returns [`description`] with a convolution of three taps before its blocks, and one of five taps with biases, two
+/// DeltaNets and another convolution after them.
+fn with_states() -> ModelDescription {
     let mut description = description();
     let conv = |taps, bias| BlockDescription {
         mixer: Mixer::ShortConv(ShortConv {
@@ -112,8 +113,28 @@ fn with_convolutions() -> ModelDescription {
         }),
         ..description.blocks[0].clone()
     };
+    let net = |key_heads, sharing| BlockDescription {
+        mixer: Mixer::DeltaNet(DeltaNet {
+            key_heads,
+            value_heads: 4,
+            key_dim: 40,
+            value_dim: 28,
+            taps: 4,
+            sharing,
+            epsilon: 1e-5,
+        }),
+        ..description.blocks[0].clone()
+    };
+    let nets = [
+        net(2, HeadSharing::Adjacent),
+        net(2, HeadSharing::Remainder),
+    ];
     let (first, last) = (conv(3, false), [conv(5, true), conv(2, false)]);
+    if let Some(attention) = description.blocks[1].attention_mut() {
+        attention.output_gate = true;
+    }
     description.blocks.insert(0, first);
+    description.blocks.extend(nets);
     description.blocks.extend(last);
     description
 }
@@ -133,6 +154,7 @@ pub fn description() -> ModelDescription {
             scale: 0.4,
             qkv_bias: false,
             output_bias: false,
+            output_gate: false,
             qk_norm: None,
             temperature: None,
             window,

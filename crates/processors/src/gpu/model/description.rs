@@ -122,6 +122,7 @@ fn not_computed(block: &BlockDescription) -> Option<&'static str> {
             "norms of queries and keys over all heads or after RoPE",
         ),
         (attention.sinks, "sinks of attention"),
+        (attention.output_gate, "gates on the output of attention"),
         (block.feed_forward.experts.is_some(), "experts"),
         (
             attention.temperature.is_some(),
