@@ -1,4 +1,4 @@
-//! The inputs of linear layers: activations that are quantized once and read by one to three layers.
+//! The inputs of linear layers: activations that are quantized once and read by one to four layers.
 
 use serde::{Deserialize, Serialize};
 use triad_model::description::{BlockDescription, Linear};
@@ -45,7 +45,13 @@ impl LinearInput {
     /// Returns the input that `linear` reads.
     pub fn of(linear: Linear) -> Self {
         match linear {
-            Linear::Query | Linear::Key | Linear::Value | Linear::MixerInput => Self::Attention,
+            Linear::Query
+            | Linear::Key
+            | Linear::Value
+            | Linear::MixerInput
+            | Linear::MixerGate
+            | Linear::MixerRate
+            | Linear::MixerDecay => Self::Attention,
             Linear::AttentionOutput | Linear::MixerOutput => Self::AttentionOutput,
             Linear::Gate | Linear::Up | Linear::ExpertGate(_) | Linear::ExpertUp(_) => {
                 Self::FeedForward

@@ -14,7 +14,7 @@ const TOLERANCE: f32 = 1e-4;
 
 /// Checkpoint, its session in the golden file, and the context of a session here, which determines the frequencies of
 /// LongRoPE.
-const CASES: [(&str, &str, usize); 71] = [
+const CASES: [(&str, &str, usize); 77] = [
     ("llama", "llama", 512),
     ("llama.gguf", "llama", 512),
     ("llama-biases", "llama-biases", 512),
@@ -69,6 +69,12 @@ const CASES: [(&str, &str, usize); 71] = [
     ("lfm2", "lfm2", 512),
     ("lfm2.gguf", "lfm2", 512),
     ("lfm2-biases", "lfm2-biases", 512),
+    ("qwen3_5", "qwen3_5", 512),
+    ("qwen3_5.gguf", "qwen3_5", 512),
+    ("qwen3_5-wide", "qwen3_5-wide", 512),
+    ("qwen3_5-images", "qwen3_5-images", 512),
+    ("qwen3_5_moe", "qwen3_5_moe", 512),
+    ("qwen3_5_moe.gguf", "qwen3_5_moe", 512),
     ("gemma", "gemma", 512),
     ("gemma.gguf", "gemma", 512),
     ("gemma2", "gemma2", 512),

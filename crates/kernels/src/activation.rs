@@ -107,7 +107,7 @@ pub fn add(x: &mut [f32], y: &[f32]) {
 }
 
 #[inline(always)]
-fn silu(x: f32, fused: Fused) -> f32 {
+pub(crate) fn silu(x: f32, fused: Fused) -> f32 {
     x / (1.0 + exp(-x, fused))
 }
 

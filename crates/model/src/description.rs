@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use check::limits;
 pub use feed_forward::{Activation, Experts, FeedForward, Routing};
-pub use mixer::{KeyValues, Mixer, MixerWeight, ShortConv, StateSize};
+pub use mixer::{DeltaNet, HeadSharing, KeyValues, Mixer, MixerWeight, ShortConv, StateSize};
 pub use token_inputs::TokenInputs;
 
 /// A decoder-only transformer: embedding, blocks, final norm, output matrix.
@@ -149,6 +149,10 @@ pub struct Attention {
     pub qkv_bias: bool,
     /// Whether the output linear has a bias.
     pub output_bias: bool,
+    /// Whether the query linear gives each head a gate after its query, and the head's output is multiplied by the
+    /// sigmoid of it (Qwen3-Next, Qwen3.5).
+    #[serde(default)]
+    pub output_gate: bool,
     /// Norm on queries and keys.
     pub qk_norm: Option<QkNorm>,
     /// The sliding window: a query reads this many most recent positions, including its own; `None`: all of them.
@@ -216,6 +220,11 @@ impl Attention {
             Some(_) => 0,
             None => self.kv_heads,
         }
+    }
+
+    /// Returns the width of the query linear's output: all queries, and their gates if there are some.
+    pub fn query_width(&self) -> usize {
+        self.heads * self.head_dim * if self.output_gate { 2 } else { 1 }
     }
 
     /// Returns the widths of the norms on queries and keys.
@@ -420,6 +429,12 @@ pub enum Linear {
     MixerInput,
     /// Output projection of a mixer with a state.
     MixerOutput,
+    /// Projection of a DeltaNet's output gates.
+    MixerGate,
+    /// Projection of a DeltaNet's rates of correction.
+    MixerRate,
+    /// Projection of a DeltaNet's decays.
+    MixerDecay,
     /// Gate projection of an expert.
     ExpertGate(u16),
     /// Up projection of an expert.
@@ -429,6 +444,18 @@ pub enum Linear {
 }
 
 impl Linear {
+    /// Returns whether it is a layer of a mixer with a state.
+    pub fn is_of_mixer(self) -> bool {
+        matches!(
+            self,
+            Self::MixerInput
+                | Self::MixerGate
+                | Self::MixerRate
+                | Self::MixerDecay
+                | Self::MixerOutput
+        )
+    }
+
     /// Returns whether it is a layer of an expert.
     pub fn is_of_expert(self) -> bool {
         self.expert().is_some()

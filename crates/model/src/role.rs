@@ -128,9 +128,13 @@ impl Role {
     /// Returns whether it contains `linear`.
     pub fn has(self, linear: Linear) -> bool {
         match linear {
-            Linear::Query | Linear::Key | Linear::Value | Linear::MixerInput => {
-                self == Self::QueryKeyValue
-            }
+            Linear::Query
+            | Linear::Key
+            | Linear::Value
+            | Linear::MixerInput
+            | Linear::MixerGate
+            | Linear::MixerRate
+            | Linear::MixerDecay => self == Self::QueryKeyValue,
             Linear::AttentionOutput | Linear::MixerOutput => self == Self::AttentionOutput,
             Linear::Gate | Linear::Up => matches!(self, Self::FeedForward | Self::GateUp),
             Linear::Down => matches!(self, Self::FeedForward | Self::Down),

@@ -38,8 +38,19 @@ pub struct NormTensors {
 pub struct MixerTensor {
     /// Name in the file.
     pub name: String,
-    /// Whether the file has the two dimensions of the weight in the other order.
-    pub is_transposed: bool,
+    /// How the file has it.
+    pub stored: StoredAs,
+}
+
+/// How a file has a weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoredAs {
+    /// As it is.
+    Itself,
+    /// With its two dimensions in the other order.
+    Transposed,
+    /// As the logarithm of its negative.
+    Logarithm,
 }
 
 /// The tensors that choose among experts.
@@ -115,4 +126,6 @@ pub struct TensorMap {
     pub output: LinearTensors,
     /// The inputs of blocks by token.
     pub token_inputs: Option<TokenInputsTensors>,
+    /// Names of tensors that the model does not use: for images, or to predict more than one token.
+    pub unused: Vec<String>,
 }

@@ -112,6 +112,14 @@ GEMMA4 = WIDE_HEADS | dict(
     layer_types=["sliding_attention", "full_attention", "sliding_attention", "full_attention"]
     + ["sliding_attention"] * 2 + ["full_attention"],
 )
+# The fourth block has attention.
+DELTA_NET = SMALL | dict(
+    head_dim=16, num_hidden_layers=5, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=16,
+    linear_value_head_dim=16, rms_norm_eps=1e-5,
+)
+INTERLEAVED = dict(
+    rope_type="default", rope_theta=1e4, partial_rotary_factor=0.25, mrope_section=[1, 1, 0], mrope_interleaved=True,
+)
 SHORT = [1.0, 1.1, 1.2, 1.4, 1.7, 2.0]
 LONG = [1.2, 1.9, 3.1, 4.6, 6.0, 8.0]
 
@@ -298,6 +306,43 @@ CASES = {
         ),
         features=[dict(full_attn_idxs=[1, 3]), dict(norm_eps=1e-1), dict(block_ffn_dim_multiplier=1.6)],
     ),
+    # DeltaNets and attention with gates on its output take turns.
+    "qwen3_5": Case(
+        "qwen3_5_text", DELTA_NET | dict(rope_parameters=INTERLEAVED),
+        features=[
+            dict(layer_types=["linear_attention"] * 4 + ["full_attention"]), dict(rms_norm_eps=1e-1),
+            dict(rope_parameters=INTERLEAVED | dict(partial_rotary_factor=1.0)),
+            dict(rope_parameters=INTERLEAVED | dict(rope_theta=10.0)),
+        ],
+        architecture="qwen35", version=5,
+    ),
+    # Heads of other sizes, biases, a tied output matrix, and YaRN on a fraction of a head.
+    "qwen3_5-wide": Case(
+        "qwen3_5_text",
+        DELTA_NET | dict(
+            num_hidden_layers=4, full_attention_interval=2, linear_num_key_heads=3, linear_num_value_heads=3,
+            linear_key_head_dim=20, linear_value_head_dim=24, linear_conv_kernel_dim=3, attention_bias=True,
+            tie_word_embeddings=True,
+            rope_parameters=YARN | dict(rope_theta=1e4, partial_rotary_factor=0.5, mrope_section=[2, 1, 1]),
+        ),
+        features=[
+            dict(full_attention_interval=4), dict(attention_bias=False),
+            dict(rope_parameters=INTERLEAVED | dict(partial_rotary_factor=0.5, mrope_section=[2, 1, 1])),
+        ],
+        version=5,
+    ),
+    "qwen3_5_moe": Case(
+        "qwen3_5_moe_text",
+        DELTA_NET | MOE | dict(num_hidden_layers=4, shared_expert_intermediate_size=32, rope_parameters=INTERLEAVED),
+        features=[dict(num_experts_per_tok=3), dict(layer_types=["linear_attention"] * 3 + ["linear_attention"])],
+        architecture="qwen35moe", version=5,
+    ),
+    "qwen3_5-images": Case(
+        "qwen3_5", DELTA_NET | dict(num_hidden_layers=4, rope_parameters=INTERLEAVED), vision=dict(
+            depth=1, hidden_size=16, intermediate_size=16, num_heads=2, out_hidden_size=32, num_position_embeddings=4,
+        ),
+        version=5,
+    ),
     "gemma": Case("gemma", WIDE_HEADS | dict(num_key_value_heads=1), architecture="gemma"),
     "gemma2": Case(
         "gemma2",
@@ -375,11 +420,15 @@ def randomize(model, dtype):
     # Gemma's layers normalize their output: their norms decide how much each block adds.
     is_gemma = type(model).__name__.startswith("Gemma")
     less_one = is_gemma and not type(model).__name__.startswith("Gemma4")
+    # Those of DeltaNets are stored as they are.
+    centered = less_one or type(model).__name__.startswith("Qwen3_5")
     for name, parameter in sorted(model.named_parameters()):
         values = torch.randn(parameter.shape, generator=generator)
         if parameter.dim() == 1:
             norm = "norm" in name and name.endswith("weight")
-            values = 0.3 * values + (1.0 if norm and not less_one else 0.0)
+            values = 0.3 * values + (1.0 if norm and (not centered or "linear_attn" in name) else 0.0)
+            # Some positions later, what a DeltaNet has seen still matters.
+            values -= 2.0 if name.endswith("A_log") else 0.0
             if is_gemma and not less_one and "q_norm" in name:
                 # Scores have no factor.
                 values *= 0.4
@@ -407,7 +456,9 @@ def build(case, changes=None):
         outside = dict(image_token_id=1, image_token_index=1, video_token_id=2, tie_word_embeddings=False)
         config = AutoConfig.for_model(case.model_type, text_config=text, vision_config=dict(case.vision), **outside)
         auto = AutoModelForImageTextToText
-    model = auto.from_config(config, attn_implementation="eager", dtype=torch.float32)
+    # The grouped products of version 5 know no float64.
+    experts = {} if case.version == 4 else dict(experts_implementation="eager")
+    model = auto.from_config(config, attn_implementation="eager", dtype=torch.float32, **experts)
     randomize(model, case.dtype)
     return model.eval()
 
@@ -461,6 +512,11 @@ LFM2_NAMES = BLOCK_NAMES | {
     "operator_norm": "attn_norm", "ffn_norm": "ffn_norm", "conv.conv": "shortconv.conv",
     "conv.in_proj": "shortconv.in_proj", "conv.out_proj": "shortconv.out_proj",
 }
+DELTA_NET_NAMES = BLOCK_NAMES | {
+    "post_attention_layernorm": "post_attention_norm", "linear_attn.in_proj_qkv": "attn_qkv",
+    "linear_attn.in_proj_z": "attn_gate", "linear_attn.in_proj_b": "ssm_beta", "linear_attn.in_proj_a": "ssm_alpha",
+    "linear_attn.out_proj": "ssm_out", "linear_attn.conv1d": "ssm_conv1d", "linear_attn.norm": "ssm_norm",
+}
 EXPERT_NAMES = {
     "gate_proj": "ffn_gate_exps", "up_proj": "ffn_up_exps", "down_proj": "ffn_down_exps",
     "w1": "ffn_gate_exps", "w3": "ffn_up_exps", "w2": "ffn_down_exps",
@@ -482,6 +538,29 @@ def pair_adjacent(weight, heads):
     return halves.swapaxes(1, 2).reshape(weight.shape)
 
 
+def by_remainder(values, config, axis):
+    """llama.cpp's Qwen3.5 has the value heads of one key head far apart, transformers next to each other."""
+    keys = config.linear_num_key_heads
+    shape = values.shape
+    heads = values.reshape(*shape[:axis], keys, config.linear_num_value_heads // keys, -1, *shape[axis + 1:])
+    return np.ascontiguousarray(heads.swapaxes(axis, axis + 1)).reshape(shape)
+
+
+def delta_net(stem, end, values, config):
+    """A tensor of a DeltaNet in llama.cpp's order."""
+    part = stem.rpartition("linear_attn.")[2]
+    if part in ("in_proj_qkv", "conv1d"):
+        keys = 2 * config.linear_num_key_heads * config.linear_key_head_dim
+        return np.concatenate([values[:keys], by_remainder(values[keys:], config, 0)])
+    if part in ("in_proj_z", "in_proj_b", "in_proj_a"):
+        return by_remainder(values, config, 0)
+    if part == "out_proj":
+        return by_remainder(values, config, 1)
+    if end == "A_log":
+        return by_remainder(-np.exp(values), config, 0)
+    return by_remainder(values, config, 0) if end == "dt_bias" else values
+
+
 def gguf_tensors(case, model):
     """Every tensor as llama.cpp wants it."""
     config, architecture = model.config, case.architecture
@@ -489,9 +568,18 @@ def gguf_tensors(case, model):
     names = POST_NORM_NAMES if architecture in ("gemma2", "gemma3", "exaone4", "olmo2") else names
     names = GEMMA4_NAMES if architecture == "gemma4" else names
     names = LFM2_NAMES if architecture == "lfm2" else names
+    names = DELTA_NET_NAMES if architecture.startswith("qwen35") else names
     stacked = {}
     for name, parameter in model.named_parameters():
         values = parameter.detach().float().numpy()
+        if ".experts.gate_up_proj" in name and architecture == "qwen35moe":
+            block = name.split(".")[2]
+            for part, half in zip(("gate", "up"), np.split(values, 2, axis=1)):
+                yield f"blk.{block}.ffn_{part}_exps.weight", np.ascontiguousarray(half)
+            continue
+        if ".experts.down_proj" in name and architecture == "qwen35moe":
+            yield f"blk.{name.split('.')[2]}.ffn_down_exps.weight", values
+            continue
         if ".experts.gate_up_proj" in name:
             # The columns of gate and up alternate.
             block, target = name.split(".")[2], "bias" if name.endswith("bias") else "weight"
@@ -514,7 +602,13 @@ def gguf_tensors(case, model):
             stacked.setdefault(f"blk.{block}.{target}.weight", []).append(values)
             continue
         stem, _, end = name.rpartition(".")
-        if stem.startswith("model.layers."):
+        if "linear_attn" in stem:
+            values = delta_net(stem, end, values, config)
+        elif architecture.startswith("qwen35") and "norm" in stem:
+            values = values + 1.0
+        if end in ("A_log", "dt_bias"):
+            target = f"blk.{stem.split('.')[2]}.{'ssm_a' if end == 'A_log' else 'ssm_dt.bias'}"
+        elif stem.startswith("model.layers."):
             _, _, block, part = stem.split(".", 3)
             target = f"blk.{block}.{names[part]}.{end}"
         else:
@@ -548,7 +642,7 @@ def gguf_tensors(case, model):
 
 
 def part_is_convolution(target):
-    return target.endswith("conv.weight")
+    return target.endswith(("conv.weight", "conv1d.weight"))
 
 
 def part_is(stem, part):
@@ -570,7 +664,7 @@ def write_gguf(path, case, model, matrices, original_context=None):
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)
-    if case.architecture != "gemma4":
+    if case.architecture not in ("gemma4", "qwen35moe"):
         writer.add_feed_forward_length(width(model) if case.architecture == "lfm2" else config.intermediate_size)
     writer.add_head_count(config.num_attention_heads)
     if case.architecture == "gemma4":
@@ -584,11 +678,12 @@ def write_gguf(path, case, model, matrices, original_context=None):
         writer.add_head_count_kv(config.num_key_value_heads)
     head_dim = case.config.get("head_dim") or getattr(config, "head_dim", None)
     head_dim = head_dim or config.hidden_size // config.num_attention_heads
+    scaling = case.config.get("rope_scaling") or case.config.get("rope_parameters") or {}
     if case.architecture != "gemma4":
+        fraction = scaling.get("partial_rotary_factor") or getattr(config, "partial_rotary_factor", 1.0)
         writer.add_key_length(head_dim)
         writer.add_value_length(head_dim)
-        writer.add_rope_dimension_count(int(head_dim * getattr(config, "partial_rotary_factor", 1.0)))
-    scaling = case.config.get("rope_scaling") or case.config.get("rope_parameters") or {}
+        writer.add_rope_dimension_count(int(head_dim * fraction))
     ropes = {} if transformers.__version__.startswith("4.") else config.rope_parameters
     base = ropes.get("full_attention", ropes)["rope_theta"] if ropes else config.rope_theta
     if "alpha" in scaling:
@@ -611,14 +706,14 @@ def write_gguf(path, case, model, matrices, original_context=None):
         writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
         writer.add_rope_scaling_factor(yarn["factor"])
         writer.add_rope_scaling_orig_ctx_len(yarn["original_max_position_embeddings"])
-    if case.model_type.endswith("moe") or case.model_type in ("mixtral", "gpt_oss"):
+    if case.model_type.endswith(("moe", "moe_text")) or case.model_type in ("mixtral", "gpt_oss"):
         writer.add_expert_count(getattr(config, "num_local_experts", None) or config.num_experts)
         writer.add_expert_used_count(config.num_experts_per_tok)
     if case.architecture == "gpt-oss":
         writer.add_expert_feed_forward_length(config.intermediate_size)
-    if case.architecture in ("qwen2moe", "qwen3moe"):
+    if case.architecture in ("qwen2moe", "qwen3moe", "qwen35moe"):
         writer.add_expert_feed_forward_length(config.moe_intermediate_size)
-    if case.architecture == "qwen2moe":
+    if case.architecture in ("qwen2moe", "qwen35moe"):
         writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
     if case.architecture == "mistral3":
         writer.add_rope_scaling_yarn_log_mul(scaling["mscale_all_dim"])
@@ -626,6 +721,14 @@ def write_gguf(path, case, model, matrices, original_context=None):
     if case.architecture in ("qwen2vl", "qwen3vl"):
         eighth = head_dim // 8
         writer.add_rope_dimension_sections([2 * eighth, eighth, eighth, 0])
+    if case.architecture.startswith("qwen35"):
+        writer.add_rope_dimension_sections([*scaling["mrope_section"], 0])
+        writer.add_ssm_conv_kernel(config.linear_conv_kernel_dim)
+        writer.add_ssm_state_size(config.linear_key_head_dim)
+        writer.add_ssm_group_count(config.linear_num_key_heads)
+        writer.add_ssm_time_step_rank(config.linear_num_value_heads)
+        writer.add_ssm_inner_size(config.linear_num_value_heads * config.linear_value_head_dim)
+        writer.add_full_attention_interval(4)
     if case.architecture == "qwen3vl":
         writer.add_num_deepstack_layers(0)
     if case.architecture == "granite":

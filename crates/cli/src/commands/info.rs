@@ -68,6 +68,10 @@ struct Info {
     vocab: usize,
     context: usize,
     tied_output: bool,
+    /// The number of tensors that the model does not use, and the first one's name.
+    unused_tensors: usize,
+    #[serde(skip)]
+    unused: Option<String>,
     /// Bytes of all tensors, by format.
     stored_bytes: BTreeMap<String, usize>,
     /// Quantized matrices of safetensors by scheme and format of the computation.
@@ -246,6 +250,8 @@ fn inspect(checkpoint: &Arc<Checkpoint>, arguments: &Arguments) -> Result<Info> 
         vocab: description.vocab,
         context: longest,
         tied_output: description.tied_output,
+        unused_tensors: checkpoint.tensor_map().unused.len(),
+        unused: checkpoint.tensor_map().unused.first().cloned(),
         stored_bytes,
         quantized,
         tokenizer: tokenizer.map(|tokenizer| TokenizerInfo {
@@ -336,6 +342,13 @@ fn print(info: &Info) -> Result<()> {
             ),
         ),
     ];
+    if let Some(name) = &info.unused {
+        let others = match info.unused_tensors {
+            1 => format!("tensor {name}"),
+            count => format!("{} tensors, such as {name}", output::count(count)),
+        };
+        fields.push(("not used", others));
+    }
     if !info.quantized.is_empty() {
         let quantized: Vec<_> = info.quantized.iter().map(|it| it.text.as_str()).collect();
         fields.push(("computed", format!("matrices: {}", quantized.join(", "))));

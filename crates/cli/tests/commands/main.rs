@@ -863,3 +863,16 @@ fn a_full_disk_is_an_error() {
         (Some(1), true)
     );
 }
+
+#[test]
+fn info_names_tensors_that_the_model_does_not_use() {
+    let families = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../tests/golden/families/qwen3_5-images"
+    );
+    let text = succeed(&place().triad(&["info", families]));
+    assert!(
+        text.contains("not used") && text.contains("such as model.visual."),
+        "{text}"
+    );
+}

@@ -102,12 +102,10 @@ impl ForwardContext<'_> {
                     Phase::Prefill,
                     OutputMut::new(added, features),
                 );
-                let mut out = chunk
-                    .buffers
-                    .output(linear)
-                    .write(features, 0..chunk.rows());
+                let mut out = self.outputs((index, linear), (features, 0..features), chunk);
+                let mut out = out.output();
                 for (added, (row, _)) in added.chunks_exact(features).zip(&rows) {
-                    add(&mut out[row * features..][..features], added);
+                    add(out.row_mut(*row), added);
                 }
                 let outputs = size_of_val(&added[..]);
                 bytes += Bytes::of(outputs, outputs, size_of_val(&a[..]) + size_of_val(&b[..]));

@@ -4,12 +4,14 @@ use std::ops::Range;
 use std::sync::{Mutex, RwLock};
 
 use triad_kernels::lease::{LeasedMatrix, ReadLease};
+use triad_kernels::mixer::DeltaNetShape;
 use triad_kernels::rope::Angles;
 use triad_model::description::{
     Attention, BlockDescription, Linear, Mixer, ModelDescription, Rope, RopeScaling,
 };
 use triad_model::role::Role;
 
+use super::kernels::delta_net_shape;
 use crate::hot_rows::Requested;
 use crate::linear::{QuantizedInput, layers};
 
@@ -22,14 +24,18 @@ pub struct Buffers {
     pub(super) x: LeasedMatrix,
     /// Norm of the residual stream `[rows, hidden]`.
     pub(super) normed: LeasedMatrix,
-    /// `[rows, heads, head_dim]`.
+    /// `[rows, heads, head_dim]`, or `[rows, heads, 2, head_dim]` with gates of the output after the queries.
     pub(super) queries: LeasedMatrix,
+    /// The queries of layers whose outputs have gates, `[rows, heads, head_dim]`.
+    pub(super) separate_queries: LeasedMatrix,
     /// `[rows, kv_heads, head_dim]`.
     pub(super) keys: LeasedMatrix,
     /// `[rows, kv_heads, head_dim]`.
     pub(super) values: LeasedMatrix,
     /// The inputs of a mixer with a state.
     pub(super) mixed: LeasedMatrix,
+    /// Intermediate values of a mixer, of some rows.
+    pub(super) mixer_scratch: LeasedMatrix,
     /// `[rows, heads, head_dim]`, or the output of another mixer.
     pub(super) attended: LeasedMatrix,
     /// Output of attention and of the feed-forward `[rows, hidden]`.
@@ -178,8 +184,10 @@ impl Buffers {
     pub fn new(description: &ModelDescription, rows: usize, has_shadows: bool) -> Self {
         let Widths {
             query,
+            separate_query,
             key_value,
             mixed,
+            mixer_scratch,
             attended,
             width,
             token_inputs,
@@ -190,9 +198,11 @@ impl Buffers {
             x: zeros(description.hidden),
             normed: zeros(description.hidden),
             queries: zeros(query),
+            separate_queries: zeros(separate_query),
             keys: zeros(key_value),
             values: zeros(key_value),
             mixed: zeros(mixed),
+            mixer_scratch: LeasedMatrix::new(DeltaNetShape::scratch_rows(rows) * mixer_scratch),
             attended: zeros(attended),
             projected: zeros(description.hidden),
             gate: zeros(width),
@@ -219,7 +229,9 @@ impl Buffers {
             Linear::Query => &self.queries,
             Linear::Key => &self.keys,
             Linear::Value => &self.values,
-            Linear::MixerInput => &self.mixed,
+            Linear::MixerInput | Linear::MixerGate | Linear::MixerRate | Linear::MixerDecay => {
+                &self.mixed
+            }
             Linear::AttentionOutput | Linear::MixerOutput | Linear::Down => &self.projected,
             Linear::Gate => &self.gate,
             Linear::Up => &self.up,
@@ -259,19 +271,16 @@ impl Buffers {
     pub fn bytes_per_row(description: &ModelDescription) -> usize {
         let Widths {
             query,
+            separate_query,
             key_value,
             mixed,
+            mixer_scratch,
             attended,
             width,
             token_inputs,
         } = Widths::new(description);
-        let floats = 3 * description.hidden
-            + query
-            + 2 * key_value
-            + mixed
-            + attended
-            + 2 * width
-            + 2 * token_inputs;
+        let of_mixer = query + separate_query + 2 * key_value + mixed + mixer_scratch + attended;
+        let floats = 3 * description.hidden + of_mixer + 2 * width + 2 * token_inputs;
         let of_experts = |block: &BlockDescription| match block.feed_forward.experts {
             Some(experts) => experts.count + 2 * experts.width + 2 * description.hidden,
             None => 0,
@@ -304,9 +313,13 @@ fn shadow_width(description: &ModelDescription) -> usize {
 /// The widest values of all blocks.
 struct Widths {
     query: usize,
+    /// Queries that are separated from gates.
+    separate_query: usize,
     key_value: usize,
     /// Inputs of mixers with a state.
     mixed: usize,
+    /// Intermediate values of mixers.
+    mixer_scratch: usize,
     /// Outputs of all mixers.
     attended: usize,
     /// Inner values of the feed-forward.
@@ -328,9 +341,17 @@ impl Widths {
             })
         };
         Self {
-            query: heads(&|attention| attention.heads),
+            query: widest(&|block| block.attention().map_or(0, Attention::query_width)),
+            separate_query: heads(&|attention| match attention.output_gate {
+                true => attention.heads,
+                false => 0,
+            }),
             key_value: heads(&Attention::stored_heads),
             mixed: widest(&|block| block.mixer.state().map_or(0, |size| size.row)),
+            mixer_scratch: widest(&|block| match &block.mixer {
+                Mixer::DeltaNet(net) => delta_net_shape(net).scratch_len(),
+                Mixer::Attention(_) | Mixer::ShortConv(_) => 0,
+            }),
             attended: widest(&|block| block.mixer.width()),
             width: widest(&|block| block.feed_forward.width),
             token_inputs: description

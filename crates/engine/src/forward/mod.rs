@@ -10,7 +10,9 @@ mod adapters;
 mod buffers;
 mod experts;
 mod feed_forward;
+mod kernels;
 mod mixer;
+mod outputs;
 mod rows;
 mod stream;
 mod subgraphs;
@@ -25,6 +27,7 @@ use triad_model::description::ModelDescription;
 use triad_model::role::Role;
 
 pub use buffers::{Buffers, Rotation};
+pub use kernels::delta_net_kernel;
 use rows::normalize;
 pub use subgraphs::{Chunk, ForwardContext, MatmulContext, activation};
 

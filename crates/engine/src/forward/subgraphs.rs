@@ -25,8 +25,8 @@ use crate::error::Result;
 use crate::hot_rows::HotRows;
 use crate::kv::BlockCache;
 use crate::linear::{
-    Backend, Layers, LinearOutput, Observer, Shadows, add_shadow, columns_of, layers, multiply,
-    scales, shadow_apart, shadow_bytes,
+    Backend, Layers, LinearOutput, MAX_READERS, Observer, Shadows, add_shadow, columns_of, layers,
+    multiply, scales, shadow_apart, shadow_bytes,
 };
 use crate::linear_input::LinearInput;
 use crate::statistics::{Bytes, Counters, Operator};
@@ -155,18 +155,17 @@ impl ForwardContext<'_> {
         };
         let columns = columns_of(&layers, columns);
         let leases = columns.iter().map(|(linear, columns)| {
-            buffers
-                .output(*linear)
-                .write_part(width(*linear), rows.clone(), columns.clone())
+            let columns = (width(*linear), columns.clone());
+            self.outputs_of_rows((index, *linear), columns, rows.clone(), buffers)
         });
-        let mut leases: SmallVec<[_; 3]> = leases.collect();
+        let mut leases: SmallVec<[_; MAX_READERS]> = leases.collect();
         let outs = columns.iter().zip(&mut leases);
         let outs = outs.map(|((linear, columns), lease)| LinearOutput {
             linear: *linear,
             columns: columns.clone(),
             out: lease.output(),
         });
-        let mut outs: SmallVec<[_; 3]> = outs.collect();
+        let mut outs: SmallVec<[_; MAX_READERS]> = outs.collect();
         let (x, channels) = self.input(index, role, chunk);
         let input = read(&buffers.input);
         let activations = input.activations(&x, channels, rows);
@@ -259,8 +258,9 @@ impl ForwardContext<'_> {
             let shadow = shadows
                 .split_off(..rows * features)
                 .expect("a shadow of all layers");
-            let mut out = buffers.output(*linear).write(*features, 0..rows);
-            add_shadow(x, *features, shadow, &mut out, self.counters);
+            let columns = (*features, 0..*features);
+            let mut out = self.outputs_of_rows((index, *linear), columns, 0..rows, buffers);
+            add_shadow(x, shadow, out.output(), self.counters);
         }
     }
 
@@ -310,10 +310,9 @@ impl ForwardContext<'_> {
         };
         let [query, key_value] = [heads, stored].map(|heads| heads * head_dim);
         let (Chunk { segments, buffers }, rows) = (chunk, chunk.rows());
-        let (mut queries, mut keys) = (
-            buffers.queries.write(query, 0..rows),
-            buffers.keys.write(key_value, 0..rows),
-        );
+        let begun = self.counters.begin();
+        let (mut queries, gates) = Self::separate_queries(description, rows, buffers);
+        let mut keys = buffers.keys.write(key_value, 0..rows);
         let mut values = buffers.values.write(key_value, 0..rows);
         let mut attended = buffers.attended.write(query, 0..rows);
         let angles = read(&buffers.angles);
@@ -341,18 +340,14 @@ impl ForwardContext<'_> {
                 }
             });
         };
-        let begun = self.counters.begin();
         if description.key_values == KeyValues::OneLayer {
             values.copy_from_slice(&keys);
         }
         if let Some(norm) = &weights.value_norm {
-            for_each_chunk(
-                chunks_mut(&mut values, TASK_ROWS * key_value.max(1)),
-                1,
-                |_, x| {
-                    rms_norm_in_place(x, &norm.weight, norm.epsilon);
-                },
-            );
+            let task = TASK_ROWS * key_value.max(1);
+            for_each_chunk(chunks_mut(&mut values, task), 1, |_, x| {
+                rms_norm_in_place(x, &norm.weight, norm.epsilon);
+            });
         }
         rotate(&mut queries, heads, weights.query_norm.as_ref());
         rotate(&mut keys, kv_heads, weights.key_norm.as_ref());
@@ -465,6 +460,7 @@ impl ForwardContext<'_> {
                 });
             }
         }
+        self.gate(&mut attended, gates.as_deref(), description);
         multiplier.observe(index, LinearInput::AttentionOutput, &attended);
         self.quantize(index, LinearInput::AttentionOutput, &attended, chunk);
     }

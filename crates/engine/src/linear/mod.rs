@@ -24,8 +24,8 @@ use crate::linear_input::LinearInput;
 use crate::statistics::{Bytes, Counters, Operator};
 use crate::weights::{Block, Int8Matrix, Weight, WeightMatrix};
 
-/// The maximum number of linear layers that read one input: query, key and value.
-const MAX_READERS: usize = 3;
+/// The maximum number of linear layers that read one input: those of a DeltaNet.
+pub(crate) const MAX_READERS: usize = 4;
 
 /// Layers that read one input, each with its output features.
 pub type Layers = SmallVec<[(Linear, usize); MAX_READERS]>;
@@ -48,10 +48,9 @@ pub fn layers(block: &BlockDescription, hidden: usize, role: Role) -> Layers {
     let width = block.feed_forward.width;
     match (role, &block.mixer) {
         (Role::QueryKeyValue, Mixer::Attention(attention)) => {
-            let [query, key_value] =
-                [attention.heads, attention.kv_heads].map(|heads| heads * attention.head_dim);
+            let key_value = attention.kv_heads * attention.head_dim;
             let layers = [
-                (Linear::Query, query),
+                (Linear::Query, attention.query_width()),
                 (Linear::Key, key_value),
                 (Linear::Value, key_value),
             ];
@@ -66,7 +65,8 @@ pub fn layers(block: &BlockDescription, hidden: usize, role: Role) -> Layers {
         (Role::AttentionOutput, Mixer::Attention(_)) => {
             [(Linear::AttentionOutput, hidden)].into_iter().collect()
         }
-        (Role::AttentionOutput, Mixer::ShortConv(_)) => {
+        (Role::QueryKeyValue, Mixer::DeltaNet(net)) => net.inputs().into_iter().collect(),
+        (Role::AttentionOutput, Mixer::ShortConv(_) | Mixer::DeltaNet(_)) => {
             [(Linear::MixerOutput, hidden)].into_iter().collect()
         }
         (Role::GateUp, _) => {
@@ -333,15 +333,9 @@ pub(crate) fn scales<'a>(block: &'a Block, layers: &Layers) -> SmallVec<[&'a [f3
 
 /// Adds the result of [`shadow_apart`] to the outputs of a layer, `[rows, out_features]`. The bits are those of
 /// [`shadow`].
-pub(crate) fn add_shadow(
-    x: QuantizedView,
-    features: usize,
-    shadow: &[f32],
-    out: &mut [f32],
-    counters: &Counters,
-) {
-    let begun = counters.begin();
-    int8_kernels::join_shadow(x, shadow, OutputMut::new(out, features));
+pub(crate) fn add_shadow(x: QuantizedView, shadow: &[f32], out: OutputMut, counters: &Counters) {
+    let (begun, features) = (counters.begin(), out.columns());
+    int8_kernels::join_shadow(x, shadow, out);
     counters.end(begun, Operator::Shadows, || {
         let rows = (0..x.rows())
             .filter(|row| !x.outliers_of(*row).0.is_empty())

@@ -20,8 +20,8 @@ use super::{Manifest, Package, WEIGHTS};
 use crate::linear_input::Inputs;
 use crate::quantization::{InputQuantization, LinearFormat};
 use crate::weights::{
-    Block, Embedding, Int8Matrix, Linear, Norm, Router, RouterPart, TokenInput, TokenInputs, Weight,
-    WeightMatrix, Weights,
+    Block, Embedding, Int8Matrix, Linear, Norm, Router, RouterPart, TokenInput, TokenInputs,
+    Weight, WeightMatrix, Weights,
 };
 
 /// The largest magnitude of an INT8 number in a file, which may have been written by another program.

@@ -4,8 +4,9 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
 use triad_model::description::{
-    Activation, Attention, BlockDescription, FeedForward, KeyValues, Mixer, ModelDescription, Norm,
-    NormKind, Residual, Rope, RopePairing, RopeScaling, ShortConv, TokenInputs,
+    Activation, Attention, BlockDescription, DeltaNet, FeedForward, HeadSharing, KeyValues, Mixer,
+    ModelDescription, Norm, NormKind, Residual, Rope, RopePairing, RopeScaling, ShortConv,
+    TokenInputs,
 };
 
 use super::{quantize, quantize_int4};
@@ -14,7 +15,9 @@ use crate::quantization::DecodeWeights;
 use crate::threads::Threads;
 
 /// The families whose golden models tests run.
-pub const FAMILIES: [&str; 7] = ["llama", "qwen2", "gemma3", "gemma4", "phi2", "phi3", "lfm2"];
+pub const FAMILIES: [&str; 8] = [
+    "llama", "qwen2", "gemma3", "gemma4", "phi2", "phi3", "lfm2", "qwen3_5",
+];
 
 /// The vocabulary of [`description`].
 pub const VOCAB: usize = 97;
@@ -26,9 +29,8 @@ pub const CONTEXT: usize = 600;
 /// down has no W4A16 weights, since its rows are no whole groups.
 pub static MODELS: LazyLock<[(&str, Arc<Model>); 4]> = LazyLock::new(|| in_formats(description()));
 
-/// Models as [`MODELS`], whose mixers are convolutions in some blocks.
-pub static CONVOLUTIONS: LazyLock<[(&str, Arc<Model>); 4]> =
-    LazyLock::new(|| in_formats(with_convolutions()));
+/// Models as [`MODELS`], whose mixers have states in some blocks; the output of attention has gates in one.
+pub static STATES: LazyLock<[(&str, Arc<Model>); 4]> = LazyLock::new(|| in_formats(with_states()));
 
 /// Models as [`MODELS`], whose last blocks read keys and values of earlier ones, with inputs by token.
 pub static SHARED: LazyLock<[(&str, Arc<Model>); 4]> = LazyLock::new(|| in_formats(with_shared()));
@@ -41,7 +43,7 @@ pub fn all_models() -> impl Iterator<Item = (&'static str, &'static str, &'stati
             .map(move |(name, model)| (mixers, *name, model))
     };
     named("attention", &MODELS)
-        .chain(named("convolutions", &CONVOLUTIONS))
+        .chain(named("states", &STATES))
         .chain(named("shared keys and values", &SHARED))
 }
 
@@ -105,9 +107,9 @@ pub fn tokens(count: usize, seed: usize) -> Vec<u32> {
         .collect()
 }
 
-/// Returns [`description`] with a convolution of three taps before its blocks, one of five taps with biases after them,
-/// and another one after that.
-fn with_convolutions() -> ModelDescription {
+/// Returns [`description`] with a convolution of three taps before its blocks, and one of five taps with biases, two
+/// DeltaNets and another convolution after them.
+fn with_states() -> ModelDescription {
     let mut description = description();
     let conv = |taps, bias| BlockDescription {
         mixer: Mixer::ShortConv(ShortConv {
@@ -117,8 +119,28 @@ fn with_convolutions() -> ModelDescription {
         }),
         ..description.blocks[0].clone()
     };
+    let net = |key_heads, sharing| BlockDescription {
+        mixer: Mixer::DeltaNet(DeltaNet {
+            key_heads,
+            value_heads: 4,
+            key_dim: 40,
+            value_dim: 28,
+            taps: 4,
+            sharing,
+            epsilon: 1e-5,
+        }),
+        ..description.blocks[0].clone()
+    };
+    let nets = [
+        net(2, HeadSharing::Adjacent),
+        net(2, HeadSharing::Remainder),
+    ];
     let (first, last) = (conv(3, false), [conv(5, true), conv(2, false)]);
+    if let Some(attention) = description.blocks[1].attention_mut() {
+        attention.output_gate = true;
+    }
     description.blocks.insert(0, first);
+    description.blocks.extend(nets);
     description.blocks.extend(last);
     description
 }
@@ -172,6 +194,7 @@ pub fn description() -> ModelDescription {
             scale: 0.4,
             qkv_bias: false,
             output_bias: false,
+            output_gate: false,
             qk_norm: None,
             temperature: None,
             window,

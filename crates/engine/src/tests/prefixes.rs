@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::probed::{probed, set_probe};
 use super::*;
-use crate::testing::models::{ALL_MODELS, CONVOLUTIONS, MODELS, all_models, tokens};
+use crate::testing::models::{ALL_MODELS, MODELS, STATES, all_models, tokens};
 use crate::{Adapters, Error, KvFormat, PrefixSalt, Result};
 
 const CONTEXT: usize = 800;
@@ -104,7 +104,7 @@ fn what_is_found_has_the_bits_of_what_is_computed() {
 
 #[test]
 fn a_prefix_is_found_up_to_a_position_whose_states_are_known() {
-    for (name, model) in &*CONVOLUTIONS {
+    for (name, model) in &*STATES {
         for length in [1, 2, PAGE - 1, PAGE, PAGE + 1, PAGE + 2, 2 * PAGE + 100] {
             let engine = paged(model, KvFormat::F16, None);
             let prompt = tokens(length, 0);
@@ -433,8 +433,9 @@ proptest! {
     ) {
         let (mixers, name, model) = all_models().nth(model).unwrap();
         let page = paged(model, kv_format, None).usage().kv.page_bytes;
-        let engine = paged(model, kv_format, Some(pages * page));
-        // States of sequences also take memory.
+        // States of sequences also take memory: there is room for those of two.
+        let states = 2 * crate::kv::state_bytes(model.description());
+        let engine = paged(model, kv_format, Some(pages * page + states));
         let budget = engine.usage().kv.budget;
         let is_pages_alone = mixers == "attention";
         let mut sessions: [Option<Session>; 3] = Default::default();

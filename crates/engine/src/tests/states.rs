@@ -1,7 +1,7 @@
 //! Tests of models whose mixers keep states.
 
 use super::*;
-use crate::testing::models::{CONTEXT, CONVOLUTIONS, tokens};
+use crate::testing::models::{CONTEXT, STATES, tokens};
 use crate::{Branch, KvFormat, memory};
 
 fn options(chunk: usize) -> SessionOptions {
@@ -14,7 +14,7 @@ fn options(chunk: usize) -> SessionOptions {
 
 #[test]
 fn branches_are_scored_from_the_state_before_them_and_leave_it() {
-    for (name, model) in &*CONVOLUTIONS {
+    for (name, model) in &*STATES {
         for (chunk, prefix) in [(7, 0), (7, 5), (64, 256), (64, 300)] {
             let new = || {
                 let mut session = session_of(model, chunk);
@@ -62,7 +62,7 @@ fn session_of(model: &Arc<Model>, chunk: usize) -> Session {
 
 #[test]
 fn rejected_rows_are_computed_again_from_the_state_before_them() {
-    for (name, model) in &*CONVOLUTIONS {
+    for (name, model) in &*STATES {
         let mut session = session_of(model, 64);
         let prompt = tokens(250, 0);
         session.prefill(&prompt, &Cancel::new(), |_| {}).unwrap();
@@ -100,7 +100,7 @@ fn rejected_rows_are_computed_again_from_the_state_before_them() {
 
 #[test]
 fn the_memory_of_states_is_counted_and_estimated_and_forks_share_it() {
-    let (_, model) = &CONVOLUTIONS[0];
+    let (_, model) = &STATES[0];
     let engine = engine_of(model, &options(64));
     let mut session = engine.session();
     session
@@ -108,9 +108,12 @@ fn the_memory_of_states_is_counted_and_estimated_and_forks_share_it() {
         .unwrap();
     let usage = engine.usage().kv;
     let description = model.description();
-    // Two, four and one earlier products of 32 channels; five states, and 16 rows of three times the channels each.
-    let values = 32 * (2 + 4 + 1);
-    let states = 4 * (5 * values + 3 * 16 * 3 * 32);
+    // Two, four and one earlier products of 32 channels; three earlier inputs of a DeltaNet, and its matrices.
+    let (channels, matrices) = (2 * 2 * 40 + 4 * 28, 4 * 40 * 28);
+    let values = 32 * (2 + 4 + 1) + 2 * (3 * channels + matrices);
+    // Five states, and 16 rows: of three times the channels, and of a DeltaNet's channels, gates, rates and decays.
+    let rows = 3 * 3 * 32 + 2 * (channels + 4 * 28 + 2 * 4);
+    let states = 4 * (5 * values + 16 * rows);
     // Two blocks with two heads of eight each.
     let rows = 2 * 2 * 2 * 8 * 4 * 256;
     assert_eq!(usage.page_bytes, rows + 4 * values);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use triad_model::description::{Mixer, MixerWeight};
-use triad_model::tensor_map::{BlockTensors, MixerTensor, TensorSlice};
+use triad_model::tensor_map::{BlockTensors, MixerTensor, StoredAs, TensorSlice};
 use triad_model::{Error, ErrorKind, Result};
 
 use super::{Reader, Weight};
@@ -14,20 +14,22 @@ pub type MixerWeights = BTreeMap<MixerWeight, Vec<f32>>;
 impl Reader<'_> {
     pub(super) fn mixer(&self, mixer: &Mixer, tensors: &BlockTensors) -> Result<MixerWeights> {
         let read = |(weight, shape): (MixerWeight, Vec<usize>)| {
-            let Some(MixerTensor {
-                name,
-                is_transposed,
-            }) = tensors.mixer.get(&weight)
-            else {
+            let Some(MixerTensor { name, stored }) = tensors.mixer.get(&weight) else {
                 let message = format!("no tensor for the mixer's {}", weight.name());
                 return Err(Error::new(ErrorKind::Missing, message));
             };
             let (name, rows) = (name.clone(), None);
             let mut values = self.slice(&TensorSlice { name, rows })?.to_f32();
-            if let (true, [rows, columns]) = (is_transposed, &shape[..]) {
-                let stored = std::mem::take(&mut values);
-                let row = |row: usize| (0..*columns).map(move |column| column * rows + row);
-                values = (0..*rows).flat_map(row).map(|at| stored[at]).collect();
+            match (stored, &shape[..]) {
+                (StoredAs::Transposed, [rows, columns]) => {
+                    let stored = std::mem::take(&mut values);
+                    let row = |row: usize| (0..*columns).map(move |column| column * rows + row);
+                    values = (0..*rows).flat_map(row).map(|at| stored[at]).collect();
+                }
+                (StoredAs::Logarithm, _) => {
+                    values.iter_mut().for_each(|value| *value = -value.exp());
+                }
+                (StoredAs::Itself | StoredAs::Transposed, _) => {}
             }
             Ok((weight, values))
         };
@@ -45,6 +47,10 @@ pub(super) fn random(
         let mut values = vec![0.0; rows * columns];
         if let Weight::Float(matrix) = matrix(rows, columns) {
             matrix.rows_to_f32(0..rows, &mut values);
+        }
+        if weight == MixerWeight::Decay {
+            // What has passed decays.
+            values.iter_mut().for_each(|value| *value = -value.abs());
         }
         (weight, values)
     };

@@ -3,9 +3,9 @@
 use proptest::prelude::*;
 use triad_engine::{LoadOptions, Model, Threads};
 use triad_model::description::{
-    Activation, Attention, BlockDescription, Experts, FeedForward, KeyValues, Mixer,
-    ModelDescription, Norm, NormKind, QkNorm, Residual, Rope, RopePairing, RopeScaling, Routing,
-    Temperature, TokenInputs,
+    Activation, Attention, BlockDescription, DeltaNet, Experts, FeedForward, HeadSharing,
+    KeyValues, Mixer, ModelDescription, Norm, NormKind, QkNorm, Residual, Rope, RopePairing,
+    RopeScaling, Routing, Temperature, TokenInputs,
 };
 
 pub const VOCAB: usize = 97;
@@ -32,12 +32,30 @@ prop_compose! {
 }
 
 prop_compose! {
+    fn delta_nets()(
+        key_heads in 1usize..4, share in 1usize..4, key_dim in 1usize..20, value_dim in 1usize..20, taps in 2usize..6,
+        by_remainder: bool,
+    ) -> DeltaNet {
+        DeltaNet {
+            key_heads,
+            value_heads: key_heads * share,
+            key_dim,
+            value_dim,
+            taps,
+            sharing: if by_remainder { HeadSharing::Remainder } else { HeadSharing::Adjacent },
+            epsilon: 1e-5,
+        }
+    }
+}
+
+prop_compose! {
     fn blocks()(
         kv_heads in 1usize..3, group in 1usize..3, pairs in 1usize..5, unrotated in 0usize..3,
         window in prop::option::of(1usize..30), soft_cap in prop::option::of(2f32..20.0), qkv_bias: bool,
         qk_norm in 0usize..4, halves: bool, layer_norm: bool, residual in 0usize..4, has_rope in prop::bool::weighted(0.8),
         temperature in prop::option::of(0.1f32..1.0), experts in prop::option::of(experts()), has_shared: bool, has_sinks: bool, gated: bool, width in 1usize..40,
         activation in 0usize..3, scaling in 0usize..4, one_layer: bool, value_norm: bool, still in 0usize..3, scaled: bool,
+        output_gate: bool, net in prop::option::weighted(0.3, delta_nets()),
     ) -> BlockDescription {
         let rms = Norm { kind: NormKind::Rms, epsilon: 1e-5, weight_offset: 0.0 };
         let residual =
@@ -46,42 +64,46 @@ prop_compose! {
         let pairs = if has_rope { pairs } else { 0 };
         let unrotated = if has_rope { unrotated } else { unrotated + 2 };
         BlockDescription {
-            mixer: Mixer::Attention(Attention {
-                heads: kv_heads * group,
-                kv_heads,
-                head_dim: 2 * pairs + unrotated,
-                scale: 0.4,
-                qkv_bias,
-                output_bias: qkv_bias,
-                qk_norm: (qk_norm > 0).then_some(QkNorm {
-                    norm: rms,
-                    spans_heads: qk_norm == 2,
-                    after_rope: qk_norm == 3,
-                }),
-                temperature: temperature.map(|scale| Temperature { scale, context: 7 }),
-                window,
-                soft_cap,
-                sinks: has_sinks,
-                key_values: if one_layer { KeyValues::OneLayer } else { KeyValues::Own },
-                value_norm: value_norm.then_some(1e-5),
-                rope: Rope {
-                    dims: 2 * pairs,
-                    still: still.min(pairs),
-                    base: 10_000.0,
-                    pairing: if halves { RopePairing::Halves } else { RopePairing::Adjacent },
-                    scaling: match scaling {
-                        0 => RopeScaling::None,
-                        1 => RopeScaling::Linear { factor: 4.0 },
-                        2 => RopeScaling::Factors { factors: vec![2.0; pairs] },
-                        _ => RopeScaling::LongRope {
-                            short: vec![1.5; pairs],
-                            long: vec![3.0; pairs],
-                            original_context: 60,
-                            attention_factor: 1.1,
+            mixer: match net {
+                Some(net) => Mixer::DeltaNet(net),
+                None => Mixer::Attention(Attention {
+                    heads: kv_heads * group,
+                    kv_heads,
+                    head_dim: 2 * pairs + unrotated,
+                    scale: 0.4,
+                    qkv_bias,
+                    output_bias: qkv_bias,
+                    output_gate,
+                    qk_norm: (qk_norm > 0).then_some(QkNorm {
+                        norm: rms,
+                        spans_heads: qk_norm == 2,
+                        after_rope: qk_norm == 3,
+                    }),
+                    temperature: temperature.map(|scale| Temperature { scale, context: 7 }),
+                    window,
+                    soft_cap,
+                    sinks: has_sinks,
+                    key_values: if one_layer { KeyValues::OneLayer } else { KeyValues::Own },
+                    value_norm: value_norm.then_some(1e-5),
+                    rope: Rope {
+                        dims: 2 * pairs,
+                        still: still.min(pairs),
+                        base: 10_000.0,
+                        pairing: if halves { RopePairing::Halves } else { RopePairing::Adjacent },
+                        scaling: match scaling {
+                            0 => RopeScaling::None,
+                            1 => RopeScaling::Linear { factor: 4.0 },
+                            2 => RopeScaling::Factors { factors: vec![2.0; pairs] },
+                            _ => RopeScaling::LongRope {
+                                short: vec![1.5; pairs],
+                                long: vec![3.0; pairs],
+                                original_context: 60,
+                                attention_factor: 1.1,
+                            },
                         },
                     },
-                },
-            }),
+                }),
+            },
             feed_forward: FeedForward {
                 width: if experts.is_some() && !has_shared { 0 } else { width },
                 experts: experts.map(|experts| Experts {

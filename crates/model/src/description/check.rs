@@ -3,8 +3,8 @@
 use std::ops::RangeInclusive;
 
 use super::{
-    Attention, BlockDescription, Experts, FeedForward, Mixer, ModelDescription, Norm, NormKind,
-    QkNorm, RopeScaling, ShortConv, Temperature, TokenInputs,
+    Attention, BlockDescription, DeltaNet, Experts, FeedForward, Mixer, ModelDescription, Norm,
+    NormKind, QkNorm, RopeScaling, ShortConv, Temperature, TokenInputs,
 };
 use crate::error::{Error, ErrorKind, Result};
 
@@ -20,6 +20,7 @@ pub(crate) mod limits {
     pub const VOCAB: usize = 1 << 24;
     pub const CONTEXT: usize = 1 << 30;
     pub const TAPS: usize = 64;
+    pub const STATE: usize = 1 << 24;
 }
 
 /// Ranges of the numbers that enter computations, much wider than those of every published model. They keep products
@@ -125,16 +126,52 @@ impl BlockDescription {
             Mixer::Attention(attention) => attention.check(),
             Mixer::ShortConv(ShortConv { channels, taps, .. }) => {
                 size("the channels of a convolution", *channels, limits::HIDDEN)?;
-                // A convolution over one position would have no state.
-                match (2..=limits::TAPS).contains(taps) {
-                    true => Ok(()),
-                    false => Err(malformed(format!(
-                        "a convolution over {taps} positions: expected 2 to {}",
-                        limits::TAPS
-                    ))),
-                }
+                check_taps(*taps)
             }
+            Mixer::DeltaNet(net) => net.check(),
         }
+    }
+}
+
+/// A convolution over one position would have no state.
+fn check_taps(taps: usize) -> Result<()> {
+    match (2..=limits::TAPS).contains(&taps) {
+        true => Ok(()),
+        false => Err(malformed(format!(
+            "a convolution over {taps} positions: expected 2 to {}",
+            limits::TAPS
+        ))),
+    }
+}
+
+impl DeltaNet {
+    fn check(&self) -> Result<()> {
+        let Self {
+            key_heads,
+            value_heads,
+            key_dim,
+            value_dim,
+            taps,
+            sharing: _,
+            epsilon,
+        } = *self;
+        size("the number of key heads", key_heads, limits::HEADS)?;
+        size("the number of value heads", value_heads, limits::HEADS)?;
+        size("the width of a key head", key_dim, limits::HEAD_DIM)?;
+        size("the width of a value head", value_dim, limits::HEAD_DIM)?;
+        if value_heads % key_heads != 0 {
+            return Err(malformed(format!(
+                "{value_heads} value heads can't share {key_heads} key heads: expected a divisor of {value_heads}"
+            )));
+        }
+        let state = value_heads * key_dim * value_dim;
+        size(
+            "the number of values of a block's state",
+            state,
+            limits::STATE,
+        )?;
+        check_taps(taps)?;
+        within("the norms' epsilon", Some(epsilon), ranges::EPSILON)
     }
 }
 

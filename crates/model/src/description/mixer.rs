@@ -1,6 +1,8 @@
 //! Token mixers: the part of a block in which rows see other rows. Attention reads keys and values of all positions;
 //! the other mixers keep a state of fixed size, which holds all that they need of earlier positions.
 
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 
 use super::{Attention, BlockDescription, Linear, LinearShape, Norm};
@@ -13,6 +15,8 @@ pub enum Mixer {
     Attention(Attention),
     /// A gated convolution over the last few positions (LFM2).
     ShortConv(ShortConv),
+    /// A matrix for each head that the delta rule corrects (Qwen3-Next, Qwen3.5).
+    DeltaNet(DeltaNet),
 }
 
 /// The source of the keys and values of a block.
@@ -51,6 +55,82 @@ pub struct ShortConv {
     pub bias: bool,
 }
 
+impl ShortConv {
+    /// Returns the sizes of the state.
+    pub fn state(&self) -> StateSize {
+        StateSize {
+            state: (self.taps - 1) * self.channels,
+            row: 3 * self.channels,
+        }
+    }
+}
+
+/// A gated DeltaNet. A short convolution with SiLU treats each channel of queries, keys and values alone. Each value head
+/// keeps a matrix from keys to values: a position decays it and corrects the value under its key by a rate, then reads
+/// the value under its query. The output of a head is normed, then multiplied by SiLU of a gate.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DeltaNet {
+    /// Heads of queries and keys.
+    pub key_heads: usize,
+    /// Heads of values, a multiple of `key_heads`.
+    pub value_heads: usize,
+    /// Width of a query or key.
+    pub key_dim: usize,
+    /// Width of a value.
+    pub value_dim: usize,
+    /// The positions that an output of the convolution depends on, its own among them.
+    pub taps: usize,
+    /// The value heads that share a key head.
+    pub sharing: HeadSharing,
+    /// The number that is added to the mean square of a head's output.
+    pub epsilon: f32,
+}
+
+/// The value heads that share a key head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HeadSharing {
+    /// Neighbors: the layout of `transformers`.
+    Adjacent,
+    /// Heads whose numbers have one remainder by the number of key heads: the layout of Qwen3.5 in GGUF.
+    Remainder,
+}
+
+impl DeltaNet {
+    /// Returns the width of all queries, or of all keys.
+    pub fn keys(&self) -> usize {
+        self.key_heads * self.key_dim
+    }
+
+    /// Returns the width of all values.
+    pub fn values(&self) -> usize {
+        self.value_heads * self.value_dim
+    }
+
+    /// Returns the channels of the convolution: queries, keys and values.
+    pub fn channels(&self) -> usize {
+        2 * self.keys() + self.values()
+    }
+
+    /// Returns the input layers with their widths, in the order of a row.
+    pub fn inputs(&self) -> [(Linear, usize); 4] {
+        [
+            (Linear::MixerInput, self.channels()),
+            (Linear::MixerGate, self.values()),
+            (Linear::MixerRate, self.value_heads),
+            (Linear::MixerDecay, self.value_heads),
+        ]
+    }
+
+    /// Returns the sizes of the state: the convolution's last inputs, and a matrix for each value head.
+    pub fn state(&self) -> StateSize {
+        StateSize {
+            state: (self.taps - 1) * self.channels() + self.values() * self.key_dim,
+            row: self.inputs().iter().map(|(_, width)| width).sum(),
+        }
+    }
+}
+
 /// A weight of a mixer's operator, in f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -61,6 +141,12 @@ pub enum MixerWeight {
     ConvolutionBias,
     /// The sinks of attention `[heads]`.
     Sinks,
+    /// The factors from a DeltaNet's steps to the logarithms of its decays `[value_heads]`, which are negative.
+    Decay,
+    /// The summands of a DeltaNet's steps `[value_heads]`.
+    DecayBias,
+    /// The factors of the norm of a DeltaNet's head `[value_dim]`.
+    HeadNorm,
 }
 
 impl MixerWeight {
@@ -70,6 +156,9 @@ impl MixerWeight {
             Self::Convolution => "convolution",
             Self::ConvolutionBias => "convolution-bias",
             Self::Sinks => "sinks",
+            Self::Decay => "decay",
+            Self::DecayBias => "decay-bias",
+            Self::HeadNorm => "head-norm",
         }
     }
 }
@@ -94,7 +183,7 @@ impl Mixer {
         };
         match self {
             Self::Attention(attention) => {
-                let query = attention.heads * attention.head_dim;
+                let query = attention.query_width();
                 let key_value = attention.kv_heads * attention.head_dim;
                 let mut inputs = vec![
                     shape(Linear::Query, query, attention.qkv_bias),
@@ -107,6 +196,27 @@ impl Mixer {
             Self::ShortConv(ShortConv { channels, bias, .. }) => {
                 vec![shape(Linear::MixerInput, 3 * channels, *bias)]
             }
+            Self::DeltaNet(net) => net
+                .inputs()
+                .map(|(linear, width)| shape(linear, width, false))
+                .to_vec(),
+        }
+    }
+
+    /// Returns the columns of the outputs of an input layer within a row, of those mixers that keep a state.
+    pub fn columns(&self, linear: Linear) -> Option<Range<usize>> {
+        match self {
+            Self::Attention(_) => None,
+            Self::ShortConv(ShortConv { channels, .. }) => {
+                (linear == Linear::MixerInput).then_some(0..3 * channels)
+            }
+            Self::DeltaNet(net) => {
+                let mut first = 0;
+                net.inputs().into_iter().find_map(|(input, width)| {
+                    first += width;
+                    (input == linear).then_some(first - width..first)
+                })
+            }
         }
     }
 
@@ -115,6 +225,7 @@ impl Mixer {
         let (linear, bias) = match self {
             Self::Attention(attention) => (Linear::AttentionOutput, attention.output_bias),
             Self::ShortConv(ShortConv { bias, .. }) => (Linear::MixerOutput, *bias),
+            Self::DeltaNet(_) => (Linear::MixerOutput, false),
         };
         LinearShape {
             linear,
@@ -129,6 +240,7 @@ impl Mixer {
         match self {
             Self::Attention(attention) => attention.heads * attention.head_dim,
             Self::ShortConv(ShortConv { channels, .. }) => *channels,
+            Self::DeltaNet(net) => net.values(),
         }
     }
 
@@ -150,6 +262,12 @@ impl Mixer {
                 }
                 weights
             }
+            Self::DeltaNet(net) => vec![
+                (MixerWeight::Convolution, vec![net.taps, net.channels()]),
+                (MixerWeight::Decay, vec![net.value_heads]),
+                (MixerWeight::DecayBias, vec![net.value_heads]),
+                (MixerWeight::HeadNorm, vec![net.value_dim]),
+            ],
         }
     }
 
@@ -157,10 +275,8 @@ impl Mixer {
     pub fn state(&self) -> Option<StateSize> {
         match *self {
             Self::Attention(_) => None,
-            Self::ShortConv(ShortConv { channels, taps, .. }) => Some(StateSize {
-                state: (taps - 1) * channels,
-                row: 3 * channels,
-            }),
+            Self::ShortConv(conv) => Some(conv.state()),
+            Self::DeltaNet(net) => Some(net.state()),
         }
     }
 }
@@ -170,7 +286,7 @@ impl BlockDescription {
     pub fn attention(&self) -> Option<&Attention> {
         match &self.mixer {
             Mixer::Attention(attention) => Some(attention),
-            Mixer::ShortConv(_) => None,
+            Mixer::ShortConv(_) | Mixer::DeltaNet(_) => None,
         }
     }
 
@@ -178,7 +294,7 @@ impl BlockDescription {
     pub fn attention_mut(&mut self) -> Option<&mut Attention> {
         match &mut self.mixer {
             Mixer::Attention(attention) => Some(attention),
-            Mixer::ShortConv(_) => None,
+            Mixer::ShortConv(_) | Mixer::DeltaNet(_) => None,
         }
     }
 

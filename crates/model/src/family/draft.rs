@@ -126,6 +126,7 @@ impl Draft {
                 window,
                 soft_cap: self.score_soft_cap,
                 sinks: family.sinks,
+                output_gate: family.output_gate,
                 rope: match window {
                     _ if !has_rope => no_rope.clone(),
                     Some(_) => self.local_rope.clone(),

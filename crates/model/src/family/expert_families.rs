@@ -2,7 +2,7 @@
 
 use super::kinds::{ExpertTraits, Normalized, QkNorms, Windows};
 use super::names;
-use super::traits::{Family, LLAMA, QWEN2, QWEN3};
+use super::traits::{Family, LLAMA, QWEN2, QWEN3, QWEN3_5};
 use crate::description::Routing;
 
 /// The models of Qwen3 with experts.
@@ -118,4 +118,22 @@ pub(super) const GPT_OSS: Family = Family {
     windows: Windows::AllButEvery(2),
     window: Some(128),
     ..LLAMA
+};
+
+/// The models of Qwen3.5 with experts.
+pub(super) const QWEN3_5_MOE: Family = Family {
+    name: "qwen35moe",
+    experts: Some(ExpertTraits {
+        routing: Routing::Softmax,
+        normalized: Normalized::Always,
+        count: ("num_experts", 256),
+        used: 8,
+        width: ("moe_intermediate_size", Some(512)),
+        shared: Some(512),
+        bias: false,
+        clamp: None,
+        sparse_step: false,
+    }),
+    sizes: &[("num_key_value_heads", 2)],
+    ..QWEN3_5
 };

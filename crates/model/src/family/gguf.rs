@@ -5,19 +5,18 @@ use std::collections::BTreeMap;
 
 use super::draft::{Draft, head_dim};
 use super::expert_families;
-use super::kinds::{BlockShapes, LocalRope, Mixers, SoftCaps, Windows};
-use super::mixer;
+use super::kinds::{BlockShapes, LocalRope, Mixers, NoRope, SoftCaps, Windows};
 use super::traits::{self, Family};
 use super::{ReadF32, malformed, missing, ollama, unsupported};
 use crate::description::{
-    Mixer, ModelDescription, NormKind, Rope, RopePairing, RopeScaling, Temperature, limits,
+    ModelDescription, NormKind, Rope, RopePairing, RopeScaling, Temperature, limits,
 };
 use crate::error::Result;
 use crate::gguf::{Metadata, Value};
 use crate::tensor::TensorInfo;
 
 /// `general.architecture` of every family, and how it pairs RoPE's dimensions. Mistral's files say `llama`.
-pub(super) const FAMILIES: [(&str, &Family, RopePairing); 25] = [
+pub(super) const FAMILIES: [(&str, &Family, RopePairing); 27] = [
     ("llama", &traits::LLAMA, RopePairing::Adjacent),
     ("qwen2", &traits::QWEN2, RopePairing::Halves),
     ("qwen3", &traits::QWEN3, RopePairing::Halves),
@@ -43,6 +42,12 @@ pub(super) const FAMILIES: [(&str, &Family, RopePairing); 25] = [
     ("qwen2vl", &traits::QWEN2_VL, RopePairing::Halves),
     ("qwen3vl", &traits::QWEN3_VL, RopePairing::Halves),
     ("lfm2", &traits::LFM2, RopePairing::Halves),
+    ("qwen35", &traits::QWEN3_5, RopePairing::Halves),
+    (
+        "qwen35moe",
+        &expert_families::QWEN3_5_MOE,
+        RopePairing::Halves,
+    ),
 ];
 
 /// Fields that would change the numbers in a way that Triad does not compute, unless they hold the value
@@ -206,7 +211,7 @@ impl Reader<'_> {
                 .and_then(|size| self.required(field, size))
         };
         let hidden = required("embedding_length", limits::HIDDEN)?;
-        let blocks = required("block_count", limits::BLOCKS)?;
+        let blocks = self.blocks()?;
         let required_of_blocks = |field: &str, most| {
             self.size_of_blocks(field, most, blocks)
                 .and_then(|size| self.required(field, size))
@@ -236,6 +241,9 @@ impl Reader<'_> {
             Some(caps) => self.positive(field).map(|cap| cap.or(default(caps))),
             None => Ok(None),
         };
+        let epsilon = self
+            .positive(epsilon)
+            .and_then(|value| self.required(epsilon, value))?;
         let fused = self.has("blk.0.attn_qkv.bias");
         let windows = self.windows(blocks)?;
         let own = match family.shapes {
@@ -246,7 +254,11 @@ impl Reader<'_> {
             None => (
                 self.rope(pairing, head_dim, context, read_f32)?,
                 self.kv_heads(heads, blocks)?,
-                required_of_blocks("feed_forward_length", limits::WIDTH)?,
+                match family.mixers {
+                    // Without a dense feed-forward, a file need not state its width.
+                    Mixers::DeltaNet if family.experts.is_some() => 0,
+                    _ => required_of_blocks("feed_forward_length", limits::WIDTH)?,
+                },
             ),
             Some(own) => {
                 let kv_heads = own.shapes.iter().map(|shape| shape.kv_heads);
@@ -257,6 +269,7 @@ impl Reader<'_> {
                 )
             }
         };
+        let mixers = self.mixers(hidden, &kv_heads, epsilon)?;
         Ok(Draft {
             name: self.metadata.string("general.name")?.map(str::to_owned),
             hidden,
@@ -272,9 +285,7 @@ impl Reader<'_> {
             width,
             has_experts: vec![family.experts.is_some(); blocks],
             experts: self.experts()?,
-            epsilon: self
-                .positive(epsilon)
-                .and_then(|value| self.required(epsilon, value))?,
+            epsilon,
             norm_offset: 0.0,
             query_scalar: self.query_scalar(hidden, heads, head_dim, blocks)?,
             qkv_bias: fused || self.has("blk.0.attn_q.bias"),
@@ -289,7 +300,7 @@ impl Reader<'_> {
             },
             residual_scale: self.multiplier("residual_scale")?.unwrap_or(1.0),
             logit_scale: self.multiplier("logit_scale")?.unwrap_or(1.0).recip(),
-            mixers: self.mixers(hidden, &kv_heads)?,
+            mixers,
             has_rope: self.has_rope(&windows)?,
             windows,
             temperature: self.temperature(context)?,
@@ -314,27 +325,12 @@ impl Reader<'_> {
         })
     }
 
-    /// Returns the mixer of each block; `None`: attention. Blocks without key-value heads have another mixer.
-    fn mixers(&self, hidden: usize, kv_heads: &[usize]) -> Result<Vec<Option<Mixer>>> {
-        match self.family.mixers {
-            Mixers::Attention => Ok(vec![None; kv_heads.len()]),
-            Mixers::ShortConv => {
-                let field = "shortconv.l_cache";
-                let taps = self.size(field, limits::TAPS)?;
-                let taps = self.required(field, taps)?;
-                // llama.cpp reads no biases: a file with some has tensors without a part in the model.
-                let has_attention = kv_heads.iter().map(|heads| *heads > 0);
-                Ok(mixer::short_convs((hidden, taps, false), has_attention))
-            }
-        }
-    }
-
     /// Returns the key-value heads of each block: 0 if it has another mixer than attention.
     fn kv_heads(&self, heads: usize, blocks: usize) -> Result<Vec<usize>> {
         let field = "attention.head_count_kv";
         let key = self.key(field);
         let list = match self.metadata.get(&key) {
-            Some(Value::Integers(list)) if self.family.mixers != Mixers::Attention => list,
+            Some(Value::Integers(list)) if self.family.mixers == Mixers::ShortConv => list,
             _ => {
                 let kv_heads = self.size_of_blocks(field, limits::HEADS, blocks)?;
                 let kv_heads = kv_heads.unwrap_or(heads);

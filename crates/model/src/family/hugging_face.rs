@@ -17,7 +17,7 @@ use crate::description::{Activation, ModelDescription, NormKind, limits};
 use crate::error::Result;
 
 /// `model_type` of every family.
-const FAMILIES: [(&str, &Family); 34] = [
+const FAMILIES: [(&str, &Family); 36] = [
     ("llama", &traits::LLAMA),
     ("mistral", &traits::MISTRAL),
     ("qwen2", &traits::QWEN2),
@@ -52,13 +52,17 @@ const FAMILIES: [(&str, &Family); 34] = [
     ("qwen2_vl_text", &traits::QWEN2_VL),
     ("qwen2_5_vl_text", &traits::QWEN2_VL),
     ("qwen3_vl_text", &traits::QWEN3_VL),
+    ("qwen3_5_text", &traits::QWEN3_5),
+    ("qwen3_5_moe_text", &expert_families::QWEN3_5_MOE),
 ];
 
 /// `model_type` of models with images whose text Triad computes, and that of the text if `text_config` does not state it.
-const WITH_IMAGES: [(&str, &str); 8] = [
+const WITH_IMAGES: [(&str, &str); 10] = [
     ("qwen2_vl", "qwen2_vl_text"),
     ("qwen2_5_vl", "qwen2_5_vl_text"),
     ("qwen3_vl", "qwen3_vl_text"),
+    ("qwen3_5", "qwen3_5_text"),
+    ("qwen3_5_moe", "qwen3_5_moe_text"),
     ("smolvlm", "llama"),
     ("idefics3", "llama"),
     ("llava", "llama"),
@@ -174,6 +178,10 @@ fn draft(family: &Family, config: &Config<'_>, tied: bool) -> Result<Draft> {
         (None, NormKind::Rms) => "rms_norm_eps",
         (None, NormKind::Layer) => "layer_norm_eps",
     };
+    let epsilon = config
+        .positive(epsilon)?
+        .map_or(family.epsilon, |epsilon| epsilon as f32);
+    let activation = activation(family, config)?;
     let bias = |part: usize| {
         let (field, default) = family.bias_fields[part];
         if field.is_empty() {
@@ -206,10 +214,13 @@ fn draft(family: &Family, config: &Config<'_>, tied: bool) -> Result<Draft> {
         // `transformers` changes what `layer_types` say of the last block.
         *last = None;
     }
+    let has_experts = experts::blocks(family, config, blocks)?;
     let vocab = required("vocab_size", limits::VOCAB)?;
     let kv_heads = size("num_key_value_heads", limits::HEADS)?.unwrap_or(heads);
     let width = match family.mixers {
-        Mixers::Attention => required("intermediate_size", limits::WIDTH)?,
+        // Without a dense feed-forward, a file need not state its width.
+        Mixers::DeltaNet if has_experts.iter().all(|it| *it) => 0,
+        Mixers::Attention | Mixers::DeltaNet => required("intermediate_size", limits::WIDTH)?,
         Mixers::ShortConv => mixer::adjusted_width(config)?,
     };
     let own = match family.shapes {
@@ -240,16 +251,14 @@ fn draft(family: &Family, config: &Config<'_>, tied: bool) -> Result<Draft> {
         head_dim,
         width,
         experts: experts::read(family, config)?,
-        has_experts: experts::blocks(family, config, blocks)?,
-        epsilon: config
-            .positive(epsilon)?
-            .map_or(family.epsilon, |epsilon| epsilon as f32),
+        has_experts,
+        epsilon,
         norm_offset: if family.norms_less_one { 1.0 } else { 0.0 },
         query_scalar,
         qkv_bias: family.qkv_bias || bias(0)?,
         attention_output_bias: family.all_biases || bias(1)?,
         feed_forward_bias: family.all_biases || bias(2)?,
-        activation: activation(family, config)?,
+        activation,
         score_soft_cap: cap("attn_logit_softcapping", |caps| caps.scores)?,
         logit_soft_cap: cap("final_logit_softcapping", |caps| caps.logits)?,
         embedding_scale: match family.multipliers {
@@ -258,7 +267,7 @@ fn draft(family: &Family, config: &Config<'_>, tied: bool) -> Result<Draft> {
         },
         residual_scale: multiplier("residual_multiplier")? as f32,
         logit_scale: multiplier("logits_scaling")?.recip() as f32,
-        mixers: mixer::hugging_face(family, config, hidden, blocks)?,
+        mixers: mixer::hugging_face(family, config, (hidden, blocks), (epsilon, activation))?,
         has_rope: has_rope(family, config, &windows)?,
         temperature: match family.temperature {
             true => Some(rope.temperature()?),

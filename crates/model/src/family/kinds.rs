@@ -92,6 +92,8 @@ pub(super) enum Mixers {
     Attention,
     /// Some blocks have a gated convolution of the width of the residual stream.
     ShortConv,
+    /// Some blocks have a gated DeltaNet.
+    DeltaNet,
 }
 
 /// Default soft caps.

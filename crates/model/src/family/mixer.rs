@@ -1,52 +1,110 @@
 //! The blocks of a model whose token mixer is not attention, and the sizes of these mixers.
 
 use super::config::Config;
+use super::gguf::Reader;
 use super::kinds::Mixers;
 use super::traits::Family;
 use super::{FULL, malformed, unsupported};
-use crate::description::{Mixer, ShortConv, limits};
+use crate::description::{Activation, DeltaNet, HeadSharing, Mixer, ShortConv, limits};
 use crate::error::Result;
+use crate::gguf::Value;
 
 /// The name of LFM2's convolution in a `config.json`.
 const CONV: &str = "conv";
+/// The name of a DeltaNet in a `config.json`.
+const LINEAR: &str = "linear_attention";
+/// The default interval of blocks with attention among those with a DeltaNet.
+const INTERVAL: usize = 4;
 
 /// Reads the mixer of each block from a `config.json`; `None`: attention.
 pub(super) fn hugging_face(
     family: &Family,
     config: &Config<'_>,
-    hidden: usize,
-    blocks: usize,
+    (hidden, blocks): (usize, usize),
+    (epsilon, activation): (f32, Activation),
 ) -> Result<Vec<Option<Mixer>>> {
     match family.mixers {
         Mixers::Attention => Ok(vec![None; blocks]),
         Mixers::ShortConv => {
             let taps = config.size("conv_L_cache", limits::TAPS)?.unwrap_or(3);
             let bias = config.bool("conv_bias")?.unwrap_or(false);
-            let has_attention = attention_blocks(config, blocks)?;
+            let has_attention = match types(config, blocks, CONV)? {
+                Some(has_attention) => has_attention,
+                None => attention_by_index(config, blocks)?,
+            };
             Ok(short_convs((hidden, taps, bias), has_attention.into_iter()))
+        }
+        Mixers::DeltaNet => {
+            let net = delta_net(config, epsilon)?;
+            // The convolution has the activation of the feed-forward, the output gates have SiLU.
+            if activation != Activation::Silu {
+                return Err(unsupported(format!(
+                    "config.json: `{}` is other than silu, which Triad does not support for {}",
+                    family.activation_field, family.name
+                )));
+            }
+            let has_attention = match types(config, blocks, LINEAR)? {
+                Some(has_attention) => has_attention,
+                None => {
+                    let interval = config.size("full_attention_interval", limits::BLOCKS)?;
+                    attention_every(interval, blocks)
+                }
+            };
+            Ok(mixers(&Mixer::DeltaNet(net), has_attention.into_iter()))
         }
     }
 }
 
-/// Returns whether each block of LFM2 has attention.
-fn attention_blocks(config: &Config<'_>, blocks: usize) -> Result<Vec<bool>> {
-    if let Some(types) = config.strings("layer_types")? {
-        if types.len() != blocks {
-            return Err(malformed(format!(
-                "config.json: `layer_types` has {} entries, expected one for each of the {blocks} blocks",
-                types.len()
-            )));
-        }
-        let has_attention = |(block, kind): (usize, &&str)| match *kind {
-            FULL => Ok(true),
-            CONV => Ok(false),
-            other => Err(unsupported(format!(
-                "config.json: `layer_types[{block}]` is `{}`, which Triad does not run; it runs {FULL} and {CONV}",
-                other.chars().take(40).collect::<String>()
-            ))),
-        };
-        return types.iter().enumerate().map(has_attention).collect();
+/// Reads the sizes of a DeltaNet.
+fn delta_net(config: &Config<'_>, epsilon: f32) -> Result<DeltaNet> {
+    let size = |field: &str, most, default| {
+        let size = config.size(field, most)?;
+        Ok(size.unwrap_or(default))
+    };
+    Ok(DeltaNet {
+        key_heads: size("linear_num_key_heads", limits::HEADS, 16)?,
+        value_heads: size("linear_num_value_heads", limits::HEADS, 32)?,
+        key_dim: size("linear_key_head_dim", limits::HEAD_DIM, 128)?,
+        value_dim: size("linear_value_head_dim", limits::HEAD_DIM, 128)?,
+        taps: size("linear_conv_kernel_dim", limits::TAPS, 4)?,
+        sharing: HeadSharing::Adjacent,
+        epsilon,
+    })
+}
+
+/// Returns which blocks have attention if it is every n-th.
+fn attention_every(interval: Option<usize>, blocks: usize) -> Vec<bool> {
+    let interval = interval.unwrap_or(INTERVAL);
+    (1..=blocks)
+        .map(|block| block.is_multiple_of(interval))
+        .collect()
+}
+
+/// Reads whether each block has attention or the mixer of this name, if the file has a list of that.
+fn types(config: &Config<'_>, blocks: usize, mixer: &str) -> Result<Option<Vec<bool>>> {
+    let Some(types) = config.strings("layer_types")? else {
+        return Ok(None);
+    };
+    if types.len() != blocks {
+        return Err(malformed(format!(
+            "config.json: `layer_types` has {} entries, expected one for each of the {blocks} blocks",
+            types.len()
+        )));
     }
+    let has_attention = |(block, kind): (usize, &&str)| match *kind {
+        FULL => Ok(true),
+        kind if kind == mixer => Ok(false),
+        other => Err(unsupported(format!(
+            "config.json: `layer_types[{block}]` is `{}`, which Triad does not run; it runs {FULL} and {mixer}",
+            other.chars().take(40).collect::<String>()
+        ))),
+    };
+    let types = types.iter().enumerate().map(has_attention);
+    types.collect::<Result<_>>().map(Some)
+}
+
+/// Returns whether each block of LFM2 has attention, in an old file.
+fn attention_by_index(config: &Config<'_>, blocks: usize) -> Result<Vec<bool>> {
     let Some(indices) = config.counts("full_attn_idxs")? else {
         return Ok(vec![true; blocks]);
     };
@@ -56,7 +114,7 @@ fn attention_blocks(config: &Config<'_>, blocks: usize) -> Result<Vec<bool>> {
 /// Returns whether the output matrix is the embedding, if a field says so that only this family has.
 pub(super) fn tied(family: &Family, config: &Config<'_>) -> Result<Option<bool>> {
     match family.mixers {
-        Mixers::Attention => Ok(None),
+        Mixers::Attention | Mixers::DeltaNet => Ok(None),
         Mixers::ShortConv => config.bool("tie_embedding"),
     }
 }
@@ -111,7 +169,7 @@ pub(super) fn adjusted_width(config: &Config<'_>) -> Result<usize> {
 }
 
 /// Returns LFM2's mixer of each block: attention (`None`) or a convolution of the width of the residual stream.
-pub(super) fn short_convs(
+fn short_convs(
     (hidden, taps, bias): (usize, usize, bool),
     has_attention: impl Iterator<Item = bool>,
 ) -> Vec<Option<Mixer>> {
@@ -120,7 +178,94 @@ pub(super) fn short_convs(
         taps,
         bias,
     });
+    mixers(&conv, has_attention)
+}
+
+/// Returns the mixer of each block: attention (`None`) or `other`.
+fn mixers(other: &Mixer, has_attention: impl Iterator<Item = bool>) -> Vec<Option<Mixer>> {
     has_attention
-        .map(|has_attention| (!has_attention).then(|| conv.clone()))
+        .map(|has_attention| (!has_attention).then(|| other.clone()))
         .collect()
+}
+
+impl Reader<'_> {
+    /// Returns the mixer of each block; `None`: attention. Blocks without key-value heads have another mixer.
+    pub(super) fn mixers(
+        &self,
+        hidden: usize,
+        kv_heads: &[usize],
+        epsilon: f32,
+    ) -> Result<Vec<Option<Mixer>>> {
+        match self.family.mixers {
+            Mixers::Attention => Ok(vec![None; kv_heads.len()]),
+            Mixers::ShortConv => {
+                let field = "shortconv.l_cache";
+                let taps = self.size(field, limits::TAPS)?;
+                let taps = self.required(field, taps)?;
+                // llama.cpp reads no biases: a file with some has tensors without a part in the model.
+                let has_attention = kv_heads.iter().map(|heads| *heads > 0);
+                Ok(short_convs((hidden, taps, false), has_attention))
+            }
+            Mixers::DeltaNet => self.delta_nets(kv_heads.len(), epsilon),
+        }
+    }
+
+    /// Reads the DeltaNets of a GGUF file.
+    fn delta_nets(&self, blocks: usize, epsilon: f32) -> Result<Vec<Option<Mixer>>> {
+        let required = |field: &str, most| {
+            self.size(field, most)
+                .and_then(|size| self.required(field, size))
+        };
+        let value_heads = required("ssm.time_step_rank", limits::HEADS)?;
+        let values = required("ssm.inner_size", limits::HEADS * limits::HEAD_DIM)?;
+        if !values.is_multiple_of(value_heads) {
+            return Err(malformed(format!(
+                "metadata field `{}` is {values}, expected a multiple of {value_heads} heads",
+                self.key("ssm.inner_size")
+            )));
+        }
+        let net = Mixer::DeltaNet(DeltaNet {
+            key_heads: required("ssm.group_count", limits::HEADS)?,
+            value_heads,
+            key_dim: required("ssm.state_size", limits::HEAD_DIM)?,
+            value_dim: values / value_heads,
+            taps: required("ssm.conv_kernel", limits::TAPS)?,
+            sharing: HeadSharing::Remainder,
+            epsilon,
+        });
+        let field = self.key("attention.recurrent_layers");
+        let has_attention = match self.metadata.get(&field) {
+            None => {
+                let interval = self.size("full_attention_interval", limits::BLOCKS)?;
+                attention_every(interval, blocks)
+            }
+            Some(Value::Bools(recurrent)) if recurrent.len() >= blocks => {
+                recurrent[..blocks].iter().map(|it| !it).collect()
+            }
+            Some(_) => {
+                return Err(malformed(format!(
+                    "metadata field `{field}` is no list of booleans for each of {blocks} blocks"
+                )));
+            }
+        };
+        Ok(mixers(&net, has_attention.into_iter()))
+    }
+
+    /// Returns the number of blocks, without those that predict more than one token (MTP).
+    pub(super) fn blocks(&self) -> Result<usize> {
+        let field = "block_count";
+        let blocks = self.size(field, limits::BLOCKS)?;
+        let blocks = self.required(field, blocks)?;
+        let field = self.key("nextn_predict_layers");
+        let more = match self.family.mixers {
+            Mixers::DeltaNet => self.metadata.integer(&field)?.unwrap_or(0),
+            Mixers::Attention | Mixers::ShortConv => 0,
+        };
+        match blocks.checked_sub(more) {
+            Some(blocks @ 1..) => Ok(blocks),
+            _ => Err(malformed(format!(
+                "metadata field `{field}` is {more}, expected less than the {blocks} blocks"
+            ))),
+        }
+    }
 }

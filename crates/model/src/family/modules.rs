@@ -6,11 +6,13 @@ use super::names::{self, Names};
 use super::tensors::ROOTS;
 use super::traits::{self, Family};
 use super::unsupported;
-use crate::description::{Linear, ModelDescription, RopePairing};
+use crate::description::{
+    BlockDescription, HeadSharing, Linear, Mixer, ModelDescription, RopePairing,
+};
 use crate::error::Result;
 
 /// Every family by name; GGUF's list lacks families that it calls by the name of another.
-const ALL: [&Family; 28] = [
+const ALL: [&Family; 30] = [
     &traits::LLAMA,
     &traits::MISTRAL,
     &traits::QWEN2,
@@ -39,6 +41,8 @@ const ALL: [&Family; 28] = [
     &traits::QWEN2_VL,
     &traits::QWEN3_VL,
     &traits::LFM2,
+    &traits::QWEN3_5,
+    &expert_families::QWEN3_5_MOE,
 ];
 
 /// The names of linear layers in the adapters of one model, in one layout.
@@ -62,10 +66,11 @@ impl Modules {
     pub(crate) fn hugging_face(description: &ModelDescription) -> Result<Self> {
         let names = &family(description)?.names;
         let roots = ROOTS.iter().map(|(root, _)| *root).collect();
+        let linears = in_order(layers(names), description, HeadSharing::Adjacent);
         Ok(Self::new(
             roots,
             names,
-            layers(names),
+            linears,
             description,
             RopePairing::Halves,
         ))
@@ -90,8 +95,8 @@ impl Modules {
                 family.name
             )));
         };
-        let names = &names::GGUF;
-        let mut linears = layers(names);
+        let names = &names::gguf(family.mixers);
+        let mut linears = in_order(layers(names), description, HeadSharing::Remainder);
         linears.push(("attn_qkv", vec![Linear::Query, Linear::Key, Linear::Value]));
         if family.names.gate == family.names.up {
             let up = linears.iter_mut().filter(|(name, _)| *name == names.up);
@@ -151,6 +156,25 @@ fn family(description: &ModelDescription) -> Result<&'static Family> {
     })
 }
 
+/// Returns the layers whose rows and columns have one order in the model and in an adapter of this layout: value heads of
+/// DeltaNets may have different ones.
+fn in_order(
+    mut layers: Vec<(&'static str, Vec<Linear>)>,
+    description: &ModelDescription,
+    of_adapter: HeadSharing,
+) -> Vec<(&'static str, Vec<Linear>)> {
+    let is_other = |block: &BlockDescription| match &block.mixer {
+        Mixer::DeltaNet(net) => {
+            net.sharing != of_adapter && net.key_heads > 1 && net.value_heads > net.key_heads
+        }
+        Mixer::Attention(_) | Mixer::ShortConv(_) => false,
+    };
+    if description.blocks.iter().any(is_other) {
+        layers.retain(|(_, linears)| !linears.iter().any(|linear| linear.is_of_mixer()));
+    }
+    layers
+}
+
 /// Returns the layers under each name.
 fn layers(names: &Names) -> Vec<(&'static str, Vec<Linear>)> {
     let mut layers: Vec<(&str, Vec<Linear>)> = Vec::new();
@@ -164,6 +188,9 @@ fn layers(names: &Names) -> Vec<(&'static str, Vec<Linear>)> {
         Linear::Down,
         Linear::MixerInput,
         Linear::MixerOutput,
+        Linear::MixerGate,
+        Linear::MixerRate,
+        Linear::MixerDecay,
     ] {
         let name = names.linear(linear);
         match layers.iter_mut().find(|(other, _)| *other == name) {

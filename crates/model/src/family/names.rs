@@ -1,5 +1,8 @@
 //! The names of tensors.
 
+use super::kinds::Mixers;
+use crate::tensor_map::StoredAs;
+
 /// Tensor names of one layout, without `.weight` and `.bias`. Linear layers of the same name are stored one after
 /// another in the rows of one tensor. A name that a family does not need is empty.
 #[derive(Clone, Copy, Debug)]
@@ -24,8 +27,17 @@ pub(super) struct Names {
     pub(super) down: &'static str,
     pub(super) mixer_input: &'static str,
     pub(super) mixer_output: &'static str,
+    pub(super) mixer_gate: &'static str,
+    pub(super) mixer_rate: &'static str,
+    pub(super) mixer_decay: &'static str,
     /// A mixer's convolution; its bias has the same name.
     pub(super) convolution: &'static str,
+    /// The whole name of a mixer's decays, and how they are stored.
+    pub(super) decay: (&'static str, StoredAs),
+    /// The whole name of the summands of a mixer's decays.
+    pub(super) decay_bias: &'static str,
+    /// The whole name of the norm of a mixer's heads.
+    pub(super) head_norm: &'static str,
     /// Names in the blocks with experts.
     pub(super) experts: ExpertNames,
     /// Names of inputs by token.
@@ -102,7 +114,13 @@ pub(super) const LLAMA: Names = Names {
     down: "mlp.down_proj",
     mixer_input: "",
     mixer_output: "",
+    mixer_gate: "",
+    mixer_rate: "",
+    mixer_decay: "",
     convolution: "",
+    decay: ("", StoredAs::Itself),
+    decay_bias: "",
+    head_norm: "",
     experts: EXPERTS,
     token_inputs: TOKEN_INPUTS,
     scale: "layer_scalar",
@@ -199,7 +217,45 @@ pub(super) const LFM2: Names = Names {
     ..LLAMA
 };
 
-pub(super) const GGUF: Names = Names {
+pub(super) const QWEN3_5: Names = Names {
+    mixer_input: "linear_attn.in_proj_qkv",
+    mixer_output: "linear_attn.out_proj",
+    mixer_gate: "linear_attn.in_proj_z",
+    mixer_rate: "linear_attn.in_proj_b",
+    mixer_decay: "linear_attn.in_proj_a",
+    convolution: "linear_attn.conv1d",
+    decay: ("linear_attn.A_log", StoredAs::Logarithm),
+    decay_bias: "linear_attn.dt_bias",
+    head_norm: "linear_attn.norm.weight",
+    ..QWEN3
+};
+
+/// Returns the names in GGUF.
+pub(super) fn gguf(mixers: Mixers) -> Names {
+    match mixers {
+        Mixers::Attention => GGUF,
+        Mixers::ShortConv => Names {
+            output_norm: "token_embd_norm",
+            ..GGUF
+        },
+        Mixers::DeltaNet => Names {
+            // llama.cpp calls the norm before the feed-forward by the place after attention.
+            feed_forward_norm: GGUF.attention_post_norm,
+            mixer_input: "attn_qkv",
+            mixer_output: "ssm_out",
+            mixer_gate: "attn_gate",
+            mixer_rate: "ssm_beta",
+            mixer_decay: "ssm_alpha",
+            convolution: "ssm_conv1d",
+            decay: ("ssm_a", StoredAs::Itself),
+            decay_bias: "ssm_dt.bias",
+            head_norm: "ssm_norm.weight",
+            ..GGUF
+        },
+    }
+}
+
+const GGUF: Names = Names {
     embedding: "token_embd",
     output_norm: "output_norm",
     output: "output",
@@ -219,7 +275,13 @@ pub(super) const GGUF: Names = Names {
     down: "ffn_down",
     mixer_input: "shortconv.in_proj",
     mixer_output: "shortconv.out_proj",
+    mixer_gate: "",
+    mixer_rate: "",
+    mixer_decay: "",
     convolution: "shortconv.conv",
+    decay: ("", StoredAs::Itself),
+    decay_bias: "",
+    head_norm: "",
     experts: ExpertNames {
         router: "ffn_gate_inp",
         correction: "exp_probs_b.bias",

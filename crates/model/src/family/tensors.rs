@@ -13,7 +13,8 @@ use crate::description::{
 use crate::error::Result;
 use crate::tensor::TensorInfo;
 use crate::tensor_map::{
-    BlockTensors, LinearTensors, MixerTensor, NormTensors, RouterTensors, TensorMap, TensorSlice,
+    BlockTensors, LinearTensors, MixerTensor, NormTensors, RouterTensors, StoredAs, TensorMap,
+    TensorSlice,
 };
 
 /// Prefixes of the text model's tensors, and of its output matrix, in Hugging Face checkpoints: alone, and as a part of
@@ -31,6 +32,9 @@ const INERT: [&str; 3] = [
     ".self_attn.bias",
     ".self_attn.masked_bias",
 ];
+
+/// A tensor of each block that predicts more than one token, in GGUF.
+const NEXT_TOKENS: &str = "nextn.eh_proj.weight";
 
 /// The sinks of attention in GGUF.
 const SINKS: &str = "attn_sinks.weight";
@@ -56,8 +60,8 @@ pub(super) fn hugging_face(
         tensors,
         used: BTreeSet::new(),
     };
-    let map = mapper.map()?;
-    mapper.account_for_the_rest(&[root, &output])?;
+    let mut map = mapper.map()?;
+    map.unused = mapper.account_for_the_rest(&[root, &output])?;
     if let Some(head) = tensors
         .get(&format!("{output}.weight"))
         .filter(|_| description.tied_output)
@@ -81,8 +85,8 @@ pub(super) fn gguf(
     tensors: &BTreeMap<String, TensorInfo>,
 ) -> Result<TensorMap> {
     let has = |name: &str| tensors.contains_key(name);
-    let mut names = names::GGUF;
-    if has("blk.0.attn_qkv.weight") {
+    let mut names = names::gguf(family.mixers);
+    if family.mixers != Mixers::DeltaNet && has("blk.0.attn_qkv.weight") {
         (names.query, names.key, names.value) = ("attn_qkv", "attn_qkv", "attn_qkv");
     }
     if family.gated && !has("blk.0.ffn_gate.weight") && has("blk.0.ffn_up.weight") {
@@ -91,9 +95,6 @@ pub(super) fn gguf(
     if family.sinks {
         // llama.cpp calls gpt-oss's norm before the feed-forward by the place after attention.
         names.feed_forward_norm = names.attention_post_norm;
-    }
-    if family.mixers == Mixers::ShortConv {
-        names.output_norm = "token_embd_norm";
     }
     let used = BTreeSet::new();
     let mut mapper = Mapper {
@@ -104,14 +105,34 @@ pub(super) fn gguf(
         tensors,
         used,
     };
-    let map = mapper.map()?;
+    let mut map = mapper.map()?;
     mapper.used.extend(ROPE_TENSORS.map(String::from));
+    let mut others: Vec<String> = Vec::new();
     if description.family == "gemma3" {
         let images = tensors.keys().filter(|name| ollama::is_for_images(name));
-        mapper.used.extend(images.cloned());
+        others.extend(images.cloned());
     }
-    mapper.account_for_the_rest(&[""])?;
+    if family.mixers == Mixers::DeltaNet {
+        others.extend(more_tokens(description, tensors).cloned());
+    }
+    mapper.used.extend(others.iter().cloned());
+    map.unused = mapper.account_for_the_rest(&[""])?;
+    map.unused.extend(others);
     Ok(map)
+}
+
+/// Returns the names of the tensors that predict more than one token (MTP), which are in blocks after those of the model.
+fn more_tokens<'a>(
+    description: &ModelDescription,
+    tensors: &'a BTreeMap<String, TensorInfo>,
+) -> impl Iterator<Item = &'a String> {
+    let is_one = |block: &usize| tensors.contains_key(&format!("blk.{block}.{NEXT_TOKENS}"));
+    let prefixes = (description.blocks.len()..)
+        .take_while(is_one)
+        .map(|block| format!("blk.{block}."));
+    let prefixes: Vec<String> = prefixes.collect();
+    let names = tensors.keys();
+    names.filter(move |name| prefixes.iter().any(|prefix| name.starts_with(prefix)))
 }
 
 /// Finds the tensors of a model.
@@ -173,6 +194,7 @@ impl Mapper<'_> {
             output_norm,
             output: LinearTensors { weight, bias },
             token_inputs: self.token_inputs()?,
+            unused: Vec::new(),
         })
     }
 
@@ -239,28 +261,30 @@ impl Mapper<'_> {
     ) -> Result<BTreeMap<MixerWeight, MixerTensor>> {
         let weights = block.mixer.weights().into_iter();
         let found = weights.map(|(weight, shape)| {
-            let (name, is_transposed) = match weight {
-                MixerWeight::Convolution => (format!("{}.weight", self.names.convolution), true),
-                MixerWeight::ConvolutionBias => (format!("{}.bias", self.names.convolution), false),
-                MixerWeight::Sinks => (SINKS.to_owned(), false),
+            let names = self.names;
+            let itself = |name: &str| (name.to_owned(), StoredAs::Itself);
+            let (name, stored) = match weight {
+                MixerWeight::Convolution => (
+                    format!("{}.weight", names.convolution),
+                    StoredAs::Transposed,
+                ),
+                MixerWeight::ConvolutionBias => itself(&format!("{}.bias", names.convolution)),
+                MixerWeight::Sinks => itself(SINKS),
+                MixerWeight::Decay => (names.decay.0.to_owned(), names.decay.1),
+                MixerWeight::DecayBias => itself(names.decay_bias),
+                MixerWeight::HeadNorm => itself(names.head_norm),
             };
             let name = format!("{prefix}{name}");
             // A depthwise convolution has one input channel for each output channel, which GGUF leaves out.
-            let stored = match (is_transposed, &shape[..]) {
-                (true, [taps, channels]) => match self.tensors.get(&name) {
+            let shape = match (stored, &shape[..]) {
+                (StoredAs::Transposed, [taps, channels]) => match self.tensors.get(&name) {
                     Some(tensor) if tensor.shape.len() == 3 => vec![*channels, 1, *taps],
                     _ => vec![*channels, *taps],
                 },
                 _ => shape,
             };
-            let name = self.tensor(&name, &stored)?;
-            Ok((
-                weight,
-                MixerTensor {
-                    name,
-                    is_transposed,
-                },
-            ))
+            let name = self.tensor(&name, &shape)?;
+            Ok((weight, MixerTensor { name, stored }))
         });
         found.collect()
     }
@@ -414,9 +438,9 @@ impl Mapper<'_> {
     }
 
     /// Checks that no tensor of the text model is unused (a bias, a norm, an extra block): such a tensor means that the
-    /// description is wrong. Other tensors may be anything.
-    fn account_for_the_rest(&self, roots: &[&str]) -> Result<()> {
-        let output = format!("{}.weight", self.output);
+    /// description is wrong. Other tensors may be anything; returns their names.
+    fn account_for_the_rest(&self, roots: &[&str]) -> Result<Vec<String>> {
+        let (output, mut unused) = (format!("{}.weight", self.output), Vec::new());
         for name in self
             .tensors
             .keys()
@@ -432,8 +456,9 @@ impl Mapper<'_> {
                 )));
             }
             tracing::debug!(tensor = name.as_str(), "not used by this model");
+            unused.push(name.clone());
         }
-        Ok(())
+        Ok(unused)
     }
 }
 
@@ -449,6 +474,9 @@ impl Names {
             Linear::Down => self.down,
             Linear::MixerInput => self.mixer_input,
             Linear::MixerOutput => self.mixer_output,
+            Linear::MixerGate => self.mixer_gate,
+            Linear::MixerRate => self.mixer_rate,
+            Linear::MixerDecay => self.mixer_decay,
             Linear::ExpertGate(_) | Linear::ExpertUp(_) | Linear::ExpertDown(_) => "",
         }
     }

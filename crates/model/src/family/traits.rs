@@ -37,6 +37,8 @@ pub(super) struct Family {
     pub images: bool,
     /// Whether attention has sinks.
     pub sinks: bool,
+    /// Whether the output of attention has gates.
+    pub output_gate: bool,
     /// The experts, if the family has them.
     pub experts: Option<ExpertTraits>,
     /// Whether the feed-forward has a gate.
@@ -122,6 +124,7 @@ pub(super) const LLAMA: Family = Family {
     pairing: RopePairing::Halves,
     images: false,
     sinks: false,
+    output_gate: false,
     experts: None,
     gated: true,
     activation: Activation::Silu,
@@ -460,4 +463,25 @@ pub(super) const GEMMA4_UNIFIED: Family = Family {
         ("global_head_dim", 512),
     ],
     ..GEMMA4
+};
+
+/// Qwen3.5, also the text of that model with images: DeltaNets and attention take turns.
+pub(super) const QWEN3_5: Family = Family {
+    name: "qwen35",
+    names: names::QWEN3_5,
+    norms_less_one: true,
+    qk_norm: QkNorms::Heads,
+    bias_fields: [
+        ("attention_bias", false),
+        ("attention_bias", false),
+        ("", false),
+    ],
+    images: true,
+    output_gate: true,
+    mixers: Mixers::DeltaNet,
+    rotary_fraction: Some(0.25),
+    head_dim: Some(256),
+    context: 32_768,
+    sizes: &[("num_key_value_heads", 4)],
+    ..LLAMA
 };

@@ -26,6 +26,7 @@ pub fn llama() -> ModelDescription {
             scale: 0.25,
             qkv_bias: false,
             output_bias: false,
+            output_gate: false,
             qk_norm: None,
             temperature: None,
             window: None,

@@ -5,10 +5,12 @@ use std::ops::Range;
 use std::time::Instant;
 
 use half::f16;
+use triad_engine::forward::delta_net_kernel;
+use triad_engine::weights::MixerWeights;
 use triad_kernels::activation::{Activation, activate, activate_and_multiply, add};
 use triad_kernels::chunks::{chunks_mut, for_each_chunk};
 use triad_kernels::int8::{Int8Product, Int8Weight, QuantizedRows, matmul_int8_each, packed_len};
-use triad_kernels::mixer::ShortConv;
+use triad_kernels::mixer::{DeltaNetShape, ShortConv};
 use triad_kernels::norm::{layer_norm, rms_norm, rms_norm_in_place};
 use triad_kernels::rope::{Angles, Pairing, rope};
 use triad_kernels::{OutputMut, Phase, Product as Multiplied, matmul_each, narrow_f16};
@@ -178,10 +180,11 @@ pub struct Between<'a> {
     normed: Vec<f32>,
     queries: Vec<f32>,
     keys: Vec<f32>,
-    /// Inputs, state and factors of a convolution.
+    /// Inputs, state, weights and intermediate values of a mixer with a state.
     mixed: Vec<f32>,
     state: Vec<f32>,
-    taps: Vec<f32>,
+    weights: MixerWeights,
+    scratch: Vec<f32>,
     attended: Vec<f32>,
     gate: Vec<f32>,
     up: Vec<f32>,
@@ -200,10 +203,20 @@ impl<'a> Between<'a> {
         let key_value = heads(|attention| attention.kv_heads * attention.head_dim);
         let width = block.feed_forward.width;
         let size = block.mixer.state();
-        let taps = block.mixer.weights();
-        let taps = taps
-            .iter()
-            .find(|(weight, _)| *weight == MixerWeight::Convolution);
+        let weights = block.mixer.weights().into_iter();
+        let mut weights: MixerWeights = weights
+            .map(|(weight, shape)| (weight, numbers(shape.iter().product())))
+            .collect();
+        if let Some(decay) = weights.get_mut(&MixerWeight::Decay) {
+            decay.fill(-1.0);
+        }
+        let scratch = match &block.mixer {
+            Mixer::DeltaNet(net) => {
+                let shape = delta_net_kernel(net, &weights).shape();
+                DeltaNetShape::scratch_rows(rows) * shape.scratch_len()
+            }
+            Mixer::Attention(_) | Mixer::ShortConv(_) => 0,
+        };
         let frequencies: Vec<_> = (0..heads(|attention| attention.rope.dims) / 2)
             .map(|pair| 1.0 / (pair + 1) as f32)
             .collect();
@@ -220,7 +233,8 @@ impl<'a> Between<'a> {
             keys: numbers(rows * key_value),
             mixed: numbers(size.map_or(0, |size| rows * size.row)),
             state: numbers(size.map_or(0, |size| size.state)),
-            taps: numbers(taps.map_or(0, |(_, shape)| shape.iter().product())),
+            weights,
+            scratch: numbers(scratch),
             attended: numbers(rows * block.mixer.width()),
             gate: numbers(rows * width),
             up: numbers(rows * width),
@@ -258,9 +272,15 @@ impl<'a> Between<'a> {
             match &self.block.mixer {
                 Mixer::Attention(attention) => self.rotate(attention),
                 Mixer::ShortConv(conv) => {
-                    let kernel = ShortConv::new(&self.taps, None, conv.channels);
+                    let taps = &self.weights[&MixerWeight::Convolution];
+                    let kernel = ShortConv::new(taps, None, conv.channels);
                     kernel.compute(&self.state, &self.mixed, &mut self.attended);
                     kernel.advance(&mut self.state, &self.mixed);
+                }
+                Mixer::DeltaNet(net) => {
+                    let out = Some(&mut self.attended[..]);
+                    let kernel = delta_net_kernel(net, &self.weights);
+                    kernel.run(&mut self.state, &self.mixed, out, &mut self.scratch);
                 }
             }
             self.activate();

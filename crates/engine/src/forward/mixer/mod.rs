@@ -1,7 +1,10 @@
 //! The operators of mixers. Where they keep a state, each segment goes on from that of its sequence.
 
-use triad_kernels::mixer::ShortConv;
-use triad_model::description::{self, Mixer, MixerWeight};
+mod delta_net;
+mod gate;
+mod short_conv;
+
+use triad_model::description::{Mixer, StateSize};
 use triad_model::role::Role;
 
 use super::Segment;
@@ -9,6 +12,10 @@ use super::subgraphs::{Chunk, ForwardContext, MatmulContext};
 use crate::error::Result;
 use crate::linear_input::LinearInput;
 use crate::statistics::{Bytes, Operator};
+
+/// A function that brings a state from before some rows to after them, and computes their outputs if it gets room for
+/// them.
+type Run<'a> = &'a mut dyn FnMut(&mut [f32], &[f32], Option<&mut [f32]>);
 
 impl ForwardContext<'_> {
     /// Computes the operator of the block's mixer; quantizes its output.
@@ -20,34 +27,28 @@ impl ForwardContext<'_> {
     ) -> Result<()> {
         self.join_shadow(chunk.rows(), chunk.buffers);
         self.add_adapters(index, Role::QueryKeyValue, chunk);
-        match &self.description.blocks[index].mixer {
+        let mixer = &self.description.blocks[index].mixer;
+        match mixer {
             Mixer::Attention(attention) => {
                 self.attention((index, attention), chunk, multiplier);
-                Ok(())
+                return Ok(());
             }
-            Mixer::ShortConv(conv) => self.short_conv((index, conv), chunk, multiplier),
+            Mixer::ShortConv(conv) => self.short_conv((index, conv), chunk)?,
+            Mixer::DeltaNet(net) => self.delta_net((index, net), chunk)?,
         }
+        let mixer_output = chunk.buffers.attended.read(mixer.width(), 0..chunk.rows());
+        multiplier.observe(index, LinearInput::AttentionOutput, &mixer_output);
+        self.quantize(index, LinearInput::AttentionOutput, &mixer_output, chunk);
+        Ok(())
     }
 
-    /// Computes the gated convolution of a block; quantizes its output.
-    fn short_conv(
-        &self,
-        (index, conv): (usize, &description::ShortConv),
-        chunk: Chunk,
-        multiplier: &mut MatmulContext,
-    ) -> Result<()> {
-        let (rows, buffers, channels) = (chunk.rows(), chunk.buffers, conv.channels);
-        let weights = &self.block(index).mixer;
-        let kernel = ShortConv::new(
-            &weights[&MixerWeight::Convolution],
-            weights
-                .get(&MixerWeight::ConvolutionBias)
-                .map(Vec::as_slice),
-            channels,
-        );
+    /// Computes the operator of a mixer with a state.
+    fn run_states(&self, index: usize, size: StateSize, chunk: Chunk, run: Run) -> Result<()> {
+        let (rows, buffers, row_len) = (chunk.rows(), chunk.buffers, size.row);
+        let width = self.description.blocks[index].mixer.width();
         let begun = self.counters.begin();
-        let mixed = buffers.mixed.read(3 * channels, 0..rows);
-        let mut mixer_output = buffers.attended.write(channels, 0..rows);
+        let mixed = buffers.mixed.read(row_len, 0..rows);
+        let mut mixer_output = buffers.attended.write(width, 0..rows);
         for Segment {
             cache,
             rows,
@@ -55,15 +56,12 @@ impl ForwardContext<'_> {
             is_branch,
         } in chunk.segments
         {
-            let x = &mixed[rows.start * 3 * channels..rows.end * 3 * channels];
-            let out = &mut mixer_output[rows.start * channels..rows.end * channels];
+            let x = &mixed[rows.start * row_len..rows.end * row_len];
+            let out = &mut mixer_output[rows.start * width..rows.end * width];
             let mut update = |state: &mut [f32], x: &[f32], first: Option<usize>| {
-                if let Some(first) = first {
-                    let count = x.len() / (3 * channels);
-                    let out = &mut out[first * channels..(first + count) * channels];
-                    kernel.compute(state, x, out);
-                }
-                kernel.advance(state, x);
+                let count = x.len() / row_len;
+                let out = first.map(|first| &mut out[first * width..(first + count) * width]);
+                run(state, x, out);
             };
             let mut cache = cache.block(index);
             if *is_branch {
@@ -72,16 +70,12 @@ impl ForwardContext<'_> {
             cache.advance(*position, x, self.phase, &mut update)?;
         }
         self.counters.end(begun, Operator::Mixer, || {
-            let states = chunk.segments.len() * kernel.state_len() * size_of::<f32>();
-            let weights = weights
-                .values()
-                .map(|values| size_of_val(&values[..]))
-                .sum();
+            let states = chunk.segments.len() * size.state * size_of::<f32>();
+            let weights = self.block(index).mixer.values();
+            let weights = weights.map(|values| size_of_val(&values[..])).sum();
             let (read, written) = (size_of_val(&mixed[..]), size_of_val(&mixer_output[..]));
             Bytes::of(read + states, written + states, weights)
         });
-        multiplier.observe(index, LinearInput::AttentionOutput, &mixer_output);
-        self.quantize(index, LinearInput::AttentionOutput, &mixer_output, chunk);
         Ok(())
     }
 }

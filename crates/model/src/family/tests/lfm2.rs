@@ -6,7 +6,7 @@ use crate::description::{Linear, Mixer, MixerWeight, ModelDescription, ShortConv
 use crate::error::Result;
 use crate::family::{from_gguf, from_hugging_face};
 use crate::gguf::{Metadata, Value};
-use crate::tensor_map::TensorMap;
+use crate::tensor_map::{StoredAs, TensorMap};
 
 fn config(changes: Json) -> Json {
     let mut config = json!({
@@ -235,7 +235,7 @@ fn lfm2_is_the_same_model_in_either_file() {
     let check = |map: &TensorMap| {
         let conv = &map.blocks[0];
         let weight = &conv.mixer[&MixerWeight::Convolution];
-        assert!(weight.is_transposed && weight.name.ends_with("conv.weight"));
+        assert!(weight.stored == StoredAs::Transposed && weight.name.ends_with("conv.weight"));
         assert!(conv.linears.contains_key(&Linear::MixerInput));
         assert!(conv.linears.contains_key(&Linear::MixerOutput));
         assert!(map.blocks[1].mixer.is_empty() && conv.query_norm.is_none());

@@ -6,6 +6,7 @@ mod gguf;
 mod hugging_face;
 mod lfm2;
 mod norms_and_ropes;
+mod qwen3_5;
 
 use std::collections::BTreeMap;
 
@@ -70,6 +71,7 @@ fn llama_description() -> ModelDescription {
             scale: 0.25,
             qkv_bias: false,
             output_bias: false,
+            output_gate: false,
             qk_norm: None,
             temperature: None,
             window: None,

@@ -133,6 +133,7 @@ fn not_computed(block: &BlockDescription) -> Option<&'static str> {
         ),
         (attention.value_norm.is_some(), "a norm of values"),
         (block.scaled, "a factor on the residual stream after it"),
+        (attention.output_gate, "gates on the output of attention"),
         (block.feed_forward.experts.is_some(), "experts"),
         (
             attention.temperature.is_some(),
