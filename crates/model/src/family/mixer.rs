@@ -22,6 +22,10 @@ pub(super) fn hugging_face(
         Mixers::ShortConv => {
             let taps = config.size("conv_L_cache", limits::TAPS)?.unwrap_or(3);
             let bias = config.bool("conv_bias")?.unwrap_or(false);
+            if family.experts.is_some() {
+                // `transformers` has no default.
+                config.required("layer_types", config.raw("layer_types"))?;
+            }
             let has_attention = attention_blocks(config, blocks)?;
             Ok(short_convs((hidden, taps, bias), has_attention.into_iter()))
         }
