@@ -130,11 +130,9 @@ impl<'a> Base<'a> {
             ..description.clone()
         };
         for block in &mut seen.blocks {
-            block.attention_mut().unwrap().window = block
-                .attention()
-                .unwrap()
-                .window
-                .filter(|&window| window < self.tokens);
+            if let Some(attention) = block.attention_mut() {
+                attention.window = attention.window.filter(|&window| window < self.tokens);
+            }
         }
         seen
     }

@@ -157,6 +157,10 @@ impl<'a> ConfigRope<'a> {
         };
         let base = base.map_or(default, |base| base as f32);
         let fraction = "partial_rotary_factor";
+        // `transformers` takes null for another part of a head than the family's own.
+        if self.family.name.starts_with("glm") && self.config.has(fraction) {
+            self.config.required(fraction, self.config.raw(fraction))?;
+        }
         let fraction = inner(fraction)?
             .map_or_else(|| self.config.positive(fraction), |part| Ok(Some(part)))?;
         let dims = match (self.family.rotary_fraction, fraction) {

@@ -238,3 +238,12 @@ fn a_gguf_file_of_ministral_3_has_no_windows() {
     let (description, _) = from_file(&metadata("mistral3", &numbers), &tensors).unwrap();
     assert_eq!(windows(&description), [None; 2]);
 }
+
+#[test]
+fn a_part_of_a_head_that_is_null_is_refused_in_glm() {
+    for model_type in ["glm", "glm4", "glm4_moe"] {
+        let null = json!({ "partial_rotary_factor": null });
+        let error = describe(model_type, null).unwrap_err().to_string();
+        assert!(error.contains("partial_rotary_factor"), "{error}");
+    }
+}
