@@ -6,7 +6,7 @@ use serde::Serialize;
 use triad_kernels::attention::PAGE;
 use triad_model::checkpoint::Checkpoint;
 use triad_model::description::{BlockDescription, ModelDescription};
-use triad_model::tensor_map::TensorSlice;
+use triad_model::tensor_map::{TensorSlice, rows_of};
 
 use crate::forward::Buffers;
 use crate::kv::{KvFormat, checkpoint_bytes, state_bytes};
@@ -65,7 +65,7 @@ pub fn of_weights(checkpoint: &Checkpoint) -> usize {
         let Ok(info) = checkpoint.tensor(&slice.name) else {
             return 0;
         };
-        let rows = info.shape.first().copied().unwrap_or(1).max(1);
+        let rows = rows_of(&info.shape).max(1);
         info.bytes.len() / rows * slice.rows.as_ref().map_or(rows, Range::len)
     };
     let of_blocks = map

@@ -11,8 +11,14 @@ use crate::description::{Linear, MixerWeight};
 pub struct TensorSlice {
     /// Name in the file.
     pub name: String,
-    /// Rows of the outermost dimension; `None`: all of them.
+    /// Rows of the tensor as a matrix, whose columns are its last dimension; `None`: all of them.
     pub rows: Option<Range<usize>>,
+}
+
+/// Returns the rows of a tensor as a matrix, whose columns are its last dimension.
+pub fn rows_of(shape: &[usize]) -> usize {
+    let outer = shape.split_last().map_or(&[][..], |(_, outer)| outer);
+    outer.iter().product()
 }
 
 /// Weight `[out_features, in_features]` and bias `[out_features]` of one linear layer.

@@ -34,7 +34,7 @@ HUGGING_FACE = {
     "seed_oss": ("seed_oss", {}, 40),
     "glm": ("glm", {}, 40),
     "glm4": ("glm4", {}, 40),
-    "hunyuan": ("hunyuan", {}, 40),
+    "hunyuan": ("hunyuan", {"rope_scaling": {"type": "dynamic", "alpha": 100.0, "factor": 1.0}}, 40),
     "exaone4": ("exaone4", {}, 40),
     "olmo2": ("olmo2", {}, 40),
     "olmo3": ("olmo3", {}, 40),
@@ -45,6 +45,10 @@ HUGGING_FACE = {
     "qwen3_moe": ("qwen3_moe", {}, 40),
     "olmoe": ("olmoe", {}, 40),
     "mixtral": ("mixtral", {}, 40),
+    "lfm2_moe": ("lfm2_moe", {}, 40),
+    "granitemoe": ("granitemoe", {}, 40),
+    "ernie4_5_moe": ("ernie4_5_moe", {}, 40),
+    "glm4_moe": ("glm4_moe", {}, 40),
     "gemma": ("gemma", {}, 40),
     "gemma2": ("gemma2", {}, 40),
     "gemma3": ("gemma3", {}, 40),
@@ -89,6 +93,11 @@ GGUF = {
     "qwen3moe.gguf": ("qwen3moe.gguf", [], 40),
     "olmoe.gguf": ("olmoe.gguf", [], 40),
     "mixtral.gguf": ("mixtral.gguf", [], 40),
+    "lfm2moe.gguf": ("lfm2moe.gguf", [], 40),
+    "granitemoe.gguf": ("granitemoe.gguf", [], 40),
+    "ernie4_5-moe.gguf": ("ernie4_5-moe.gguf", [], 40),
+    "glm4moe.gguf": ("glm4_moe.gguf", [], 40),
+    "minicpm.gguf": ("minicpm.gguf", [], 40),
     "gpt-oss.gguf": ("gpt_oss.gguf", [], 40),
     "gemma.gguf": ("gemma.gguf", [], 40),
     "gemma2.gguf": ("gemma2.gguf", [], 40),
@@ -346,7 +355,7 @@ def hugging_face(base, config, style, fields, outer=None):
     for name, value in sorted(defaults.items()):
         if name in SKIPPED or name.startswith("_"):
             continue
-        if (style == "5" or base.split()[0] in VARIANTS) and not STYLED.search(name):
+        if (style == "5" and len(fields) > 1 or base.split()[0] in VARIANTS) and not STYLED.search(name):
             continue
         # What only the code of all families reads is tried in one of them.
         common = all(name in version["common"] or name not in version["read"] + list(version["own"]) for version in fields)
@@ -359,8 +368,9 @@ def hugging_face(base, config, style, fields, outer=None):
     for key in ("rope_scaling", "rope_parameters"):
         for changes, name in rope_changes(config, key):
             yield from fresh(changes, name)
-    for changes in together(config, style):
-        yield from fresh(changes)
+    for one in (style,) if len(fields) > 1 else ("4", "5"):
+        for changes in together(config, one):
+            yield from fresh(changes)
 
 
 # ---- GGUF ----

@@ -1,4 +1,4 @@
-"""What `cargo test` compares with: tests/golden/fields/cases.json.
+"""What `cargo test` compares with: the files of tests/golden/fields.
 
 A case is the fields that are changed, the names of those that are dropped, and a number: files of one base with the same
 number have the same logits by the reference. Where the references disagree, a word stands in place of the number.
@@ -10,6 +10,8 @@ import numpy as np
 
 import cases
 
+# No file is longer, in characters, unless one base is.
+LONGEST = 900_000
 # Logits closer than this, relative to the largest, are the same.
 SAME = 1e-6
 DISAGREE = "disagree"
@@ -17,13 +19,12 @@ DISAGREE = "disagree"
 
 def write(folder, golden):
     """`golden`: base and `[(case, logits of the references, None or "disagree")]` by the base's name. Other bases that the
-    file has are kept."""
+    files have are kept."""
     folder.mkdir(exist_ok=True)
-    path, described = folder / "cases.json", []
-    for base in json.loads(path.read_text())["bases"] if path.exists() else []:
-        if base["name"] not in golden:
-            lines = map(json.dumps, base.pop("cases"))
-            described.append(block(base, lines))
+    files = []
+    for path in sorted(folder.glob("cases*.json")):
+        bases = json.loads(path.read_text())["bases"]
+        files.append([block(base, map(json.dumps, base.pop("cases"))) for base in bases if base["name"] not in golden])
     for name, (base, found) in golden.items():
         rows, lines = [], []
         for case, reference in found:
@@ -35,8 +36,13 @@ def write(folder, golden):
             dropped = [key for key, value in case.changes.items() if value is cases.DROP]
             lines.append(json.dumps([changes, dropped, number]))
         head = {"name": name, "tokens": len(base.tokens), **base.described()}
-        described.append(block(head, lines))
-    path.write_text('{"bases": [\n' + ",\n".join(described) + "\n]}\n")
+        new = block(head, lines)
+        if not files or sum(map(len, files[-1])) + len(new) > LONGEST:
+            files.append([])
+        files[-1].append(new)
+    for number, described in enumerate(files, 1):
+        name = "cases.json" if number == 1 else f"cases-{number}.json"
+        (folder / name).write_text('{"bases": [\n' + ",\n".join(described) + "\n]}\n")
 
 
 def block(head, lines):

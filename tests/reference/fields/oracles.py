@@ -23,6 +23,8 @@ from pathlib import Path
 
 os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "GGML_NO_BACKTRACE": "1"}
 
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+
 # Seconds after which a job has no answer.
 LONGEST = 180
 # Bytes of memory after which a process is started again: llama.cpp does not return what some files made it take.
@@ -42,21 +44,26 @@ class Transformers:
         self.torch, self.transformers = torch, transformers
 
     def logits(self, folder, tokens):
+        from doubled import in_float64
+
         torch, transformers = self.torch, self.transformers
         kind = type(transformers.AutoConfig.from_pretrained(folder))
         images = transformers.AutoModelForImageTextToText
         is_text = kind in transformers.AutoModelForCausalLM._model_mapping or kind not in images._model_mapping
         auto = transformers.AutoModelForCausalLM if is_text else images
+        # Version 5 computes experts in float32 otherwise, or not at all.
+        newer = {} if transformers.__version__.startswith("4.") else {"experts_implementation": "eager"}
         model, loaded = auto.from_pretrained(
-            folder, attn_implementation="eager", dtype=torch.float32, output_loading_info=True
+            folder, attn_implementation="eager", dtype=torch.float32, output_loading_info=True, **newer
         )
         # Weights that the file has not are random.
         is_of_images = re.compile("vision|visual|multi_modal|connector").search
         absent = [name for name in loaded["missing_keys"] if not is_of_images(name)]
         if absent or loaded["mismatched_keys"]:
             raise ValueError(f"absent {absent[:3]}, of another shape {list(loaded['mismatched_keys'])[:3]}")
+        in_float64(model.eval())
         with torch.no_grad():
-            logits = model.eval().double()(torch.tensor([tokens]), use_cache=False, return_dict=True).logits[0]
+            logits = model(torch.tensor([tokens]), use_cache=False, return_dict=True).logits[0]
         if not torch.isfinite(logits).all():
             raise ValueError("logits are not finite")
         return logits.numpy()
@@ -91,9 +98,6 @@ class Transformers:
 
 
 class LlamaCpp:
-    def __init__(self):
-        sys.path.append(str(Path(__file__).resolve().parent.parent))
-
     def logits(self, path, tokens):
         """Log-probabilities after some prefixes of `tokens`, the whole last: the logits less one number a row."""
         import numpy as np
@@ -119,9 +123,9 @@ def prefixes(count):
 def serve(name):
     import numpy as np
 
+    # Some files make either engine ask for all the memory of the machine.
+    resource.setrlimit(resource.RLIMIT_AS, (4 * MOST_MEMORY, 4 * MOST_MEMORY))
     # What libraries print on their own must not be read as an answer.
-    if name == "llama.cpp":
-        resource.setrlimit(resource.RLIMIT_AS, (4 * MOST_MEMORY, 4 * MOST_MEMORY))
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     oracle = LlamaCpp() if name == "llama.cpp" else Transformers()

@@ -280,6 +280,7 @@ fn choose(
     }
     let chosen = &mut chosen[first..];
     let sum: f32 = chosen.iter().map(|one| one.weight).sum();
+    let sum = (sum + experts.sum_offset).max(experts.sum_floor);
     let divisor = if experts.normalized { sum } else { 1.0 };
     for one in chosen {
         one.weight = one.weight / divisor * experts.scale;
@@ -334,6 +335,8 @@ mod tests {
         width: 8,
         routing: Routing::Softmax,
         normalized: false,
+        sum_offset: 0.0,
+        sum_floor: 0.0,
         scale: 1.0,
         correction: false,
         bias: false,
@@ -384,6 +387,32 @@ mod tests {
         let found = chosen(sigmoid, Some(&correction), [0.0, 1.0, -1.0, -1.0]);
         assert_eq!(found.iter().map(|one| one.0).collect::<Vec<_>>(), [3, 1]);
         assert!((found[0].1 - 0.268_941_4).abs() < 1e-6);
+    }
+
+    #[test]
+    fn weights_are_divided_by_their_sum_with_its_summand_and_lower_bound() {
+        let normalized = Experts {
+            routing: Routing::Sigmoid,
+            normalized: true,
+            ..EXPERTS
+        };
+        let first = |experts: Experts, output: f32| chosen(experts, None, [output; 4])[0].1;
+        let offset = Experts {
+            sum_offset: 0.5,
+            ..normalized
+        };
+        assert!((first(offset, 0.0) - 0.5 / 1.5).abs() < 1e-6);
+        let floor = Experts {
+            sum_floor: 4.0,
+            ..normalized
+        };
+        assert!((first(floor, 0.0) - 0.5 / 4.0).abs() < 1e-6);
+        // Scores may all be 0: the sum of LFM2 is not.
+        let offset = Experts {
+            sum_offset: 1e-6,
+            ..normalized
+        };
+        assert_eq!(first(offset, -1e4), 0.0);
     }
 
     #[test]

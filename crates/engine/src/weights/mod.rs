@@ -26,7 +26,7 @@ use triad_model::description::{Experts, ModelDescription, Norm as NormDescriptio
 use triad_model::mapped::MappedBytes;
 use triad_model::tensor::{Format, TensorInfo};
 use triad_model::tensor_map::{
-    BlockTensors, LinearTensors, NormTensors, RouterTensors, TensorSlice,
+    BlockTensors, LinearTensors, NormTensors, RouterTensors, TensorSlice, rows_of,
 };
 use triad_model::{Error, ErrorKind, Result, description};
 
@@ -439,7 +439,7 @@ impl Reader<'_> {
         let bytes = match &slice.rows {
             None => bytes,
             Some(rows) => {
-                let row_bytes = info.bytes.len() / info.shape[0];
+                let row_bytes = info.bytes.len() / rows_of(&info.shape);
                 bytes.part(rows.start * row_bytes..rows.end * row_bytes)
             }
         };

@@ -22,6 +22,8 @@ prop_compose! {
             width,
             routing: if sigmoid { Routing::Sigmoid } else { Routing::Softmax },
             normalized,
+            sum_offset: 1e-6,
+            sum_floor: 0.0,
             scale: 1.5,
             correction,
             bias,

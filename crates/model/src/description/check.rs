@@ -32,6 +32,7 @@ mod ranges {
     /// Real values are 1e-12 to 1e-3.
     pub const EPSILON: RangeInclusive<f32> = 1e-20..=1.0;
     pub const FACTOR: RangeInclusive<f32> = 1e-6..=1e6;
+    pub const SUM_BOUND: RangeInclusive<f32> = 0.0..=1e-3;
     pub const SOFT_CAP: RangeInclusive<f32> = 1e-3..=1e9;
     pub const ROPE_BASE: RangeInclusive<f32> = 1.0..=1e15;
     pub const ROPE_DIVISOR: RangeInclusive<f32> = 1e-3..=1e6;
@@ -185,6 +186,8 @@ impl FeedForward {
             used,
             width,
             scale,
+            sum_offset,
+            sum_floor,
             clamp,
             shared_gate,
             ..
@@ -197,6 +200,13 @@ impl FeedForward {
             Some(scale),
             ranges::FACTOR,
         )?;
+        for bound in [sum_offset, sum_floor] {
+            within(
+                "the bound of the sum of experts' weights",
+                Some(bound),
+                ranges::SUM_BOUND,
+            )?;
+        }
         within(
             "the limit of the experts' activation",
             clamp,

@@ -33,6 +33,12 @@ pub struct Experts {
     pub routing: Routing,
     /// Whether the weights of the chosen experts are divided by their sum.
     pub normalized: bool,
+    /// Summand of this sum (LFM2, GLM-4.5; others: 0).
+    #[serde(default)]
+    pub sum_offset: f32,
+    /// The lower bound of this sum (ERNIE 4.5; others: 0).
+    #[serde(default)]
+    pub sum_floor: f32,
     /// Factor on the weights of the chosen experts.
     pub scale: f32,
     /// Whether each score has a summand for the choice, which the weights lack (DeepSeek-V3, LFM2).

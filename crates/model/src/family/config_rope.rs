@@ -65,6 +65,9 @@ impl<'a> ConfigRope<'a> {
             (None, parameters) => parameters.into_iter().collect(),
         };
         let newer = self.by(Version::Five, local, &places)?;
+        if self.family.remote {
+            return self.of_remote_code(newer);
+        }
         if scaling.is_none() && self.config.raw("rope_parameters").is_some() {
             return Ok(newer);
         }
@@ -76,6 +79,32 @@ impl<'a> ConfigRope<'a> {
             ));
         }
         Ok(newer)
+    }
+
+    /// Checks RoPE of a family whose code is not a part of `transformers`.
+    fn of_remote_code(&self, rope: Rope) -> Result<Rope> {
+        if self.config.raw("rope_parameters").is_some() {
+            return Err(unsupported(format!(
+                "config.json sets `rope_parameters`, which Triad does not support for {}",
+                self.family.name
+            )));
+        }
+        match rope.scaling {
+            RopeScaling::None => Ok(rope),
+            // It takes the long divisors from the start if the context is longer than that of pre-training.
+            RopeScaling::LongRope {
+                original_context, ..
+            } if original_context == self.context => Ok(rope),
+            RopeScaling::LongRope { .. } => Err(unsupported(format!(
+                "config.json: `rope_scaling.{ORIGINAL}` is other than `max_position_embeddings`, which Triad does not \
+                 support for {}",
+                self.family.name
+            ))),
+            _ => Err(unsupported(format!(
+                "config.json sets `rope_scaling`, expected none or longrope for {}",
+                self.family.name
+            ))),
+        }
     }
 
     /// Returns the fields of `rope_parameters` for one kind of block.
@@ -128,6 +157,10 @@ impl<'a> ConfigRope<'a> {
         };
         let base = base.map_or(default, |base| base as f32);
         let fraction = "partial_rotary_factor";
+        // `transformers` takes null for another part of a head than the family's own.
+        if self.family.name.starts_with("glm") && self.config.has(fraction) {
+            self.config.required(fraction, self.config.raw(fraction))?;
+        }
         let fraction = inner(fraction)?
             .map_or_else(|| self.config.positive(fraction), |part| Ok(Some(part)))?;
         let dims = match (self.family.rotary_fraction, fraction) {

@@ -40,6 +40,8 @@ pub(super) struct Draft {
     pub norm_offset: f32,
     /// Query · key is divided by the root of this number.
     pub query_scalar: f32,
+    /// The norms of queries and keys, of a kind that is certain.
+    pub qk_norm: QkNorms,
     pub qkv_bias: bool,
     pub attention_output_bias: bool,
     pub feed_forward_bias: bool,
@@ -118,10 +120,10 @@ impl Draft {
                 scale: self.query_scalar.sqrt().recip(),
                 qkv_bias: self.qkv_bias,
                 output_bias: self.attention_output_bias,
-                qk_norm: (family.qk_norm != QkNorms::Never).then(|| QkNorm {
+                qk_norm: (self.qk_norm != QkNorms::Never).then(|| QkNorm {
                     norm: norm(NormKind::Rms),
-                    spans_heads: family.qk_norm == QkNorms::AllHeads,
-                    after_rope: family.qk_norm == QkNorms::HeadsAfterRope,
+                    spans_heads: self.qk_norm == QkNorms::AllHeads,
+                    after_rope: self.qk_norm == QkNorms::HeadsAfterRope,
                 }),
                 window,
                 soft_cap: self.score_soft_cap,

@@ -1,23 +1,41 @@
 //! The families with experts.
 
-use super::kinds::{ExpertTraits, Normalized, QkNorms, Windows};
+use super::kinds::{
+    Correction, DenseBlocks, ExpertTraits, Normalized, QkNorms, Shared, SumBounds, Windows,
+};
 use super::names;
-use super::traits::{Family, LLAMA, QWEN2, QWEN3, QWEN3_5};
+use super::traits::{ERNIE4_5, Family, GRANITE, LFM2, LLAMA, QWEN2, QWEN3, QWEN3_5};
 use crate::description::Routing;
+
+/// The experts of most families; the numbers are those of each.
+const EXPERTS: ExpertTraits = ExpertTraits {
+    routing: Routing::Softmax,
+    normalized: Normalized::Always,
+    count: 0,
+    used: ("num_experts_per_tok", 2),
+    width: ("moe_intermediate_size", None),
+    shared: Shared::Never,
+    correction: Correction::Never,
+    scaled: false,
+    sum: SumBounds::NONE,
+    bias: false,
+    clamp: None,
+    dense: DenseBlocks::Never,
+};
 
 /// The models of Qwen3 with experts.
 pub(super) const QWEN3_MOE: Family = Family {
     name: "qwen3moe",
     experts: Some(ExpertTraits {
-        routing: Routing::Softmax,
-        normalized: Normalized::Stated { gguf: true },
-        count: ("num_experts", 128),
-        used: 8,
+        normalized: Normalized::Stated {
+            default: false,
+            gguf: Some(true),
+        },
+        count: 128,
+        used: ("num_experts_per_tok", 8),
         width: ("moe_intermediate_size", Some(768)),
-        shared: None,
-        bias: false,
-        clamp: None,
-        sparse_step: true,
+        dense: DenseBlocks::Listed,
+        ..EXPERTS
     }),
     head_dim: None,
     bias_fields: [
@@ -34,15 +52,16 @@ pub(super) const QWEN3_MOE: Family = Family {
 pub(super) const QWEN2_MOE: Family = Family {
     name: "qwen2moe",
     experts: Some(ExpertTraits {
-        routing: Routing::Softmax,
-        normalized: Normalized::Stated { gguf: false },
-        count: ("num_experts", 60),
-        used: 4,
+        normalized: Normalized::Stated {
+            default: false,
+            gguf: Some(false),
+        },
+        count: 60,
+        used: ("num_experts_per_tok", 4),
         width: ("moe_intermediate_size", Some(1408)),
-        shared: Some(5632),
-        bias: false,
-        clamp: None,
-        sparse_step: true,
+        shared: Shared::Gated(5632),
+        dense: DenseBlocks::Listed,
+        ..EXPERTS
     }),
     qkv_bias: false,
     bias_fields: [("qkv_bias", true), ("", false), ("", false)],
@@ -55,15 +74,14 @@ pub(super) const OLMOE: Family = Family {
     name: "olmoe",
     names: names::QWEN3,
     experts: Some(ExpertTraits {
-        routing: Routing::Softmax,
-        normalized: Normalized::Stated { gguf: false },
-        count: ("num_experts", 64),
-        used: 8,
+        normalized: Normalized::Stated {
+            default: false,
+            gguf: Some(false),
+        },
+        count: 64,
+        used: ("num_experts_per_tok", 8),
         width: ("intermediate_size", Some(2048)),
-        shared: None,
-        bias: false,
-        clamp: None,
-        sparse_step: false,
+        ..EXPERTS
     }),
     qk_norm: QkNorms::AllHeads,
     bias_fields: [
@@ -81,15 +99,9 @@ pub(super) const MIXTRAL: Family = Family {
     name: "mixtral",
     names: names::MIXTRAL,
     experts: Some(ExpertTraits {
-        routing: Routing::Softmax,
-        normalized: Normalized::Always,
-        count: ("num_local_experts", 8),
-        used: 2,
+        count: 8,
         width: ("intermediate_size", None),
-        shared: None,
-        bias: false,
-        clamp: None,
-        sparse_step: false,
+        ..EXPERTS
     }),
     bias_fields: [("", false); 3],
     windows: Windows::Everywhere,
@@ -105,15 +117,12 @@ pub(super) const GPT_OSS: Family = Family {
     name: "gpt-oss",
     sinks: true,
     experts: Some(ExpertTraits {
-        routing: Routing::Softmax,
-        normalized: Normalized::Always,
-        count: ("num_local_experts", 32),
-        used: 4,
+        count: 32,
+        used: ("num_experts_per_tok", 4),
         width: ("", None),
-        shared: None,
         bias: true,
         clamp: Some(7.0),
-        sparse_step: false,
+        ..EXPERTS
     }),
     windows: Windows::AllButEvery(2),
     window: Some(128),
@@ -124,16 +133,116 @@ pub(super) const GPT_OSS: Family = Family {
 pub(super) const QWEN3_5_MOE: Family = Family {
     name: "qwen35moe",
     experts: Some(ExpertTraits {
-        routing: Routing::Softmax,
-        normalized: Normalized::Always,
-        count: ("num_experts", 256),
-        used: 8,
+        count: 256,
+        used: ("num_experts_per_tok", 8),
         width: ("moe_intermediate_size", Some(512)),
-        shared: Some(512),
-        bias: false,
-        clamp: None,
-        sparse_step: false,
+        shared: Shared::Gated(512),
+        ..EXPERTS
     }),
     sizes: &[("num_key_value_heads", 2)],
     ..QWEN3_5
+};
+
+/// The models of LFM2 with experts.
+pub(super) const LFM2_MOE: Family = Family {
+    name: "lfm2moe",
+    names: names::LFM2_MOE,
+    experts: Some(ExpertTraits {
+        routing: Routing::Sigmoid,
+        normalized: Normalized::Stated {
+            default: true,
+            gguf: Some(true),
+        },
+        count: 32,
+        used: ("num_experts_per_tok", 4),
+        width: ("moe_intermediate_size", Some(1792)),
+        correction: Correction::UnlessStated,
+        scaled: true,
+        sum: SumBounds {
+            offset: 1e-6,
+            floor: 0.0,
+        },
+        dense: DenseBlocks::First("num_dense_layers", 2),
+        ..EXPERTS
+    }),
+    ..LFM2
+};
+
+/// The models of Granite 3 with experts.
+pub(super) const GRANITE_MOE: Family = Family {
+    name: "granitemoe",
+    names: names::GRANITE_MOE,
+    experts: Some(ExpertTraits {
+        count: 8,
+        width: ("intermediate_size", None),
+        shared: Shared::IfStated,
+        ..EXPERTS
+    }),
+    bias_fields: [
+        ("attention_bias", false),
+        ("attention_bias", false),
+        ("", false),
+    ],
+    ..GRANITE
+};
+
+/// The models of ERNIE 4.5 with experts.
+pub(super) const ERNIE4_5_MOE: Family = Family {
+    name: "ernie4_5-moe",
+    names: names::ERNIE4_5_MOE,
+    experts: Some(ExpertTraits {
+        count: 64,
+        used: ("moe_k", 6),
+        width: ("moe_intermediate_size", Some(1536)),
+        shared: Shared::Experts {
+            field: "moe_num_shared_experts",
+            default: 2,
+            counted_in_gguf: false,
+        },
+        correction: Correction::Always,
+        sum: SumBounds {
+            offset: 0.0,
+            floor: 1e-12,
+        },
+        dense: DenseBlocks::Outside,
+        ..EXPERTS
+    }),
+    head_dim: None,
+    ..ERNIE4_5
+};
+
+/// GLM-4.5, without the blocks that predict further tokens.
+pub(super) const GLM4_MOE: Family = Family {
+    name: "glm4moe",
+    names: names::GLM4_MOE,
+    qk_norm: QkNorms::HeadsIfStated,
+    bias_fields: [("attention_bias", false), ("", false), ("", false)],
+    rotary_fraction: Some(0.5),
+    yarn: false,
+    experts: Some(ExpertTraits {
+        routing: Routing::Sigmoid,
+        normalized: Normalized::Stated {
+            default: true,
+            gguf: None,
+        },
+        count: 128,
+        used: ("num_experts_per_tok", 8),
+        width: ("moe_intermediate_size", Some(1408)),
+        shared: Shared::Experts {
+            field: "n_shared_experts",
+            default: 1,
+            counted_in_gguf: true,
+        },
+        correction: Correction::Always,
+        scaled: true,
+        sum: SumBounds {
+            offset: 1e-20,
+            floor: 0.0,
+        },
+        dense: DenseBlocks::First("first_k_dense_replace", 1),
+        ..EXPERTS
+    }),
+    epsilon: 1e-5,
+    context: 131_072,
+    ..LLAMA
 };

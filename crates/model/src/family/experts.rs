@@ -1,23 +1,50 @@
 //! The experts of a model as a `config.json` and the metadata of GGUF describe them.
 
+use serde_json::Value;
+
 use super::config::Config;
 use super::gguf::Reader;
-use super::kinds::{ExpertTraits, Normalized};
+use super::kinds::{Correction, DenseBlocks, ExpertTraits, Normalized, Shared};
 use super::traits::Family;
-use super::unsupported;
-use crate::description::{Experts, limits};
+use super::{malformed, unsupported};
+use crate::description::{Experts, Routing, limits};
 use crate::error::Result;
 
 /// Fields of a `config.json` with a number of experts, in one family or another.
-const COUNTS: [&str; 3] = ["num_experts", "num_local_experts", "n_routed_experts"];
+const COUNTS: [&str; 4] = [
+    "num_experts",
+    "num_local_experts",
+    "n_routed_experts",
+    "moe_num_experts",
+];
 
-/// Refuses numbers of experts under other names than that of the family.
-pub(super) fn refuse_other_counts(family: &Family, config: &Config<'_>) -> Result<()> {
-    let own = family.experts.map(|traits| traits.count.0);
-    COUNTS
-        .iter()
-        .filter(|field| Some(**field) != own)
-        .try_for_each(|field| config.refuse(&[field]))
+/// Fields of a `config.json` with the number of experts of a row, in one family or another.
+const USED: [&str; 2] = ["num_experts_per_tok", "moe_k"];
+
+/// Refuses numbers of experts in a family that has none.
+pub(super) fn refuse_counts(family: &Family, config: &Config<'_>) -> Result<()> {
+    match family.experts {
+        Some(_) => Ok(()),
+        None => config.refuse(&COUNTS),
+    }
+}
+
+/// Returns the number that some of `fields` state, all of them the same.
+fn agreed(config: &Config<'_>, fields: &[&str]) -> Result<Option<usize>> {
+    let mut found: Option<(&str, usize)> = None;
+    for field in fields {
+        match (config.size(field, limits::EXPERTS)?, found) {
+            (Some(size), Some((other, others))) if size != others => {
+                return Err(unsupported(format!(
+                    "config.json: `{other}` is {others} and `{field}` is {size}: versions of transformers take one or the \
+                     other, expected equal numbers"
+                )));
+            }
+            (Some(size), _) => found = Some((field, size)),
+            (None, _) => {}
+        }
+    }
+    Ok(found.map(|(_, size)| size))
 }
 
 /// Reads the experts of a `config.json`, and the width of the shared one, or 0.
@@ -27,50 +54,155 @@ pub(super) fn read(family: &Family, config: &Config<'_>) -> Result<Option<(Exper
     };
     // Versions 4 and 5 of transformers give windows to other blocks.
     config.refuse(&["use_sliding_window"])?;
-    let (count, default) = traits.count;
-    let count = config.size(count, limits::EXPERTS)?.unwrap_or(default);
-    let used = config.size("num_experts_per_tok", limits::EXPERTS)?;
+    if matches!(
+        traits.shared,
+        Shared::Experts {
+            counted_in_gguf: true,
+            ..
+        }
+    ) {
+        refuse_groups(config)?;
+    }
+    // Versions of `transformers` write the number under one name or another; the router's shape must be that of the number.
+    let count = agreed(config, &COUNTS)?.unwrap_or(traits.count);
+    let (used, default) = traits.used;
+    let used = match used == USED[0] {
+        true => {
+            config.refuse(&USED[1..])?;
+            config.size(used, limits::EXPERTS)?
+        }
+        // `transformers` takes the one name for the other.
+        false => agreed(config, &USED)?,
+    };
+    let used = used.unwrap_or(default);
     let (field, default) = traits.width;
     let width = config.size(field, limits::WIDTH)?.or(default);
+    let width = config.required(field, width)?;
     let shared = match traits.shared {
-        Some(default) => config
+        Shared::Never | Shared::IfStated => 0,
+        Shared::Gated(default) => config
             .size("shared_expert_intermediate_size", limits::WIDTH)?
             .unwrap_or(default),
-        None => 0,
+        Shared::Experts { field, default, .. } => {
+            let count = config.count(field)?.unwrap_or(default);
+            shared_width(count, width, || format!("config.json: `{field}`"))?
+        }
     };
+    let normalized = "norm_topk_prob";
+    let normalized = match traits.normalized {
+        Normalized::Always => true,
+        Normalized::Stated { default, .. } if !config.has(normalized) => default,
+        // `transformers` reads null as false.
+        Normalized::Stated { .. } => config.bool(normalized)?.unwrap_or(false),
+    };
+    let correction = "use_expert_bias";
+    let correction = match traits.correction {
+        Correction::Never => false,
+        Correction::Always => true,
+        Correction::UnlessStated if !config.has(correction) => true,
+        Correction::UnlessStated => config.bool(correction)?.unwrap_or(false),
+    };
+    let scale = match traits.scaled {
+        true => config.positive("routed_scaling_factor")?.unwrap_or(1.0),
+        false => 1.0,
+    };
+    let mut traits = traits;
+    if traits.sum.floor > 0.0
+        && let Some(floor) = config.positive("moe_norm_min")?
+    {
+        traits.sum.floor = floor as f32;
+    }
     let experts = Experts {
         count,
-        used: used.unwrap_or(traits.used),
-        width: config.required(field, width)?,
-        routing: traits.routing,
-        normalized: match traits.normalized {
-            Normalized::Always => true,
-            Normalized::Stated { .. } => config.bool("norm_topk_prob")?.unwrap_or(false),
-        },
-        scale: 1.0,
-        correction: false,
-        bias: traits.bias,
-        clamp: traits.clamp,
-        shared_gate: traits.shared.is_some(),
+        used,
+        width,
+        scale: scale as f32,
+        ..of_family(&traits, normalized, correction)
     };
     Ok(Some((experts, shared)))
 }
 
+/// Returns the experts of a family, without the numbers that a file states.
+fn of_family(traits: &ExpertTraits, normalized: bool, correction: bool) -> Experts {
+    Experts {
+        count: 0,
+        used: 0,
+        width: 0,
+        routing: traits.routing,
+        normalized,
+        sum_offset: traits.sum.offset,
+        sum_floor: traits.sum.floor,
+        scale: 1.0,
+        correction,
+        bias: traits.bias,
+        clamp: traits.clamp,
+        shared_gate: matches!(traits.shared, Shared::Gated(_)),
+    }
+}
+
+/// Returns the width of a shared expert that is as wide as `count` experts. `field`: the place of the count in the file.
+fn shared_width(count: usize, width: usize, field: impl Fn() -> String) -> Result<usize> {
+    match count.checked_mul(width) {
+        Some(shared @ 0..=limits::WIDTH) => Ok(shared),
+        _ => Err(malformed(format!(
+            "{} is {count}, which gives a shared expert that is wider than {}",
+            field(),
+            limits::WIDTH
+        ))),
+    }
+}
+
+/// Refuses the choice of experts among the best groups of them.
+fn refuse_groups(config: &Config<'_>) -> Result<()> {
+    for field in ["n_group", "topk_group"] {
+        if config.count(field)?.is_some_and(|groups| groups != 1) {
+            return Err(unsupported(format!(
+                "config.json sets `{field}` to other than 1, which Triad does not support"
+            )));
+        }
+    }
+    Ok(())
+}
+
 /// Returns whether each block has experts.
 pub(super) fn blocks(family: &Family, config: &Config<'_>, blocks: usize) -> Result<Vec<bool>> {
-    let Some(ExpertTraits { sparse_step, .. }) = family.experts else {
+    let Some(ExpertTraits { dense, .. }) = family.experts else {
         return Ok(vec![false; blocks]);
     };
-    if !sparse_step {
-        return Ok(vec![true; blocks]);
+    let step = |field: &str| {
+        let step = config.size(field, limits::BLOCKS);
+        step.map(|step| step.unwrap_or(1))
+    };
+    match dense {
+        DenseBlocks::Never => Ok(vec![true; blocks]),
+        DenseBlocks::Listed => {
+            let step = step("decoder_sparse_step")?;
+            let dense = config.counts("mlp_only_layers")?.unwrap_or_default();
+            Ok((0..blocks)
+                .map(|block| (block + 1).is_multiple_of(step) && !dense.contains(&block))
+                .collect())
+        }
+        DenseBlocks::First(field, default) => {
+            let first = config.count(field)?.unwrap_or(default);
+            Ok((0..blocks).map(|block| block >= first).collect())
+        }
+        DenseBlocks::Outside => {
+            let first = config.count("moe_layer_start_index")?.unwrap_or(1);
+            let end = "moe_layer_end_index";
+            // -1 means the last block.
+            let last = match config.raw(end).and_then(Value::as_i64) {
+                Some(-1) => None,
+                _ => config.count(end)?,
+            };
+            let step = step("moe_layer_interval")?;
+            Ok((0..blocks)
+                .map(|block| {
+                    (first..=last.unwrap_or(blocks)).contains(&block)
+                        && (block + 1).is_multiple_of(step)
+                })
+                .collect())
+        }
     }
-    let step = config
-        .size("decoder_sparse_step", limits::BLOCKS)?
-        .unwrap_or(1);
-    let dense = config.counts("mlp_only_layers")?.unwrap_or_default();
-    Ok((0..blocks)
-        .map(|block| (block + 1).is_multiple_of(step) && !dense.contains(&block))
-        .collect())
 }
 
 impl Reader<'_> {
@@ -83,31 +215,81 @@ impl Reader<'_> {
             self.size(field, most)
                 .and_then(|size| self.required(field, size))
         };
-        let normalized = match traits.normalized {
-            Normalized::Always => true,
-            Normalized::Stated { gguf } => gguf,
+        let normalized = self.normalized(&traits)?;
+        let scale = self.expert_scale(&traits)?;
+        // The families whose experts are as wide as a feed-forward lack the field.
+        let width = match traits.width.0 {
+            "intermediate_size" => required("feed_forward_length", limits::WIDTH)?,
+            _ => required("expert_feed_forward_length", limits::WIDTH)?,
         };
-        // llama.cpp has the rule of the family and reads none of these.
+        let (of_shared, count) = ("expert_shared_feed_forward_length", "expert_shared_count");
+        let shared = match traits.shared {
+            Shared::Never => 0,
+            Shared::Gated(_) => required(of_shared, limits::WIDTH)?,
+            Shared::Experts {
+                counted_in_gguf: true,
+                ..
+            } => {
+                let shared = self.metadata.integer(&self.key(count))?;
+                let shared = self.required(count, shared)?;
+                shared_width(shared, width, || {
+                    format!("metadata field `{}`", self.key(count))
+                })?
+            }
+            Shared::Experts { .. } | Shared::IfStated => {
+                match self.metadata.integer(&self.key(of_shared))? {
+                    Some(0) | None => 0,
+                    Some(_) => required(of_shared, limits::WIDTH)?,
+                }
+            }
+        };
+        let experts = Experts {
+            count: required("expert_count", limits::EXPERTS)?,
+            used: required("expert_used_count", limits::EXPERTS)?,
+            width,
+            scale,
+            ..of_family(&traits, normalized, traits.correction != Correction::Never)
+        };
+        Ok(Some((experts, shared)))
+    }
+
+    /// Returns whether the weights of the chosen experts are divided by their sum.
+    fn normalized(&self, traits: &ExpertTraits) -> Result<bool> {
         let field = self.key("expert_weights_norm");
-        if self
-            .metadata
-            .bool(&field)?
-            .is_some_and(|it| it != normalized)
-        {
+        let stated = self.metadata.bool(&field)?;
+        let fixed = match traits.normalized {
+            Normalized::Always => true,
+            Normalized::Stated {
+                gguf: Some(fixed), ..
+            } => fixed,
+            Normalized::Stated { gguf: None, .. } => return Ok(stated.unwrap_or(false)),
+        };
+        // llama.cpp has the rule of the family and does not read the field.
+        if stated.is_some_and(|it| it != fixed) {
             return Err(unsupported(format!(
                 "metadata field `{field}` is {}, which Triad does not support for {}",
-                !normalized, self.family.name
+                !fixed, self.family.name
             )));
         }
+        Ok(fixed)
+    }
+
+    /// Returns the factor on the weights of the chosen experts, where a file states one, and refuses fields that llama.cpp
+    /// does not read and that say otherwise than the family.
+    fn expert_scale(&self, traits: &ExpertTraits) -> Result<f32> {
         // Of the chosen experts alone, softmax gives the weights that sum to 1.
-        let gating = if traits.bias { 3.0 } else { 1.0 };
-        for (field, neutral) in [
-            ("expert_weights_scale", 1.0),
-            ("expert_gating_func", gating),
-        ] {
-            if self
-                .float(field)?
-                .is_some_and(|value| value != neutral && value != 0.0)
+        let gating = match traits.routing {
+            Routing::Softmax if traits.bias => 3.0,
+            Routing::Softmax => 1.0,
+            Routing::Sigmoid => 2.0,
+        };
+        let scale = "expert_weights_scale";
+        let is_stated = matches!(traits.normalized, Normalized::Stated { gguf: None, .. });
+        for (field, neutral) in [(scale, 1.0), ("expert_gating_func", gating)] {
+            if !(is_stated && field == scale)
+                && self
+                    .float(field)?
+                    .is_some_and(|value| value != neutral && value != 0.0)
             {
                 return Err(unsupported(format!(
                     "metadata sets `{}`, which Triad does not support for {}",
@@ -116,27 +298,32 @@ impl Reader<'_> {
                 )));
             }
         }
-        // The families whose experts are as wide as a feed-forward lack the field.
-        let width = match traits.width.0 {
-            "intermediate_size" => required("feed_forward_length", limits::WIDTH)?,
-            _ => required("expert_feed_forward_length", limits::WIDTH)?,
+        match self.float(scale)? {
+            None | Some(0.0) => Ok(1.0),
+            Some(_) => Ok(self.positive(scale)?.unwrap_or(1.0)),
+        }
+    }
+
+    /// Returns whether each block has experts.
+    pub(super) fn blocks_with_experts(&self, blocks: usize) -> Result<Vec<bool>> {
+        let Some(ExpertTraits { dense, .. }) = self.family.experts else {
+            return Ok(vec![false; blocks]);
         };
-        let shared = match traits.shared {
-            Some(_) => required("expert_shared_feed_forward_length", limits::WIDTH)?,
-            None => 0,
+        let (first, step) = ("leading_dense_block_count", "interleave_moe_layer_step");
+        let first = match dense {
+            DenseBlocks::Never | DenseBlocks::Listed => return Ok(vec![true; blocks]),
+            DenseBlocks::First(..) | DenseBlocks::Outside => {
+                // Their blocks are the last ones, which the number of blocks includes.
+                self.refuse_unless("nextn_predict_layers", 0.0)?;
+                self.metadata.integer(&self.key(first))?.unwrap_or(0)
+            }
         };
-        let experts = Experts {
-            count: required("expert_count", limits::EXPERTS)?,
-            used: required("expert_used_count", limits::EXPERTS)?,
-            width,
-            routing: traits.routing,
-            normalized,
-            scale: 1.0,
-            correction: false,
-            bias: traits.bias,
-            clamp: traits.clamp,
-            shared_gate: traits.shared.is_some(),
+        let step = match dense {
+            DenseBlocks::Outside => self.required(step, self.size(step, limits::BLOCKS)?)?,
+            _ => 1,
         };
-        Ok(Some((experts, shared)))
+        Ok((0..blocks)
+            .map(|block| block >= first && (block + 1).is_multiple_of(step))
+            .collect())
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::draft::{Draft, head_dim};
 use super::expert_families;
-use super::kinds::{BlockShapes, LocalRope, Mixers, NoRope, SoftCaps, Windows};
+use super::kinds::{BlockShapes, LocalRope, Mixers, NoRope, QkNorms, SoftCaps, Windows};
 use super::traits::{self, Family};
 use super::{ReadF32, malformed, missing, ollama, unsupported};
 use crate::description::{
@@ -16,7 +16,7 @@ use crate::gguf::{Metadata, Value};
 use crate::tensor::TensorInfo;
 
 /// `general.architecture` of every family, and how it pairs RoPE's dimensions. Mistral's files say `llama`.
-pub(super) const FAMILIES: [(&str, &Family, RopePairing); 27] = [
+pub(super) const FAMILIES: [(&str, &Family, RopePairing); 32] = [
     ("llama", &traits::LLAMA, RopePairing::Adjacent),
     ("qwen2", &traits::QWEN2, RopePairing::Halves),
     ("qwen3", &traits::QWEN3, RopePairing::Halves),
@@ -27,6 +27,7 @@ pub(super) const FAMILIES: [(&str, &Family, RopePairing); 27] = [
     ("phi2", &traits::PHI2, RopePairing::Halves),
     ("phi3", &traits::PHI3, RopePairing::Halves),
     ("granite", &traits::GRANITE, RopePairing::Adjacent),
+    ("minicpm", &traits::MINICPM, RopePairing::Adjacent),
     ("smollm3", &traits::SMOLLM3, RopePairing::Adjacent),
     ("ernie4_5", &traits::ERNIE4_5, RopePairing::Adjacent),
     ("mistral3", &traits::MINISTRAL3, RopePairing::Adjacent),
@@ -48,6 +49,18 @@ pub(super) const FAMILIES: [(&str, &Family, RopePairing); 27] = [
         &expert_families::QWEN3_5_MOE,
         RopePairing::Halves,
     ),
+    ("lfm2moe", &expert_families::LFM2_MOE, RopePairing::Halves),
+    (
+        "granitemoe",
+        &expert_families::GRANITE_MOE,
+        RopePairing::Adjacent,
+    ),
+    (
+        "ernie4_5-moe",
+        &expert_families::ERNIE4_5_MOE,
+        RopePairing::Adjacent,
+    ),
+    ("glm4moe", &expert_families::GLM4_MOE, RopePairing::Halves),
 ];
 
 /// Fields that would change the numbers in a way that Triad does not compute, unless they hold the value
@@ -69,13 +82,6 @@ const TEMPERATURE: (&str, f32) = ("attention.temperature_scale", 0.0);
 
 /// Blocks of the model of EXAONE 4 that has windows.
 const EXAONE4_WINDOWED: usize = 64;
-
-/// Factors that only some families have.
-const MULTIPLIERS: [(&str, f32); 3] = [
-    ("logit_scale", 1.0),
-    ("residual_scale", 1.0),
-    ("embedding_scale", 1.0),
-];
 
 /// The family that the file names, and the model that it describes.
 pub(super) fn describe(
@@ -118,16 +124,11 @@ pub(super) fn describe(
         architecture,
         family,
     };
-    let multipliers = &MULTIPLIERS[..if family.multipliers { 0 } else { 3 }];
+    reader.refuse_factors()?;
     let temperature = (!family.temperature).then_some(&TEMPERATURE);
     let experts = family.experts.is_none().then_some(&EXPERT_COUNT);
-    let refused = REFUSED.iter().chain(multipliers);
-    for &(field, neutral) in refused.chain(temperature).chain(experts) {
-        if reader.float(field)?.is_some_and(|value| value != neutral) {
-            return Err(unsupported(format!(
-                "metadata sets `{architecture}.{field}`, which Triad does not support"
-            )));
-        }
+    for &(field, neutral) in REFUSED.iter().chain(temperature).chain(experts) {
+        reader.refuse_unless(field, neutral)?;
     }
     if metadata.bool(&reader.key("attention.causal"))? == Some(false) {
         return Err(unsupported(format!(
@@ -161,6 +162,17 @@ impl Reader<'_> {
                 self.key(field)
             ))),
             value => Ok(value),
+        }
+    }
+
+    /// Refuses a number that the file states and that is not `neutral`.
+    pub(super) fn refuse_unless(&self, field: &str, neutral: f32) -> Result<()> {
+        match self.float(field)?.filter(|value| *value != neutral) {
+            None => Ok(()),
+            Some(_) => Err(unsupported(format!(
+                "metadata sets `{}`, which Triad does not support",
+                self.key(field)
+            ))),
         }
     }
 
@@ -245,6 +257,7 @@ impl Reader<'_> {
             .positive(epsilon)
             .and_then(|value| self.required(epsilon, value))?;
         let fused = self.has("blk.0.attn_qkv.bias");
+        let factors = self.factors_of_model()?;
         let windows = self.windows(blocks)?;
         let own = match family.shapes {
             BlockShapes::Same => None,
@@ -283,23 +296,25 @@ impl Reader<'_> {
                 .unwrap_or(heads),
             head_dim,
             width,
-            has_experts: vec![family.experts.is_some(); blocks],
+            has_experts: self.blocks_with_experts(blocks)?,
             experts: self.experts()?,
             epsilon,
             norm_offset: 0.0,
             query_scalar: self.query_scalar(hidden, heads, head_dim, blocks)?,
+            qk_norm: match family.qk_norm {
+                QkNorms::HeadsIfStated if self.has("blk.0.attn_q_norm.weight") => QkNorms::Heads,
+                QkNorms::HeadsIfStated => QkNorms::Never,
+                stated => stated,
+            },
             qkv_bias: fused || self.has("blk.0.attn_q.bias"),
             attention_output_bias: self.has("blk.0.attn_output.bias"),
             feed_forward_bias: self.has("blk.0.ffn_up.bias"),
             activation: family.activation,
             score_soft_cap: cap("attn_logit_softcapping", |caps| caps.scores)?,
             logit_soft_cap: cap(FINAL_CAP, |caps| caps.logits)?,
-            embedding_scale: match family.multipliers {
-                true => self.multiplier("embedding_scale")?,
-                false => None,
-            },
-            residual_scale: self.multiplier("residual_scale")?.unwrap_or(1.0),
-            logit_scale: self.multiplier("logit_scale")?.unwrap_or(1.0).recip(),
+            embedding_scale: factors.embedding,
+            residual_scale: factors.residual,
+            logit_scale: factors.logits,
             mixers,
             has_rope: self.has_rope(&windows)?,
             windows,
@@ -354,14 +369,6 @@ impl Reader<'_> {
             ))),
         };
         list.iter().map(size).collect()
-    }
-
-    /// Returns a factor of a family that has them; 0 means none.
-    fn multiplier(&self, field: &str) -> Result<Option<f32>> {
-        if !self.family.multipliers || self.float(field)? == Some(0.0) {
-            return Ok(None);
-        }
-        self.positive(field)
     }
 
     /// Returns the factor on queries by position, in the family that has one; 0 means none.
@@ -420,14 +427,20 @@ impl Reader<'_> {
 
     fn windows(&self, blocks: usize) -> Result<Vec<Option<usize>>> {
         let field = "attention.sliding_window";
-        // 0 means none.
+        // 0 means none, but in gpt-oss.
         let window = match self.metadata.integer(&self.key(field))? {
-            Some(0) => None,
+            Some(0) if !self.family.sinks => None,
+            // llama.cpp gives all attention of LFM2 the window.
+            Some(_) if self.family.mixers != Mixers::Attention => {
+                self.refuse_unless(field, 0.0)?;
+                None
+            }
             // Files carry Qwen's `sliding_window` though `use_sliding_window`, which they don't carry, is false. In files of
             // the families without windows, llama.cpp doesn't read the field.
             Some(_)
                 if matches!(self.family.windows, Windows::FromLayer | Windows::Never)
-                    || self.architecture == traits::LLAMA.name =>
+                    || [traits::LLAMA.name, traits::MINISTRAL3.name]
+                        .contains(&self.architecture) =>
             {
                 None
             }

@@ -1,14 +1,17 @@
 //! RoPE as the metadata of a GGUF file describes it.
 
 use super::ReadF32;
+use super::expert_families::GLM4_MOE;
 use super::gguf::Reader;
 use super::kinds::{LocalRope, NoRope, Windows};
 use super::rope::{
     BETA_FAST, BETA_SLOW, Yarn, long_rope_attention_factor, yarn_attention_factor, yarn_factors,
 };
+use super::traits;
 use super::{malformed, missing, unsupported};
 use crate::description::{Rope, RopePairing, RopeScaling, limits};
 use crate::error::Result;
+use crate::gguf::Value;
 
 /// Base of RoPE in a file without the field.
 const ROPE_BASE: f32 = 10_000.0;
@@ -50,6 +53,7 @@ impl Reader<'_> {
             }
             None => ROPE_BASE,
         };
+        let base = self.stretched(base, head_dim)?;
         self.check_sections(dims)?;
         let scaling = self.rope_scaling((base, dims), context, read_f32)?;
         self.refuse_windows_of_their_own(head_dim, dims, base)?;
@@ -70,14 +74,6 @@ impl Reader<'_> {
                 "metadata sets `{images}`, which Triad does not support"
             )));
         }
-        // llama.cpp reads this as a switch of RoPE in Granite.
-        let field = self.key("rope.scaling.finetuned");
-        if self.family.multipliers && self.metadata.bool(&field)? == Some(false) {
-            return Err(unsupported(format!(
-                "metadata field `{field}` is false, which Triad does not support for {}",
-                self.family.name
-            )));
-        }
         Ok(match self.family.no_rope {
             NoRope::Every(interval) => (1..=windows.len())
                 .map(|block| !block.is_multiple_of(interval))
@@ -93,7 +89,10 @@ impl Reader<'_> {
     /// whose positions llama.cpp takes as 0.
     fn check_sections(&self, dims: usize) -> Result<()> {
         let key = self.key("rope.dimension_sections");
-        if !self.family.images || self.metadata.get(&key).is_none() {
+        if !self.family.images {
+            return self.refuse_sections(&key);
+        }
+        if self.metadata.get(&key).is_none() {
             return Ok(());
         }
         let sections = self.metadata.integers(&key)?.unwrap_or_default();
@@ -109,6 +108,37 @@ impl Reader<'_> {
             "metadata field `{key}` is {:?}, expected three numbers of at least 0 that add up to {pairs}, and a 0",
             sections.iter().take(8).collect::<Vec<_>>()
         )))
+    }
+
+    /// Refuses axes in the families of text in which llama.cpp reads them.
+    fn refuse_sections(&self, key: &str) -> Result<()> {
+        let are_read = [traits::GLM4.name, GLM4_MOE.name].contains(&self.family.name);
+        let is_zero = |value: &Value| match value {
+            Value::Integers(sections) => sections.iter().all(|section| *section == 0),
+            _ => false,
+        };
+        match self.metadata.get(key).filter(|value| !is_zero(value)) {
+            Some(_) if are_read => Err(unsupported(format!(
+                "metadata sets `{key}`, which Triad does not support for {}",
+                self.family.name
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the base that Hunyuan's `alpha` stretches; 0 and less mean no change.
+    fn stretched(&self, base: f32, head_dim: usize) -> Result<f32> {
+        if self.family.name != traits::HUNYUAN.name {
+            return Ok(base);
+        }
+        let alpha = self.float("rope.scaling.alpha")?;
+        Ok(match alpha.filter(|alpha| *alpha > 0.0 && head_dim > 2) {
+            Some(alpha) => {
+                let dims = head_dim as f64;
+                (f64::from(base) * f64::from(alpha).powf(dims / (dims - 2.0))) as f32
+            }
+            None => base,
+        })
     }
 
     /// Refuses fields by which llama.cpp gives the blocks with a window other heads or another RoPE, but for Gemma 3's base.

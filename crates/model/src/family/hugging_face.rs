@@ -9,15 +9,16 @@ use super::draft::{Draft, head_dim};
 use super::expert_families;
 use super::experts;
 use super::gemma4;
-use super::kinds::{BlockShapes, Mixers, NoRope, SoftCaps, Windows};
+use super::kinds::{BlockShapes, Mixers, NoRope, QkNorms, SoftCaps, Windows};
 use super::mixer;
+use super::multipliers;
 use super::traits::{self, Family};
 use super::{FULL, SLIDING, malformed, unsupported};
 use crate::description::{Activation, ModelDescription, NormKind, limits};
 use crate::error::Result;
 
 /// `model_type` of every family.
-const FAMILIES: [(&str, &Family); 36] = [
+const FAMILIES: [(&str, &Family); 41] = [
     ("llama", &traits::LLAMA),
     ("mistral", &traits::MISTRAL),
     ("qwen2", &traits::QWEN2),
@@ -33,6 +34,7 @@ const FAMILIES: [(&str, &Family); 36] = [
     ("phi", &traits::PHI2),
     ("phi3", &traits::PHI3),
     ("granite", &traits::GRANITE),
+    ("minicpm", &traits::MINICPM),
     ("smollm3", &traits::SMOLLM3),
     ("ernie4_5", &traits::ERNIE4_5),
     ("seed_oss", &traits::SEED_OSS),
@@ -49,6 +51,10 @@ const FAMILIES: [(&str, &Family); 36] = [
     ("qwen3_moe", &expert_families::QWEN3_MOE),
     ("olmoe", &expert_families::OLMOE),
     ("mixtral", &expert_families::MIXTRAL),
+    ("lfm2_moe", &expert_families::LFM2_MOE),
+    ("granitemoe", &expert_families::GRANITE_MOE),
+    ("ernie4_5_moe", &expert_families::ERNIE4_5_MOE),
+    ("glm4_moe", &expert_families::GLM4_MOE),
     ("qwen2_vl_text", &traits::QWEN2_VL),
     ("qwen2_5_vl_text", &traits::QWEN2_VL),
     ("qwen3_vl_text", &traits::QWEN3_VL),
@@ -71,12 +77,11 @@ const WITH_IMAGES: [(&str, &str); 10] = [
 ];
 
 /// Fields that would change the computation in a way that Triad does not support, unless null, false, 0 or empty.
-const REFUSED: [&str; 5] = [
+const REFUSED: [&str; 4] = [
     "quantization_config",
     "per_layer_config",
     "qk_layernorm",
     "use_bidirectional_attention",
-    "clip_qkv",
 ];
 
 /// Returns the family that `config` names, and the description of the model.
@@ -116,13 +121,23 @@ pub(super) fn describe(config: &Value) -> Result<(&'static Family, ModelDescript
             .iter()
             .filter(|field| !own.contains(field))
             .try_for_each(|field| part.refuse(&[field]))?;
-        experts::refuse_other_counts(family, &part)?;
+        if part.raw("clip_qkv").is_some() {
+            // `transformers` asks whether it is null: 0 and false clip to 0.
+            return Err(unsupported(
+                "config.json sets `clip_qkv`, which Triad does not support",
+            ));
+        }
+        experts::refuse_counts(family, &part)?;
         refuse_bidirectional(&part)?;
     }
     if family.soft_caps.is_none_or(|caps| caps.scores.is_none()) {
         config.refuse(&["attn_logit_softcapping"])?;
     }
     mixer::refuse_ambiguous(family, &config)?;
+    if family.remote {
+        // Attention over some blocks of positions, from a length on that the file states.
+        config.refuse(&["sparse_config"])?;
+    }
     if family.soft_caps.is_none() {
         config.refuse(&["final_logit_softcapping"])?;
     }
@@ -170,6 +185,12 @@ fn draft(family: &Family, config: &Config<'_>, tied: bool) -> Result<Draft> {
         Some(head_dim) => head_dim,
         None => head_dim(hidden, heads)?,
     };
+    if family.remote && head_dim * heads != hidden {
+        return Err(unsupported(format!(
+            "config.json: `head_dim` is {head_dim}, expected `hidden_size` / `num_attention_heads` for {}",
+            family.name
+        )));
+    }
     let context = config
         .size("max_position_embeddings", limits::CONTEXT)?
         .unwrap_or(family.context);
@@ -191,17 +212,15 @@ fn draft(family: &Family, config: &Config<'_>, tied: bool) -> Result<Draft> {
         let absent = default && !config.has(field);
         config.bool(field).map(|bias| bias.unwrap_or(absent))
     };
-    let multiplier = |key: &str| match family.multipliers {
-        true => config.positive(key).map(|factor| factor.unwrap_or(1.0)),
-        false => Ok(1.0),
-    };
+    let factors = multipliers::read(family, config, (hidden, blocks))?;
     let query_scalar = match family.query_scalar {
         Some(default) if family.shapes == BlockShapes::Gemma4 => default,
         Some(default) => config
             .positive("query_pre_attn_scalar")?
             .map_or(default, |scalar| scalar as f32),
-        None if family.multipliers => multiplier("attention_multiplier")?.powi(-2) as f32,
-        None => head_dim as f32,
+        None => factors
+            .scores
+            .map_or(head_dim as f32, |factor| f64::from(factor).powi(-2) as f32),
     };
     let cap = |key: &str, default: fn(&SoftCaps) -> Option<f32>| match &family.soft_caps {
         // An absent field means the default; null means no cap.
@@ -221,6 +240,9 @@ fn draft(family: &Family, config: &Config<'_>, tied: bool) -> Result<Draft> {
         // Without a dense feed-forward, a file need not state its width.
         Mixers::DeltaNet if has_experts.iter().all(|it| *it) => 0,
         Mixers::Attention | Mixers::DeltaNet => required("intermediate_size", limits::WIDTH)?,
+        Mixers::ShortConv if family.experts.is_some() => {
+            required("intermediate_size", limits::WIDTH)?
+        }
         Mixers::ShortConv => mixer::adjusted_width(config)?,
     };
     let own = match family.shapes {
@@ -255,18 +277,22 @@ fn draft(family: &Family, config: &Config<'_>, tied: bool) -> Result<Draft> {
         epsilon,
         norm_offset: if family.norms_less_one { 1.0 } else { 0.0 },
         query_scalar,
+        qk_norm: match family.qk_norm {
+            QkNorms::HeadsIfStated if config.bool("use_qk_norm")?.unwrap_or(false) => {
+                QkNorms::Heads
+            }
+            QkNorms::HeadsIfStated => QkNorms::Never,
+            stated => stated,
+        },
         qkv_bias: family.qkv_bias || bias(0)?,
         attention_output_bias: family.all_biases || bias(1)?,
         feed_forward_bias: family.all_biases || bias(2)?,
         activation,
         score_soft_cap: cap("attn_logit_softcapping", |caps| caps.scores)?,
         logit_soft_cap: cap("final_logit_softcapping", |caps| caps.logits)?,
-        embedding_scale: match family.multipliers {
-            true => Some(multiplier("embedding_multiplier")? as f32),
-            false => None,
-        },
-        residual_scale: multiplier("residual_multiplier")? as f32,
-        logit_scale: multiplier("logits_scaling")?.recip() as f32,
+        embedding_scale: factors.embedding,
+        residual_scale: factors.residual,
+        logit_scale: factors.logits,
         mixers: mixer::hugging_face(family, config, (hidden, blocks), (epsilon, activation))?,
         has_rope: has_rope(family, config, &windows)?,
         temperature: match family.temperature {

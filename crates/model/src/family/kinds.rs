@@ -22,20 +22,85 @@ pub(super) struct ExpertTraits {
     pub routing: Routing,
     /// Whether the weights of the chosen experts sum to 1.
     pub normalized: Normalized,
-    /// Field of a `config.json` with the number of experts, and its default.
-    pub count: (&'static str, usize),
-    /// Default number of experts of a row.
-    pub used: usize,
+    /// Default number of experts.
+    pub count: usize,
+    /// Field of a `config.json` with the number of experts of a row, and its default.
+    pub used: (&'static str, usize),
     /// Field of a `config.json` with the width of an expert, and its default.
     pub width: (&'static str, Option<usize>),
-    /// Default width of the shared expert, if the family has one, which has a gate.
-    pub shared: Option<usize>,
+    /// The shared expert.
+    pub shared: Shared,
+    /// The summands of the scores for the choice.
+    pub correction: Correction,
+    /// Whether a file states a factor on the weights of the chosen experts.
+    pub scaled: bool,
+    /// The summand and the lower bound of the sum by which these weights are divided.
+    pub sum: SumBounds,
     /// Whether the router and the experts have biases.
     pub bias: bool,
     /// The limit of their activation.
     pub clamp: Option<f32>,
-    /// Whether fields of a `config.json` list blocks without experts.
-    pub sparse_step: bool,
+    /// The blocks without experts.
+    pub dense: DenseBlocks,
+}
+
+/// The shared expert of a family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shared {
+    /// None.
+    Never,
+    /// One with a gate, whose width `shared_expert_intermediate_size` of a `config.json` states, with this default.
+    Gated(usize),
+    /// One without a gate, as wide as several experts.
+    Experts {
+        /// Field of a `config.json` with their number.
+        field: &'static str,
+        /// Default of this number.
+        default: usize,
+        /// Whether GGUF states this number, too, and not the width.
+        counted_in_gguf: bool,
+    },
+    /// One without a gate, if a file of GGUF states its width.
+    IfStated,
+}
+
+/// The summands of the scores for the choice of experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Correction {
+    /// None.
+    Never,
+    /// In all models of the family.
+    Always,
+    /// In models whose `config.json` does not set `use_expert_bias` to false, and in all of GGUF.
+    UnlessStated,
+}
+
+/// The sum by which the weights of the chosen experts are divided, if they are: `max(sum + offset, floor)`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct SumBounds {
+    pub offset: f32,
+    pub floor: f32,
+}
+
+impl SumBounds {
+    /// The sum itself.
+    pub const NONE: Self = Self {
+        offset: 0.0,
+        floor: 0.0,
+    };
+}
+
+/// The blocks of a family that have no experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DenseBlocks {
+    /// None of them.
+    Never,
+    /// Blocks between the steps of `decoder_sparse_step`, and those in `mlp_only_layers`.
+    Listed,
+    /// The first ones; the field of a `config.json` with their number, and its default.
+    First(&'static str, usize),
+    /// Blocks before `moe_layer_start_index`, after `moe_layer_end_index`, and between the steps of `moe_layer_interval`.
+    Outside,
 }
 
 /// The families whose weights of experts sum to 1.
@@ -43,10 +108,12 @@ pub(super) struct ExpertTraits {
 pub(super) enum Normalized {
     /// All models of the family.
     Always,
-    /// Models whose `config.json` sets `norm_topk_prob`. In GGUF, the flag is that of the family's name.
+    /// Models whose `config.json` sets `norm_topk_prob`.
     Stated {
-        /// The value in GGUF.
-        gguf: bool,
+        /// The default of `norm_topk_prob`.
+        default: bool,
+        /// The value in all files of GGUF; `None`: these files state it, and a factor on the weights.
+        gguf: Option<bool>,
     },
 }
 
@@ -57,6 +124,8 @@ pub(super) enum QkNorms {
     Never,
     /// One for each head, before RoPE.
     Heads,
+    /// One for each head, before RoPE, in models whose `config.json` sets `use_qk_norm` or whose GGUF has the norms.
+    HeadsIfStated,
     /// One for each head, after RoPE.
     HeadsAfterRope,
     /// One for all heads, before RoPE.
@@ -72,6 +141,17 @@ pub(super) enum LocalRope {
     Base(f32),
     /// On the base of all blocks, without scaling.
     Unscaled,
+}
+
+/// The factors that a model of a family may have on the embedding, attention scores, residual additions and logits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Multipliers {
+    /// None.
+    Never,
+    /// Factors that the file states.
+    Stated,
+    /// Factors that follow from `scale_emb`, `scale_depth` and `dim_model_base` of a `config.json`, and are stated in GGUF.
+    Mup,
 }
 
 /// The blocks that have no RoPE.

@@ -28,6 +28,10 @@ pub(super) fn hugging_face(
         Mixers::ShortConv => {
             let taps = config.size("conv_L_cache", limits::TAPS)?.unwrap_or(3);
             let bias = config.bool("conv_bias")?.unwrap_or(false);
+            if family.experts.is_some() {
+                // `transformers` has no default.
+                config.required("layer_types", config.raw("layer_types"))?;
+            }
             let has_attention = match types(config, blocks, CONV)? {
                 Some(has_attention) => has_attention,
                 None => attention_by_index(config, blocks)?,

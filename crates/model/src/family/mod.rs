@@ -24,6 +24,7 @@ mod hugging_face;
 mod kinds;
 mod mixer;
 mod modules;
+mod multipliers;
 mod names;
 mod ollama;
 mod rope;

@@ -12,7 +12,7 @@ use crate::description::{
 use crate::error::Result;
 
 /// Every family by name; GGUF's list lacks families that it calls by the name of another.
-const ALL: [&Family; 30] = [
+const ALL: [&Family; 35] = [
     &traits::LLAMA,
     &traits::MISTRAL,
     &traits::QWEN2,
@@ -24,6 +24,7 @@ const ALL: [&Family; 30] = [
     &traits::PHI2,
     &traits::PHI3,
     &traits::GRANITE,
+    &traits::MINICPM,
     &traits::SMOLLM3,
     &traits::ERNIE4_5,
     &traits::SEED_OSS,
@@ -33,6 +34,10 @@ const ALL: [&Family; 30] = [
     &expert_families::OLMOE,
     &expert_families::GPT_OSS,
     &expert_families::MIXTRAL,
+    &expert_families::LFM2_MOE,
+    &expert_families::GRANITE_MOE,
+    &expert_families::ERNIE4_5_MOE,
+    &expert_families::GLM4_MOE,
     &traits::GLM,
     &traits::GLM4,
     &traits::HUNYUAN,

@@ -137,6 +137,42 @@ pub(super) const MIXTRAL: Names = Names {
     ..LLAMA
 };
 
+/// Granite, whose experts are stacked, gate before up.
+pub(super) const GRANITE_MOE: Names = Names {
+    experts: ExpertNames {
+        router: "block_sparse_moe.router.layer",
+        gate: "block_sparse_moe.input_linear",
+        up: "block_sparse_moe.input_linear",
+        down: "block_sparse_moe.output_linear",
+        ..EXPERTS
+    },
+    ..LLAMA
+};
+
+/// The names of shared experts that are more than one.
+const SHARED_EXPERTS: [&str; 3] = [
+    "mlp.shared_experts.gate_proj",
+    "mlp.shared_experts.up_proj",
+    "mlp.shared_experts.down_proj",
+];
+
+pub(super) const ERNIE4_5_MOE: Names = Names {
+    experts: ExpertNames {
+        correction: "mlp.moe_statics.e_score_correction_bias",
+        shared: SHARED_EXPERTS,
+        ..EXPERTS
+    },
+    ..LLAMA
+};
+
+pub(super) const GLM4_MOE: Names = Names {
+    experts: ExpertNames {
+        shared: SHARED_EXPERTS,
+        ..EXPERTS
+    },
+    ..QWEN3
+};
+
 pub(super) const QWEN3: Names = Names {
     query_norm: "self_attn.q_norm",
     key_norm: "self_attn.k_norm",
@@ -215,6 +251,18 @@ pub(super) const LFM2: Names = Names {
     mixer_output: "conv.out_proj",
     convolution: "conv.conv",
     ..LLAMA
+};
+
+pub(super) const LFM2_MOE: Names = Names {
+    experts: ExpertNames {
+        router: "feed_forward.gate",
+        correction: "feed_forward.expert_bias",
+        gate: "feed_forward.experts.*.w1",
+        up: "feed_forward.experts.*.w3",
+        down: "feed_forward.experts.*.w2",
+        ..EXPERTS
+    },
+    ..LFM2
 };
 
 pub(super) const QWEN3_5: Names = Names {

@@ -92,8 +92,9 @@ pub(super) fn gguf(
     if family.gated && !has("blk.0.ffn_gate.weight") && has("blk.0.ffn_up.weight") {
         names.gate = names.up;
     }
-    if family.sinks {
-        // llama.cpp calls gpt-oss's norm before the feed-forward by the place after attention.
+    let norm = |name: &str| has(&format!("blk.0.{name}.weight"));
+    if norm(names.attention_post_norm) && !norm(names.feed_forward_norm) {
+        // llama.cpp calls the norm before the feed-forward of gpt-oss and GLM-4.5 by the place after attention.
         names.feed_forward_norm = names.attention_post_norm;
     }
     let used = BTreeSet::new();
@@ -298,6 +299,11 @@ impl Mapper<'_> {
             Some(gate) if gate.shape.len() == 1 => &[hidden],
             _ => &[1, hidden],
         };
+        let correction = self.tensors.get(&format!("{prefix}{}", names.correction));
+        let correction_shape: &[usize] = match correction {
+            Some(correction) if correction.shape.len() == 2 => &[1, experts.count],
+            _ => &[experts.count],
+        };
         let mut whole = |name: &str, shape: &[usize]| {
             let name = self.tensor(&format!("{prefix}{name}"), shape)?;
             Ok(TensorSlice { name, rows: None })
@@ -314,7 +320,7 @@ impl Mapper<'_> {
                 },
             },
             correction: match experts.correction {
-                true => Some(whole(names.correction, &[experts.count])?),
+                true => Some(whole(names.correction, correction_shape)?),
                 false => None,
             },
             shared_gate: match experts.shared_gate {
@@ -327,10 +333,12 @@ impl Mapper<'_> {
     /// Returns the weight of a linear layer of an expert.
     fn expert(&mut self, prefix: &str, shape: &LinearShape, count: usize) -> Result<LinearTensors> {
         let names = self.names.experts;
-        let (name, expert) = match shape.linear {
-            Linear::ExpertGate(expert) => (names.gate, expert),
-            Linear::ExpertUp(expert) => (names.up, expert),
-            Linear::ExpertDown(expert) => (names.down, expert),
+        // One tensor may have gate and up, gate first.
+        let both = if names.gate == names.up { 2 } else { 1 };
+        let (name, expert, parts, part) = match shape.linear {
+            Linear::ExpertGate(expert) => (names.gate, expert, both, 0),
+            Linear::ExpertUp(expert) => (names.up, expert, both, both - 1),
+            Linear::ExpertDown(expert) => (names.down, expert, 1, 0),
             other => unreachable!("{other:?} is no layer of an expert"),
         };
         let (rows, columns) = (shape.out_features, shape.in_features);
@@ -346,16 +354,17 @@ impl Mapper<'_> {
                 rows: None,
             }
         } else {
-            let expert = usize::from(expert);
+            let stacked = [count, parts * rows, columns];
+            let first = (usize::from(expert) * parts + part) * rows;
             TensorSlice {
-                name: self.tensor(&format!("{prefix}{name}.weight"), &[count, rows, columns])?,
-                rows: Some(expert..expert + 1),
+                name: self.tensor(&format!("{prefix}{name}.weight"), &stacked)?,
+                rows: Some(first..first + rows),
             }
         };
         let bias = match shape.bias {
             true => Some(TensorSlice {
                 name: self.tensor(&format!("{prefix}{name}.bias"), &[count, rows])?,
-                rows: weight.rows.clone(),
+                rows: Some(usize::from(expert)..usize::from(expert) + 1),
             }),
             false => None,
         };

@@ -1,7 +1,7 @@
 //! The common properties of a family's models: one constant per family.
 
 use super::kinds::{
-    BlockShapes, ExpertTraits, LocalRope, Mixers, NoRope, QkNorms, SoftCaps, Windows,
+    BlockShapes, ExpertTraits, LocalRope, Mixers, Multipliers, NoRope, QkNorms, SoftCaps, Windows,
 };
 use super::names::{self, Names};
 use crate::description::{Activation, NormKind, Residual, RopePairing};
@@ -55,14 +55,16 @@ pub(super) struct Family {
     pub local_rope: LocalRope,
     /// Default of the number by whose root query · key is divided, if that is not the head's width.
     pub query_scalar: Option<f32>,
-    /// Whether a file has factors on embedding, attention scores, residual additions and logits.
-    pub multipliers: bool,
+    /// The factors on embedding, attention scores, residual additions and logits.
+    pub multipliers: Multipliers,
     /// The blocks without RoPE.
     pub no_rope: NoRope,
     /// Whether queries have a factor by position.
     pub temperature: bool,
     /// Whether RoPE may be scaled by YaRN.
     pub yarn: bool,
+    /// Whether the code of the family is not a part of `transformers`, so that its versions do not differ.
+    pub remote: bool,
     /// The token mixers of blocks without attention.
     pub mixers: Mixers,
     /// The shapes of the blocks.
@@ -133,10 +135,11 @@ pub(super) const LLAMA: Family = Family {
     soft_caps: None,
     local_rope: LocalRope::Same,
     query_scalar: None,
-    multipliers: false,
+    multipliers: Multipliers::Never,
     no_rope: NoRope::Never,
     temperature: false,
     yarn: true,
+    remote: false,
     mixers: Mixers::Attention,
     shapes: BlockShapes::Same,
     value_norm: false,
@@ -183,7 +186,22 @@ pub(super) const QWEN3: Family = Family {
 /// Granite 3 and the dense models of 4.
 pub(super) const GRANITE: Family = Family {
     name: "granite",
-    multipliers: true,
+    multipliers: Multipliers::Stated,
+    ..LLAMA
+};
+
+/// The dense models of MiniCPM 1 to 4.
+pub(super) const MINICPM: Family = Family {
+    name: "minicpm",
+    multipliers: Multipliers::Mup,
+    remote: true,
+    yarn: false,
+    tied: true,
+    bias_fields: [
+        ("attention_bias", false),
+        ("attention_bias", false),
+        ("", false),
+    ],
     ..LLAMA
 };
 

@@ -7,6 +7,7 @@ use triad_engine::package::Package;
 use triad_engine::quantization::{DecodeWeights, LinearFormat, OutputWeights};
 use triad_engine::weights::Weight;
 use triad_engine::{Cancel, LoadOptions, Model, Session, SessionOptions, Threads};
+use triad_model::checkpoint::Checkpoint;
 use triad_prepare::calibration::{self, Calibration};
 use triad_prepare::package::{Existing, Recipe};
 use triad_prepare::{Error, PrepareOptions, Prune};

@@ -54,6 +54,7 @@ fn a_package_of_a_quantized_checkpoint_is_that_of_its_dequantized_weights() {
     let load = LoadOptions {
         threads: Threads::Count(2),
         block_arithmetic: BlockArithmetic::Exact,
+        ..LoadOptions::default()
     };
     for case in [
         "gptq-4",

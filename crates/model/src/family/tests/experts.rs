@@ -5,8 +5,8 @@ use serde_json::{Value as Json, json};
 use super::super::hugging_face;
 use super::gguf::{GGUF_BLOCK, GGUF_OUTER, from_file, metadata};
 use super::hugging_face::with;
-use super::{Tensors, tensors};
-use crate::description::{Linear, ModelDescription};
+use super::{Tensors, tensor, tensors};
+use crate::description::{Experts, Linear, ModelDescription, Routing};
 use crate::error::Result;
 use crate::gguf::Value;
 
@@ -97,7 +97,7 @@ fn numbers_of_experts_that_make_no_sense_are_errors_that_name_the_field() {
         ("llama", json!({ "num_experts": 4 }), "num_experts"),
         (
             "mixtral",
-            json!({ "n_routed_experts": 4 }),
+            json!({ "num_local_experts": 6, "n_routed_experts": 4 }),
             "n_routed_experts",
         ),
         ("qwen3_moe", json!({ "num_experts": 0 }), "num_experts"),
@@ -117,6 +117,7 @@ fn numbers_of_experts_that_make_no_sense_are_errors_that_name_the_field() {
             "use_sliding_window",
         ),
         ("olmoe", json!({ "clip_qkv": 8.0 }), "clip_qkv"),
+        ("olmoe", json!({ "clip_qkv": false }), "clip_qkv"),
     ] {
         let error = describe(model_type, changes).unwrap_err().to_string();
         assert!(error.contains(named), "{error} for {named}");
@@ -133,7 +134,7 @@ fn experts_are_found_in_the_parts_of_stacked_tensors() {
     let up = &map.blocks[1].linears[&Linear::ExpertUp(2)].weight;
     assert_eq!(
         (up.name.as_str(), up.rows.clone()),
-        ("blk.1.ffn_up_exps.weight", Some(2..3))
+        ("blk.1.ffn_up_exps.weight", Some(16..24))
     );
     assert!(!map.blocks[0].linears.contains_key(&Linear::Up));
 
@@ -186,4 +187,185 @@ fn fields_of_experts_that_llama_cpp_does_not_read_must_agree_with_the_family() {
         let error = found.unwrap_err().to_string();
         assert!(error.contains(field), "{error}");
     }
+}
+
+fn experts(description: &ModelDescription) -> Experts {
+    let blocks = description.blocks.iter();
+    let mut experts = blocks.filter_map(|block| block.feed_forward.experts);
+    experts.next().unwrap()
+}
+
+#[test]
+fn lfm2_with_experts_has_dense_blocks_first_and_a_width_that_is_not_adjusted() {
+    let types = json!(["conv", "conv", "full_attention", "conv"]);
+    let lfm2 = |changes: Json| {
+        let base = json!({ "layer_types": types, "num_key_value_heads": 2 });
+        describe("lfm2_moe", with(&base, changes))
+    };
+    let plain = lfm2(json!({})).unwrap();
+    assert_eq!(has_experts(&plain), [false, false, true, true]);
+    assert_eq!(plain.blocks[0].feed_forward.width, 96);
+    let found = experts(&plain);
+    assert_eq!((found.count, found.used, found.width), (32, 4, 1792));
+    assert_eq!(found.routing, Routing::Sigmoid);
+    assert!(found.normalized && found.correction && found.scale == 1.0);
+    let changed = lfm2(json!({
+        "num_dense_layers": 0, "norm_topk_prob": false, "use_expert_bias": false, "routed_scaling_factor": 2.0,
+    }));
+    let changed = changed.unwrap();
+    assert_eq!(has_experts(&changed), [true; 4]);
+    let found = experts(&changed);
+    assert!(!found.normalized && !found.correction && found.scale == 2.0);
+    // `transformers` takes null for false.
+    let nulls = lfm2(json!({ "norm_topk_prob": null, "use_expert_bias": null })).unwrap();
+    assert!(!experts(&nulls).normalized && !experts(&nulls).correction);
+    let error = describe("lfm2_moe", json!({})).unwrap_err().to_string();
+    assert!(error.contains("layer_types"), "{error}");
+}
+
+#[test]
+fn blocks_of_ernie_outside_an_interval_or_between_steps_have_no_experts() {
+    let ernie = |changes: Json| describe("ernie4_5_moe", changes).unwrap();
+    assert_eq!(has_experts(&ernie(json!({}))), [false, true, true, true]);
+    let inside = json!({ "moe_layer_start_index": 0, "moe_layer_end_index": 2 });
+    assert_eq!(has_experts(&ernie(inside)), [true, true, true, false]);
+    let all = json!({ "moe_layer_end_index": -1, "moe_layer_interval": 2 });
+    let all = ernie(all);
+    assert_eq!(has_experts(&all), [false, true, false, true]);
+    assert_eq!(all.blocks[1].feed_forward.width, 2 * 1536);
+    let none = ernie(json!({ "moe_num_shared_experts": 0, "moe_norm_min": 1e-6 }));
+    assert_eq!(none.blocks[1].feed_forward.width, 0);
+    assert_eq!(experts(&none).sum_floor, 1e-6);
+}
+
+#[test]
+fn fields_of_experts_that_mean_something_else_or_nothing_in_a_family_are_refused() {
+    for (model_type, changes, named) in [
+        (
+            "ernie4_5_moe",
+            json!({ "num_experts_per_tok": 3, "moe_k": 2 }),
+            "moe_k",
+        ),
+        ("qwen3_moe", json!({ "moe_k": 3 }), "moe_k"),
+        ("ernie4_5_moe", json!({ "use_bias": true }), "biases"),
+        (
+            "ernie4_5_moe",
+            json!({ "moe_num_shared_experts": 1u64 << 40 }),
+            "moe_num_shared_experts",
+        ),
+        ("glm4_moe", json!({ "n_group": 2 }), "n_group"),
+        ("glm4_moe", json!({ "topk_group": 0 }), "topk_group"),
+    ] {
+        let error = describe(model_type, changes).unwrap_err().to_string();
+        assert!(error.contains(named), "{error} for {named}");
+    }
+}
+
+#[test]
+fn the_number_of_experts_may_have_any_of_its_names() {
+    // As version 5 of `transformers` writes Qwen3.
+    let qwen3 = describe("qwen3_moe", json!({ "num_local_experts": 16 })).unwrap();
+    assert_eq!(experts(&qwen3).count, 16);
+    let both = json!({ "num_local_experts": 16, "num_experts": 16 });
+    assert_eq!(experts(&describe("qwen3_moe", both).unwrap()).count, 16);
+    let ernie = describe("ernie4_5_moe", json!({ "num_experts_per_tok": 3 })).unwrap();
+    assert_eq!(experts(&ernie).used, 3);
+}
+
+#[test]
+fn norms_of_queries_and_keys_of_glm_are_there_if_the_file_says_so() {
+    let norms = |changes: Json| describe("glm4_moe", changes).unwrap().blocks[0].qk_norms();
+    assert_eq!(norms(json!({})), [None; 2]);
+    let stated = norms(json!({ "use_qk_norm": true }));
+    assert_eq!(stated.map(|norm| norm.unwrap().1), [16; 2]);
+}
+
+/// Returns tensors of `architecture` with three experts of width 8 in the second of two blocks, which are stacked.
+fn dense_before_experts(correction: bool) -> Tensors {
+    let mut all = expert_tensors(false);
+    all.retain(|name, _| !name.starts_with("blk.0.ffn_") || name.contains("norm"));
+    let dense = [("gate", [96, 64]), ("up", [96, 64]), ("down", [64, 96])];
+    all.extend(dense.map(|(part, shape)| tensor(&format!("blk.0.ffn_{part}.weight"), &shape)));
+    if correction {
+        all.extend([tensor("blk.1.exp_probs_b.bias", &[3])]);
+    }
+    all
+}
+
+#[test]
+fn the_first_blocks_of_a_gguf_file_have_no_experts_if_it_says_so() {
+    let numbers = |more: &[(&'static str, Value)]| {
+        let first = ("leading_dense_block_count", Value::Integer(1));
+        let shared = ("expert_shared_count", Value::Integer(0));
+        let base = NUMBERS.into_iter().chain([first, shared]);
+        base.chain(more.iter().cloned()).collect::<Vec<_>>()
+    };
+    let glm = |more: &[(&'static str, Value)]| {
+        from_file(
+            &metadata("glm4moe", &numbers(more)),
+            &dense_before_experts(true),
+        )
+    };
+    let (description, map) = glm(&[]).unwrap();
+    assert_eq!(has_experts(&description), [false, true]);
+    assert!(map.blocks[1].router.as_ref().unwrap().correction.is_some());
+    // The file states how weights are formed.
+    let found = experts(&description);
+    assert!(!found.normalized && found.scale == 1.0);
+    let stated = glm(&[
+        ("expert_weights_norm", Value::Bool(true)),
+        ("expert_weights_scale", Value::Float(2.5)),
+        ("expert_gating_func", Value::Integer(2)),
+    ]);
+    let found = experts(&stated.unwrap().0);
+    assert!(found.normalized && found.scale == 2.5);
+    for (field, value) in [
+        ("expert_gating_func", Value::Integer(1)),
+        ("expert_weights_scale", Value::Float(-1.0)),
+        ("nextn_predict_layers", Value::Integer(1)),
+        ("expert_shared_count", Value::Integer(1 << 40)),
+        ("rope.dimension_sections", Value::Integers(vec![4, 2, 2, 0])),
+    ] {
+        let error = glm(&[(field, value)]).unwrap_err().to_string();
+        assert!(error.contains(field), "{error} for {field}");
+    }
+}
+
+#[test]
+fn gate_and_up_of_an_expert_may_be_rows_of_one_stacked_tensor() {
+    let outer: [(&str, &[usize]); 3] = [
+        ("model.embed_tokens.weight", &[100, 64]),
+        ("model.norm.weight", &[64]),
+        ("lm_head.weight", &[100, 64]),
+    ];
+    let block: [(&str, &[usize]); 9] = [
+        ("input_layernorm.weight", &[64]),
+        ("post_attention_layernorm.weight", &[64]),
+        ("self_attn.q_proj.weight", &[64, 64]),
+        ("self_attn.k_proj.weight", &[32, 64]),
+        ("self_attn.v_proj.weight", &[32, 64]),
+        ("self_attn.o_proj.weight", &[64, 64]),
+        ("block_sparse_moe.router.layer.weight", &[8, 64]),
+        ("block_sparse_moe.input_linear.weight", &[8, 192, 64]),
+        ("block_sparse_moe.output_linear.weight", &[8, 64, 96]),
+    ];
+    let tensors = tensors(&outer, "model.layers.", 4, &block);
+    let config = with(
+        &json!({
+            "model_type": "granitemoe", "vocab_size": 100, "hidden_size": 64, "intermediate_size": 96,
+            "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
+        }),
+        json!({ "residual_multiplier": 0.5 }),
+    );
+    let (description, map) =
+        crate::family::from_hugging_face(&config, &tensors, &|_, _| true).unwrap();
+    assert_eq!(description.residual_scale, 0.5);
+    let rows = |linear| {
+        let weight = &map.blocks[0].linears[&linear].weight;
+        (weight.name.rsplit('.').nth(1).unwrap(), weight.rows.clone())
+    };
+    let (both, down) = ("input_linear", "output_linear");
+    assert_eq!(rows(Linear::ExpertGate(2)), (both, Some(384..480)));
+    assert_eq!(rows(Linear::ExpertUp(2)), (both, Some(480..576)));
+    assert_eq!(rows(Linear::ExpertDown(2)), (down, Some(128..192)));
 }

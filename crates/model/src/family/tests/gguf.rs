@@ -494,3 +494,41 @@ fn divisors_of_rope_that_make_no_sense_are_errors() {
         .to_string();
     assert!(error.contains("[7], expected [8]"), "{error}");
 }
+
+#[test]
+fn a_gguf_file_of_minicpm_states_all_its_factors() {
+    let factors = [
+        ("embedding_scale", Value::Float(12.0)),
+        ("residual_scale", Value::Float(0.25)),
+        ("logit_scale", Value::Float(4.0)),
+    ];
+    let found = from_file(&metadata("minicpm", &factors), &gguf_tensors(&[])).unwrap();
+    let found = found.0;
+    let scales = [found.embedding_scale, found.residual_scale];
+    assert_eq!((scales, found.logit_scale), ([12.0, 0.25], 0.25));
+    // llama.cpp has values of its own for those that are absent.
+    for absent in 0..factors.len() {
+        let mut others = factors.to_vec();
+        let (field, _) = others.remove(absent);
+        let error = from_file(&metadata("minicpm", &others), &gguf_tensors(&[])).unwrap_err();
+        assert!(error.to_string().contains(field), "{error}");
+    }
+}
+
+#[test]
+fn windows_that_other_engines_read_in_another_way_are_refused() {
+    let window = |size: i128| [("attention.sliding_window", Value::Integer(size))];
+    let taps = ("shortconv.l_cache", Value::Integer(3));
+    let lfm2: Vec<_> = window(8).into_iter().chain([taps]).collect();
+    let experts = [
+        ("expert_count", Value::Integer(3)),
+        ("expert_used_count", Value::Integer(2)),
+        ("expert_feed_forward_length", Value::Integer(8)),
+    ];
+    let gpt_oss: Vec<_> = window(0).into_iter().chain(experts).collect();
+    for (architecture, numbers) in [("lfm2", lfm2), ("gpt-oss", gpt_oss)] {
+        let found = from_file(&metadata(architecture, &numbers), &gguf_tensors(&[]));
+        let error = found.unwrap_err().to_string();
+        assert!(error.contains("attention.sliding_window"), "{error}");
+    }
+}

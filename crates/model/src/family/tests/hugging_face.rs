@@ -955,6 +955,57 @@ fn granites_factors_are_followed_and_others_have_none() {
 }
 
 #[test]
+fn minicpms_factors_follow_from_its_numbers_and_its_rope_is_long_at_one_context() {
+    let numbers = json!({
+        "model_type": "minicpm", "scale_emb": 12, "scale_depth": 1.5, "dim_model_base": 8, "tie_word_embeddings": false,
+    });
+    let minicpm = with(&llama(), numbers);
+    let found = described(&minicpm);
+    let (hidden, blocks) = (found.hidden as f32, found.blocks.len() as f32);
+    assert_eq!(found.embedding_scale, 12.0);
+    assert!((found.residual_scale - 1.5 / blocks.sqrt()).abs() < 1e-6);
+    assert_eq!(found.logit_scale, 8.0 / hidden);
+    let head = found.blocks[0].attention().unwrap();
+    let pairs = head.head_dim / 2;
+    let long = |original: usize| {
+        json!({ "rope_scaling": {
+            "rope_type": "longrope", "short_factor": vec![1.5; pairs], "long_factor": vec![3.0; pairs],
+            "original_max_position_embeddings": original,
+        }})
+    };
+    let rope = &described(&with(&minicpm, long(found.context)));
+    match &rope.blocks[0].attention().unwrap().rope.scaling {
+        RopeScaling::LongRope {
+            original_context,
+            attention_factor,
+            ..
+        } => assert_eq!((*original_context, *attention_factor), (found.context, 1.0)),
+        other => panic!("{other:?}"),
+    }
+    for (changes, named) in [
+        (json!({ "scale_depth": null }), "scale_depth"),
+        (json!({ "dim_model_base": null }), "dim_model_base"),
+        (json!({ "scale_emb": 0 }), "scale_emb"),
+        (json!({ "sparse_config": { "topk": 64 } }), "sparse_config"),
+        (json!({ "head_dim": 2 * head.head_dim }), "head_dim"),
+        (
+            json!({ "rope_parameters": { "rope_theta": 5.0 } }),
+            "rope_parameters",
+        ),
+        (long(found.context / 2), "max_position_embeddings"),
+        (
+            json!({ "rope_scaling": { "rope_type": "linear", "factor": 2.0 } }),
+            "rope_scaling",
+        ),
+    ] {
+        let error = hugging_face::describe(&with(&minicpm, changes))
+            .expect_err(named)
+            .to_string();
+        assert!(error.contains(named), "{error} for {named}");
+    }
+}
+
+#[test]
 fn the_text_of_a_model_with_images_is_of_the_family_that_it_names() {
     let text = |model_type: &str| with(&llama(), json!({ "model_type": model_type }));
     for (outer, inner, family) in [

@@ -198,3 +198,52 @@ fn the_temperature_of_ministral3_comes_from_the_numbers_of_rope() {
         assert!(error.contains(named), "{error}");
     }
 }
+
+#[test]
+fn a_gguf_file_may_stretch_hunyuans_base_and_no_other() {
+    let base = |architecture: &str, alpha: f32| {
+        let numbers = [
+            ("rope.scaling.alpha", Value::Float(f64::from(alpha))),
+            ("rope.freq_base", Value::Float(100.0)),
+        ];
+        let mut block = GGUF_BLOCK.to_vec();
+        if architecture == "hunyuan-dense" {
+            block.push(("attn_q_norm.weight", &[16]));
+            block.push(("attn_k_norm.weight", &[16]));
+        }
+        let tensors = tensors(&GGUF_OUTER, "blk.", 2, &block);
+        let (description, _) = from_file(&metadata(architecture, &numbers), &tensors).unwrap();
+        description.blocks[0].attention().unwrap().rope.base
+    };
+    assert_eq!(base("hunyuan-dense", 3.0), 100.0 * 3f32.powf(16.0 / 14.0));
+    assert_eq!(base("hunyuan-dense", 0.0), 100.0);
+    assert_eq!(base("hunyuan-dense", -1.0), 100.0);
+    assert_eq!(base("llama", 3.0), 100.0);
+}
+
+#[test]
+fn axes_of_rope_are_refused_in_the_text_models_in_which_llama_cpp_reads_them() {
+    for (sections, is_refused) in [(vec![2, 3, 2, 3], true), (vec![0; 4], false)] {
+        let numbers = [("rope.dimension_sections", Value::Integers(sections))];
+        let found = from_file(&metadata("glm4", &numbers), &Tensors::new());
+        let error = found.unwrap_err().to_string();
+        assert_eq!(error.contains("dimension_sections"), is_refused, "{error}");
+    }
+}
+
+#[test]
+fn a_gguf_file_of_ministral_3_has_no_windows() {
+    let numbers = [("attention.sliding_window", Value::Integer(4))];
+    let tensors = tensors(&GGUF_OUTER, "blk.", 2, &GGUF_BLOCK);
+    let (description, _) = from_file(&metadata("mistral3", &numbers), &tensors).unwrap();
+    assert_eq!(windows(&description), [None; 2]);
+}
+
+#[test]
+fn a_part_of_a_head_that_is_null_is_refused_in_glm() {
+    for model_type in ["glm", "glm4", "glm4_moe"] {
+        let null = json!({ "partial_rotary_factor": null });
+        let error = describe(model_type, null).unwrap_err().to_string();
+        assert!(error.contains("partial_rotary_factor"), "{error}");
+    }
+}

@@ -1,0 +1,114 @@
+//! Factors on the embedding, attention scores, residual additions and logits, in the families that have them.
+
+use super::config::Config;
+use super::gguf::Reader;
+use super::kinds::Multipliers;
+use super::traits::Family;
+use super::unsupported;
+use crate::error::Result;
+
+/// The factors of a model.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Factors {
+    /// On the embedding; `None`: that of the family.
+    pub embedding: Option<f32>,
+    /// On attention scores; `None`: that of the family.
+    pub scores: Option<f32>,
+    /// On residual additions.
+    pub residual: f32,
+    /// On the logits.
+    pub logits: f32,
+}
+
+impl Factors {
+    /// The factors of a family without any.
+    const NONE: Self = Self {
+        embedding: None,
+        scores: None,
+        residual: 1.0,
+        logits: 1.0,
+    };
+}
+
+/// Fields of GGUF that only the families with factors may have, with the values of others.
+const FIELDS: [(&str, f32); 3] = [
+    ("logit_scale", 1.0),
+    ("residual_scale", 1.0),
+    ("embedding_scale", 1.0),
+];
+
+/// Reads the factors of a `config.json` of a model with rows of width `hidden` and so many blocks.
+pub(super) fn read(
+    family: &Family,
+    config: &Config<'_>,
+    (hidden, blocks): (usize, usize),
+) -> Result<Factors> {
+    let stated = |key: &str| config.positive(key).map(|factor| factor.unwrap_or(1.0));
+    match family.multipliers {
+        Multipliers::Never => Ok(Factors::NONE),
+        Multipliers::Stated => Ok(Factors {
+            embedding: Some(stated("embedding_multiplier")? as f32),
+            scores: Some(stated("attention_multiplier")? as f32),
+            residual: stated("residual_multiplier")? as f32,
+            logits: stated("logits_scaling")?.recip() as f32,
+        }),
+        Multipliers::Mup => {
+            // The code of these models is not a part of `transformers`, and its defaults vary.
+            let required = |key: &str| config.positive(key).and_then(|it| config.required(key, it));
+            let depth: f64 = required("scale_depth")?;
+            let base: f64 = required("dim_model_base")?;
+            Ok(Factors {
+                embedding: Some(required("scale_emb")? as f32),
+                scores: None,
+                residual: (depth / (blocks as f64).sqrt()) as f32,
+                logits: (base / hidden as f64) as f32,
+            })
+        }
+    }
+}
+
+impl Reader<'_> {
+    /// Refuses factors in a family that has none.
+    pub(super) fn refuse_factors(&self) -> Result<()> {
+        if self.family.multipliers == Multipliers::Never {
+            FIELDS
+                .iter()
+                .try_for_each(|&(field, neutral)| self.refuse_unless(field, neutral))?;
+        }
+        Ok(())
+    }
+
+    /// Reads the factors of the model, but for that on attention scores.
+    pub(super) fn factors_of_model(&self) -> Result<Factors> {
+        // 0 means none.
+        let stated = |field: &str| match self.float(field)? {
+            Some(0.0) => Ok(None),
+            _ => self.positive(field),
+        };
+        match self.family.multipliers {
+            Multipliers::Never => return Ok(Factors::NONE),
+            Multipliers::Stated => {
+                // llama.cpp reads this as a switch of RoPE in Granite.
+                let field = self.key("rope.scaling.finetuned");
+                if self.metadata.bool(&field)? == Some(false) {
+                    return Err(unsupported(format!(
+                        "metadata field `{field}` is false, which Triad does not support for {}",
+                        self.family.name
+                    )));
+                }
+            }
+            Multipliers::Mup => {
+                // Without them, llama.cpp takes those of the first models.
+                for (field, _) in FIELDS {
+                    self.required(field, self.float(field)?)?;
+                }
+            }
+        }
+        Ok(Factors {
+            embedding: stated("embedding_scale")?,
+            scores: None,
+            residual: stated("residual_scale")?.unwrap_or(1.0),
+            logits: stated("logit_scale")?.unwrap_or(1.0).recip(),
+        })
+    }
+}
