@@ -52,6 +52,7 @@ fn model(case: &str, block_arithmetic: BlockArithmetic) -> Arc<Model> {
     let options = LoadOptions {
         threads: Threads::Count(2),
         block_arithmetic,
+        ..LoadOptions::default()
     };
     Arc::new(Model::load(&folder().join(case), &options).expect(case))
 }

@@ -197,7 +197,7 @@ fn template(model: &ServedModel) -> Option<&str> {
 /// If there is a budget of tokens for it, but the model marks no reasoning.
 fn reasoning(model: &ServedModel, options: ReasoningOptions) -> ApiResult<Option<Reasoning>> {
     let template = model.model().chat_template();
-    let source = template.map(|template| template.source());
+    let source = template.map(triad_model::template::ChatTemplate::source);
     let words = Reasoning::of_model(source, model.model().tokenizer()?);
     match options.field {
         Some(field) if words.is_none() => {

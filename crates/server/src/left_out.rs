@@ -9,6 +9,9 @@ use crate::error::{ApiError, ApiResult};
 /// The header with the kinds of tools that a request has and the prompt does not list.
 const LEFT_OUT: &str = "x-triad-tools-left-out";
 
+/// The client's own tools, each with its place in the list, and the kinds of those that are left out.
+type OwnTools<T> = (Vec<(usize, T)>, Vec<String>);
+
 /// Separates the client's own tools, each with its place in the list, from those that a service would run. `other`
 /// returns the kind of the latter. If a call is optional, they are left out.
 ///
@@ -18,7 +21,7 @@ pub(crate) fn own<T>(
     tools: Option<Vec<T>>,
     choice: Option<&ToolChoice>,
     other: impl Fn(&T) -> Option<&str>,
-) -> ApiResult<(Vec<(usize, T)>, Vec<String>)> {
+) -> ApiResult<OwnTools<T>> {
     let is_optional = matches!(choice, None | Some(ToolChoice::Auto | ToolChoice::None));
     let (mut own, mut left_out) = (Vec::new(), Vec::new());
     for (index, tool) in tools.unwrap_or_default().into_iter().enumerate() {

@@ -258,7 +258,7 @@ impl Keeper {
 }
 
 /// Returns the description of a new conversation.
-pub(crate) fn conversation(id: &str, created: u64, metadata: Value) -> Value {
+pub(crate) fn conversation(id: &str, created: u64, metadata: &Value) -> Value {
     json!({"id": id, "object": "conversation", "created_at": created, "metadata": metadata})
 }
 

@@ -55,11 +55,8 @@ pub(crate) async fn create(
     for (index, item) in items.iter().enumerate() {
         add(&mut turns, &format!("items[{index}]"), item)?;
     }
-    let object = conversation(
-        &new_id(CONVERSATION),
-        now(),
-        metadata.unwrap_or_default().into(),
-    );
+    let metadata = metadata.unwrap_or_default().into();
+    let object = conversation(&new_id(CONVERSATION), now(), &metadata);
     app.stored().create(client.owner, items, object).map(Json)
 }
 

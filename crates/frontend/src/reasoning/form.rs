@@ -201,10 +201,9 @@ impl ReasoningConstraint {
         let latest = self.before.last().copied().unwrap_or(0);
         self.closes.iter().any(|close| {
             let start = latest.saturating_sub(close.len() - 1);
-            let place = self.text[start..]
+            self.text[start..]
                 .windows(close.len())
-                .any(|window| window == close.as_bytes());
-            place
+                .any(|window| window == close.as_bytes())
         })
     }
 

@@ -246,7 +246,7 @@ fn of_channels(may_call: bool, answer: &str, size: usize) -> Vec<AnswerDelta> {
         use AnswerDelta::Reasoning;
         match (merged.last_mut(), delta) {
             (Some(Text(before)), Text(more)) | (Some(Reasoning(before)), Reasoning(more)) => {
-                *before += &more
+                *before += &more;
             }
             (Some(Arguments(before)), Arguments(more)) => *before += &more,
             (_, delta) => merged.push(delta),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::draft::{Draft, head_dim};
 use super::expert_families;
-use super::kinds::{BlockShapes, LocalRope, Mixers, NoRope, QkNorms, SoftCaps, Windows};
+use super::kinds::{BlockShapes, LocalRope, Mixers, QkNorms, SoftCaps, Windows};
 use super::traits::{self, Family};
 use super::{ReadF32, malformed, missing, ollama, unsupported};
 use crate::description::{

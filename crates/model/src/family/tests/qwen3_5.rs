@@ -363,7 +363,7 @@ fn qwen3_5_is_the_same_model_in_either_file_but_for_norms_and_the_order_of_heads
         match &mut block.mixer {
             Mixer::DeltaNet(net) => net.sharing = HeadSharing::Remainder,
             Mixer::Attention(attention) => {
-                attention.qk_norm.as_mut().unwrap().norm.weight_offset = 0.0
+                attention.qk_norm.as_mut().unwrap().norm.weight_offset = 0.0;
             }
             Mixer::ShortConv(_) => unreachable!("Qwen3.5 has no such blocks"),
         }
