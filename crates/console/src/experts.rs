@@ -1,4 +1,4 @@
-//! What was read of experts that do not stay in memory, in words.
+//! Counts of experts that do not stay in memory, in words.
 
 use triad_engine::weights::ExpertUse;
 

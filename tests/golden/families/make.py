@@ -407,6 +407,7 @@ CASES = {
             dict(rope_parameters=INTERLEAVED | dict(rope_theta=10.0)),
         ],
         architecture="qwen35", version=5,
+        golden=SECOND,
     ),
     # Heads of other sizes, biases, a tied output matrix, and YaRN on a fraction of a head.
     "qwen3_5-wide": Case(
@@ -422,18 +423,21 @@ CASES = {
             dict(rope_parameters=INTERLEAVED | dict(partial_rotary_factor=0.5, mrope_section=[2, 1, 1])),
         ],
         version=5,
+        golden=SECOND,
     ),
     "qwen3_5_moe": Case(
         "qwen3_5_moe_text",
         DELTA_NET | MOE | dict(num_hidden_layers=4, shared_expert_intermediate_size=32, rope_parameters=INTERLEAVED),
         features=[dict(num_experts_per_tok=3), dict(layer_types=["linear_attention"] * 3 + ["linear_attention"])],
         architecture="qwen35moe", version=5,
+        golden=SECOND,
     ),
     "qwen3_5-images": Case(
         "qwen3_5", DELTA_NET | dict(num_hidden_layers=4, rope_parameters=INTERLEAVED), vision=dict(
             depth=1, hidden_size=16, intermediate_size=16, num_heads=2, out_hidden_size=32, num_position_embeddings=4,
         ),
         version=5,
+        golden=SECOND,
     ),
     "gemma": Case("gemma", WIDE_HEADS | dict(num_key_value_heads=1), architecture="gemma"),
     "gemma2": Case(

@@ -44,16 +44,16 @@ struct Expert {
     bytes: usize,
 }
 
-/// What was read of a model whose experts do not all stay in memory.
+/// Counts of the experts of a model that do not all stay in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ExpertUse {
     /// Experts that were computed, one for each block and chunk.
     pub computed: u64,
-    /// Those that were neither in memory nor requested ahead.
+    /// Experts that were neither in memory nor requested ahead.
     pub awaited: u64,
     /// Experts that were requested ahead.
     pub requested_ahead: u64,
-    /// Those that were then computed before they were dropped.
+    /// Experts that were requested ahead and computed before they were dropped.
     pub foreseen: u64,
     /// Bytes of the experts that were requested, ahead or not.
     pub bytes_read: u64,
@@ -78,7 +78,7 @@ struct Foresight {
     experts: Vec<usize>,
     /// Experts that were chosen after some were foreseen, recent ones counted more.
     chosen: f32,
-    /// Those that were foreseen.
+    /// Chosen experts that were foreseen.
     right: f32,
 }
 

@@ -19,30 +19,6 @@ pub enum Mixer {
     DeltaNet(DeltaNet),
 }
 
-/// The source of the keys and values of a block.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum KeyValues {
-    /// A linear layer for keys and one for values.
-    #[default]
-    Own,
-    /// One linear layer: values are the keys before their norm and RoPE (the larger Gemma 4).
-    OneLayer,
-    /// The keys and values of this earlier block, in whose cache they are (the smaller Gemma 4).
-    OfBlock(usize),
-}
-
-impl KeyValues {
-    /// Returns the number of linear layers that read the input of attention: query, key and value, or the first of them.
-    pub fn layers(self) -> usize {
-        match self {
-            Self::Own => 3,
-            Self::OneLayer => 2,
-            Self::OfBlock(_) => 1,
-        }
-    }
-}
-
 /// A gated convolution. The input layer gives each row three parts, `b`, `c` and `x`; the operator computes
 /// `c · conv(b · x)`, where the convolution is causal and treats each channel alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

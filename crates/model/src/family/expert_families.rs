@@ -3,8 +3,9 @@
 use super::kinds::{
     Correction, DenseBlocks, ExpertTraits, Normalized, QkNorms, Shared, SumBounds, Windows,
 };
+use super::mixer_families::{LFM2, QWEN3_5};
 use super::names;
-use super::traits::{ERNIE4_5, Family, GRANITE, LFM2, LLAMA, QWEN2, QWEN3, QWEN3_5};
+use super::traits::{ERNIE4_5, Family, GRANITE, LLAMA, QWEN2, QWEN3};
 use crate::description::Routing;
 
 /// The experts of most families; the numbers are those of each.

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use super::draft::{Draft, head_dim};
 use super::expert_families;
 use super::kinds::{BlockShapes, LocalRope, Mixers, QkNorms, SoftCaps, Windows};
+use super::mixer_families;
 use super::traits::{self, Family};
 use super::{ReadF32, malformed, missing, ollama, unsupported};
 use crate::description::{
@@ -42,8 +43,8 @@ pub(super) const FAMILIES: [(&str, &Family, RopePairing); 32] = [
     ("gpt-oss", &expert_families::GPT_OSS, RopePairing::Halves),
     ("qwen2vl", &traits::QWEN2_VL, RopePairing::Halves),
     ("qwen3vl", &traits::QWEN3_VL, RopePairing::Halves),
-    ("lfm2", &traits::LFM2, RopePairing::Halves),
-    ("qwen35", &traits::QWEN3_5, RopePairing::Halves),
+    ("lfm2", &mixer_families::LFM2, RopePairing::Halves),
+    ("qwen35", &mixer_families::QWEN3_5, RopePairing::Halves),
     (
         "qwen35moe",
         &expert_families::QWEN3_5_MOE,

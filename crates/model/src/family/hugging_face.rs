@@ -11,6 +11,7 @@ use super::experts;
 use super::gemma4;
 use super::kinds::{BlockShapes, Mixers, NoRope, QkNorms, SoftCaps, Windows};
 use super::mixer;
+use super::mixer_families;
 use super::multipliers;
 use super::traits::{self, Family};
 use super::{FULL, SLIDING, malformed, unsupported};
@@ -46,7 +47,7 @@ const FAMILIES: [(&str, &Family); 41] = [
     ("exaone4", &traits::EXAONE4),
     ("olmo2", &traits::OLMO2),
     ("olmo3", &traits::OLMO3),
-    ("lfm2", &traits::LFM2),
+    ("lfm2", &mixer_families::LFM2),
     ("qwen2_moe", &expert_families::QWEN2_MOE),
     ("qwen3_moe", &expert_families::QWEN3_MOE),
     ("olmoe", &expert_families::OLMOE),
@@ -58,7 +59,7 @@ const FAMILIES: [(&str, &Family); 41] = [
     ("qwen2_vl_text", &traits::QWEN2_VL),
     ("qwen2_5_vl_text", &traits::QWEN2_VL),
     ("qwen3_vl_text", &traits::QWEN3_VL),
-    ("qwen3_5_text", &traits::QWEN3_5),
+    ("qwen3_5_text", &mixer_families::QWEN3_5),
     ("qwen3_5_moe_text", &expert_families::QWEN3_5_MOE),
 ];
 

@@ -2,6 +2,7 @@
 
 use super::expert_families;
 use super::gguf::FAMILIES;
+use super::mixer_families;
 use super::names::{self, Names};
 use super::tensors::ROOTS;
 use super::traits::{self, Family};
@@ -45,8 +46,8 @@ const ALL: [&Family; 35] = [
     &traits::OLMO3,
     &traits::QWEN2_VL,
     &traits::QWEN3_VL,
-    &traits::LFM2,
-    &traits::QWEN3_5,
+    &mixer_families::LFM2,
+    &mixer_families::QWEN3_5,
     &expert_families::QWEN3_5_MOE,
 ];
 

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::gguf_rope::ROPE_TENSORS;
 use super::kinds::Mixers;
 use super::names::{self, Names};
+use super::next_tokens::more_tokens;
 use super::traits::Family;
 use super::{AreEqual, malformed, missing, ollama, unsupported};
 use crate::description::{
@@ -32,9 +33,6 @@ const INERT: [&str; 3] = [
     ".self_attn.bias",
     ".self_attn.masked_bias",
 ];
-
-/// A tensor of each block that predicts more than one token, in GGUF.
-const NEXT_TOKENS: &str = "nextn.eh_proj.weight";
 
 /// The sinks of attention in GGUF.
 const SINKS: &str = "attn_sinks.weight";
@@ -120,20 +118,6 @@ pub(super) fn gguf(
     map.unused = mapper.account_for_the_rest(&[""])?;
     map.unused.extend(others);
     Ok(map)
-}
-
-/// Returns the names of the tensors that predict more than one token (MTP), which are in blocks after those of the model.
-fn more_tokens<'a>(
-    description: &ModelDescription,
-    tensors: &'a BTreeMap<String, TensorInfo>,
-) -> impl Iterator<Item = &'a String> {
-    let is_one = |block: &usize| tensors.contains_key(&format!("blk.{block}.{NEXT_TOKENS}"));
-    let prefixes = (description.blocks.len()..)
-        .take_while(is_one)
-        .map(|block| format!("blk.{block}."));
-    let prefixes: Vec<String> = prefixes.collect();
-    let names = tensors.keys();
-    names.filter(move |name| prefixes.iter().any(|prefix| name.starts_with(prefix)))
 }
 
 /// Finds the tensors of a model.
