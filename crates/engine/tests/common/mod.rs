@@ -141,7 +141,8 @@ prop_compose! {
         logit_soft_cap in prop::option::of(5f32..30.0), seed: u64, threads in 1usize..4,
     ) -> Model {
         // The last block reads the keys and values of an earlier one.
-        if let Some(source) = source && source + 1 < blocks.len() {
+        let source = source.filter(|source| source + 1 < blocks.len());
+        if let Some(source) = source.filter(|source| blocks[*source].attention().is_some()) {
             let mixer = blocks[source].mixer.clone();
             let last = blocks.last_mut().unwrap();
             last.mixer = mixer;

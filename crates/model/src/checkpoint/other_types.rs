@@ -2,17 +2,19 @@
 
 use std::collections::BTreeMap;
 
+use crate::description::ModelDescription;
 use crate::error::{Error, ErrorKind, Result};
 use crate::safetensors::{self, OtherTypes};
 use crate::tensor::{Format, TensorInfo};
+use crate::tensor_map::TensorMap;
 
 /// Describes the model by its tensors of floats, and checks that the others have no part in it. `describe` maps tensors
 /// to the parts of the model, and fails if one is missing or left over.
-pub(super) fn describe<T: PartialEq>(
+pub(super) fn describe(
     floats: &BTreeMap<String, TensorInfo>,
     others: &OtherTypes,
-    describe: impl Fn(&BTreeMap<String, TensorInfo>) -> Result<T>,
-) -> Result<T> {
+    describe: impl Fn(&BTreeMap<String, TensorInfo>) -> Result<(ModelDescription, TensorMap)>,
+) -> Result<(ModelDescription, TensorMap)> {
     let described = describe(floats).map_err(|error| explained(error, others))?;
     if others.is_empty() {
         return Ok(described);
@@ -30,7 +32,9 @@ pub(super) fn describe<T: PartialEq>(
     let mut all = floats.clone();
     all.extend(others.iter().map(info));
     // Some parts are there if their tensors are.
-    if describe(&all)? == described {
+    let (description, mut map) = describe(&all)?;
+    map.unused.clone_from(&described.1.unused);
+    if (&description, &map) == (&described.0, &described.1) {
         return Ok(described);
     }
     let names: Vec<_> = others.keys().take(3).cloned().collect();
