@@ -20,6 +20,7 @@ QUESTION = [{"role": "user", "content": "Name three colours."}]
 def start(triad):
     """The server, on a port of the system's choosing, and its address."""
     command = [triad, "serve", "--port", "0", "--api-key", KEY, "--parallel", "4", "--context", "2048"]
+    command.append("--strict-models")
     server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     for line in server.stderr:
         if found := re.search(r"http://[\d.:]+", line):
@@ -126,7 +127,8 @@ def main():
         errors(client, address, model)
         many(client, model)
         tools.all_of_them(client, other, address, KEY, model)
-        asked = urllib.request.Request(f"{address}/metrics", headers={"Authorization": f"Bearer {KEY}"})
+        headers = {"Authorization": f"Bearer {KEY}", "Accept": "application/openmetrics-text"}
+        asked = urllib.request.Request(f"{address}/metrics", headers=headers)
         with urllib.request.urlopen(asked) as reply:
             metrics = reply.read().decode()
         assert "triad_first_token_seconds_count" in metrics and metrics.endswith("# EOF\n")

@@ -27,7 +27,12 @@ pub(crate) async fn count(State(app): State<Arc<App>>, request: Request, next: N
 }
 
 /// Returns the metrics, as OpenMetrics if the client accepts that, else in Prometheus' older format.
-#[utoipa::path(get, path = "/metrics", tag = "server", responses((status = 200, body = String, content_type = CONTENT_TYPE)))]
+#[utoipa::path(
+    get, path = "/metrics", tag = "server",
+    responses((status = 200, content(
+        (String = "application/openmetrics-text; version=1.0.0; charset=utf-8"),
+        (String = "text/plain; version=0.0.4; charset=utf-8"))))
+)]
 pub(crate) async fn metrics(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
     let accepts = headers.get_all(header::ACCEPT).iter();
     let accepts = accepts.filter_map(|value| value.to_str().ok());

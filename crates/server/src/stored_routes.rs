@@ -63,6 +63,7 @@ pub(crate) async fn create(
 /// Returns the description of a conversation.
 #[utoipa::path(
     get, path = "/v1/conversations/{id}", tag = "answers",
+    params(("id" = String, Path, description = "The id of the conversation")),
     responses((status = 200, body = Object), (status = 404, body = ErrorBody))
 )]
 pub(crate) async fn conversation_of(
@@ -80,6 +81,7 @@ pub(crate) async fn conversation_of(
 /// Deletes a conversation.
 #[utoipa::path(
     delete, path = "/v1/conversations/{id}", tag = "answers",
+    params(("id" = String, Path, description = "The id of the conversation")),
     responses((status = 200, body = Object), (status = 404, body = ErrorBody))
 )]
 pub(crate) async fn delete_conversation(
@@ -98,6 +100,7 @@ pub(crate) async fn delete_conversation(
 /// Returns a response that is kept.
 #[utoipa::path(
     get, path = "/v1/responses/{id}", tag = "answers",
+    params(("id" = String, Path, description = "The id of the response")),
     responses((status = 200, body = Object), (status = 404, body = ErrorBody))
 )]
 pub(crate) async fn response(
@@ -113,6 +116,7 @@ pub(crate) async fn response(
 /// Deletes a response.
 #[utoipa::path(
     delete, path = "/v1/responses/{id}", tag = "answers",
+    params(("id" = String, Path, description = "The id of the response")),
     responses((status = 200, body = Object), (status = 404, body = ErrorBody))
 )]
 pub(crate) async fn delete_response(

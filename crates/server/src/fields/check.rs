@@ -128,14 +128,14 @@ impl<'de> Visitor<'de> for Checked<'_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
+        if matches!(self.path, Path::Root) {
+            // `serde` takes an array for the fields of an object, in their order.
+            let message = "the body is an array, expected an object";
+            *self.error.borrow_mut() = Some(ApiError::invalid(message));
+            return Err(serde::de::Error::custom("refused"));
+        }
         for index in 0.. {
-            let path = Path::Item(self.path, index);
-            // The body itself must not be an array.
-            let path = if matches!(self.path, Path::Root) {
-                self.path
-            } else {
-                &path
-            };
+            let path = &Path::Item(self.path, index);
             if items.next_element_seed(Checked { path, ..self })?.is_none() {
                 break;
             }
@@ -163,7 +163,13 @@ impl<'de> Visitor<'de> for Checked<'_> {
         Ok(())
     }
 
-    fn visit_unit<E>(self) -> Result<(), E> {
+    fn visit_unit<E: serde::de::Error>(self) -> Result<(), E> {
+        if matches!(self.path, Path::Item(..)) {
+            // `serde` takes an array of nulls for an object without its optional fields.
+            let error = ApiError::field(&self.path.to_string(), "is null, expected an object");
+            *self.error.borrow_mut() = Some(error);
+            return Err(E::custom("refused"));
+        }
         Ok(())
     }
 }
