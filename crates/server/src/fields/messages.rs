@@ -66,6 +66,9 @@ pub(super) const FIELDS: &[Field] = &[
     ),
 ];
 
+/// A client may send the request that it is about to send.
+const ANSWER: &str = "for the answer, which is not computed";
+
 /// The fields of `/v1/messages/count_tokens`.
 pub(super) const COUNT: &[Field] = &[
     followed("model", "A"),
@@ -81,6 +84,13 @@ pub(super) const COUNT: &[Field] = &[
     ),
     ignored("output_config", "A", "the prompt does not show the schema"),
     ignored("cache_control", "A", CACHE),
+    ignored("max_tokens", "A", ANSWER),
+    ignored("temperature", "A", ANSWER),
+    ignored("top_p", "A", ANSWER),
+    ignored("top_k", "A", ANSWER),
+    ignored("stop_sequences", "A", ANSWER),
+    ignored("stream", "A", ANSWER),
+    ignored("metadata", "A", ANSWER),
     refused(
         "mcp_servers",
         "A",
