@@ -219,7 +219,7 @@ fn turns_are_of_keys_from_one_address_or_many() {
         assert!(some(&mut first).starts_with("HTTP/1.1 200"));
         drop(first);
         let waits = loop {
-            let waits = [&second, &other].map(|stream| has_nothing(stream));
+            let waits = [&second, &other].map(has_nothing);
             if waits != [true, true] {
                 break waits;
             }
