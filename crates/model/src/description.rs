@@ -20,8 +20,7 @@ pub use token_inputs::TokenInputs;
 /// A decoder-only transformer: embedding, blocks, final norm, output matrix.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelDescription {
-    /// Family name as commonly used: `llama`, `mistral`, `qwen2`, `qwen3`, `gemma`, `gemma2`, `gemma3`, `phi2`, `phi3`, `granite`, `smollm3`,
-    /// `ernie4_5`, `seed_oss`, `qwen2vl`, `qwen3vl`.
+    /// Family name, mostly that of GGUF's `general.architecture`: `llama`, `qwen3`, `gemma4`.
     pub family: String,
     /// Name from the model's author, if the file has one.
     pub name: Option<String>,

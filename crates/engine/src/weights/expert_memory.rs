@@ -17,7 +17,7 @@ use super::Block;
 use crate::error::{Error, Result};
 
 /// The number of experts of a block that are requested before they are computed.
-pub const REQUESTED: usize = 8;
+const REQUESTED: usize = 8;
 /// Experts that were requested or computed within so many choices are kept: they may be computed next.
 const KEPT: usize = 3 * REQUESTED;
 /// The number of choices after which counts of earlier ones are halved.
