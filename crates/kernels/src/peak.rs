@@ -31,17 +31,20 @@ const LOOKS: u32 = 4096;
 /// Measures the peak f32 arithmetic of `threads` concurrent threads, in operations per second (a fused multiply-add
 /// counts two): multiply-adds in registers, the best of thirty rounds.
 pub fn f32_operations_per_second(threads: usize) -> f64 {
-    best(threads, ROUNDS, || {
-        || pulp::Arch::new().dispatch(MultiplyAdd)
+    best(threads, ROUNDS, &|| {
+        Box::new(|| pulp::Arch::new().dispatch(MultiplyAdd))
     })
 }
 
+/// A timed round of a thread, which returns its number of operations (or bytes).
+pub(crate) type Round<'a> = Box<dyn FnMut() -> f64 + 'a>;
+
 /// Returns the combined rate per second of some threads in the best of many rounds, which all threads start together.
-/// Each thread prepares a round, which returns its number of operations (or bytes).
-pub(crate) fn best<R: FnMut() -> f64>(
+/// Each thread prepares a round.
+pub(crate) fn best<'a>(
     threads: usize,
     rounds: usize,
-    prepare: impl Fn() -> R + Sync,
+    prepare: &(dyn Fn() -> Round<'a> + Sync),
 ) -> f64 {
     let arrived = AtomicUsize::new(0);
     let work = || {
@@ -122,7 +125,7 @@ fn multiply_add<S: pulp::Simd, const SUMS: usize>(
 /// ARM without SME it uses matrix products or dot products. Returns `None` on other processors, which are not measured.
 pub fn int8_operations_per_second(threads: usize) -> Option<f64> {
     let round = int8_round()?;
-    Some(best(threads, ROUNDS, || round))
+    Some(best(threads, ROUNDS, &|| Box::new(round)))
 }
 
 /// Measures the peak INT16 arithmetic of `threads` concurrent threads, in operations per second (a product and its
@@ -131,7 +134,7 @@ pub fn int8_operations_per_second(threads: usize) -> Option<f64> {
 /// kernel multiplies pairs of INT16.
 pub fn int16_operations_per_second(threads: usize) -> Option<f64> {
     let round = int16_round()?;
-    Some(best(threads, ROUNDS, || round))
+    Some(best(threads, ROUNDS, &|| Box::new(round)))
 }
 
 /// Measures the peak bf16 arithmetic of `threads` concurrent threads, in operations per second (a product and its
@@ -139,7 +142,7 @@ pub fn int16_operations_per_second(threads: usize) -> Option<f64> {
 /// `None` if no kernel uses such an instruction of this processor.
 pub fn bf16_operations_per_second(threads: usize) -> Option<f64> {
     let round = bf16_round()?;
-    Some(best(threads, ROUNDS, || round))
+    Some(best(threads, ROUNDS, &|| Box::new(round)))
 }
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
@@ -165,7 +168,7 @@ const READ_AGAIN: usize = 128 << 20;
 /// thread sums its share of `bytes`: a small one repeatedly, a large one in successive stretches. With [`MEMORY`], this
 /// is the bandwidth of the memory; with fewer bytes, that of the cache that holds them.
 pub fn bytes_read_per_second(threads: usize, bytes: usize) -> f64 {
-    best(threads, READS, || {
+    best(threads, READS, &|| {
         // Written to, so that it is backed by memory rather than the system's single page of zeros.
         let buffer = vec![black_box(1u64); (bytes / threads.max(1) / size_of::<u64>()).max(64)];
         let stretch = buffer.len().min(READ / size_of::<u64>());
@@ -189,7 +192,7 @@ pub fn bytes_read_per_second(threads: usize, bytes: usize) -> f64 {
                 },
             );
         };
-        move || {
+        Box::new(move || {
             let stretch = &buffer[first..first + stretch];
             first += stretch.len();
             first = if first + stretch.len() > buffer.len() {
@@ -199,6 +202,6 @@ pub fn bytes_read_per_second(threads: usize, bytes: usize) -> f64 {
             };
             (0..times).for_each(|_| read_once(stretch));
             (times * size_of_val(stretch)) as f64
-        }
+        })
     })
 }

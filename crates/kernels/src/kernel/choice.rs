@@ -283,18 +283,18 @@ impl Bench {
         &self,
         operations: usize,
         settings: &[bool],
-        call: impl Fn(usize, &mut [f32]) -> usize + Sync,
+        call: &(dyn Fn(usize, &mut [f32]) -> usize + Sync),
     ) -> Vec<Rate> {
         let mut threads = vec![1, self.threads];
         threads.dedup();
         let mut rates = Vec::new();
         for threads in threads {
             for from_memory in settings.iter().copied() {
-                let round = || {
+                let round = || -> peak::Round {
                     let mut offset =
                         self.next.fetch_add(1, Ordering::Relaxed) % threads * (COLD / threads);
-                    let (call, mut out) = (&call, vec![0.0; MANY * COLUMNS]);
-                    move || {
+                    let mut out = vec![0.0; MANY * COLUMNS];
+                    Box::new(move || {
                         for _ in 0..CALLS {
                             let bytes = call(offset, &mut out);
                             let next = if from_memory { offset + bytes } else { offset };
@@ -302,9 +302,9 @@ impl Bench {
                             offset = if next + bytes > COLD { 0 } else { next };
                         }
                         (CALLS * operations) as f64
-                    }
+                    })
                 };
-                let measured = peak::best(threads, ROUNDS, round);
+                let measured = peak::best(threads, ROUNDS, &round);
                 // Several threads are no slower than one: if they seem so, one was interrupted in every round.
                 let of_one = rates
                     .iter()
@@ -325,7 +325,7 @@ impl Bench {
         self.rates(
             2 * rows * FEATURES * COLUMNS,
             &[false, true],
-            |offset, out| {
+            &|offset, out| {
                 let packed: &[i8] = bytemuck::cast_slice(
                     &self.bytes[offset / BLOCK * BLOCK..][..FEATURES * COLUMNS],
                 );
@@ -361,61 +361,69 @@ impl Bench {
 
     /// Times all formats together, each equally often.
     fn int16(&self, kernel: &dyn Int16Kernel) -> Vec<Rate> {
-        self.rates(3 * 2 * FEATURES * COLUMNS, &[false, true], |offset, out| {
-            let (x, weights) = (&self.row, &self.bytes[offset..]);
-            let out = OutputMut::new(&mut out[..COLUMNS], COLUMNS).into_shared();
-            let (int8, weights) = weights.split_at(FEATURES * COLUMNS);
-            let (scales, columns) = (&self.scales[..COLUMNS], 0..COLUMNS);
-            Int8Columns {
-                x,
-                weights: bytemuck::cast_slice(int8),
-                scales,
-                columns,
-                out,
-            }
-            .multiply(kernel);
-            let (int4, weights) = weights.split_at(FEATURES * COLUMNS / 2);
-            Int4Columns {
-                x,
-                weights: int4,
-                scales: &self.halves,
-                columns: 0..COLUMNS,
-                out,
-            }
-            .multiply(kernel);
-            let format = BlockFormat::Q4_K;
-            let bytes = &weights[..COLUMNS * format.bytes_for(FEATURES)];
-            BlockColumns {
-                x,
-                format,
-                bytes,
-                columns: 0..COLUMNS,
-                out,
-            }
-            .multiply(kernel);
-            int8.len() + int4.len() + bytes.len()
-        })
+        self.rates(
+            3 * 2 * FEATURES * COLUMNS,
+            &[false, true],
+            &|offset, out| {
+                let (x, weights) = (&self.row, &self.bytes[offset..]);
+                let out = OutputMut::new(&mut out[..COLUMNS], COLUMNS).into_shared();
+                let (int8, weights) = weights.split_at(FEATURES * COLUMNS);
+                let (scales, columns) = (&self.scales[..COLUMNS], 0..COLUMNS);
+                Int8Columns {
+                    x,
+                    weights: bytemuck::cast_slice(int8),
+                    scales,
+                    columns,
+                    out,
+                }
+                .multiply(kernel);
+                let (int4, weights) = weights.split_at(FEATURES * COLUMNS / 2);
+                Int4Columns {
+                    x,
+                    weights: int4,
+                    scales: &self.halves,
+                    columns: 0..COLUMNS,
+                    out,
+                }
+                .multiply(kernel);
+                let format = BlockFormat::Q4_K;
+                let bytes = &weights[..COLUMNS * format.bytes_for(FEATURES)];
+                BlockColumns {
+                    x,
+                    format,
+                    bytes,
+                    columns: 0..COLUMNS,
+                    out,
+                }
+                .multiply(kernel);
+                int8.len() + int4.len() + bytes.len()
+            },
+        )
     }
 
     /// Times a panel, which operators pack into the second-level cache; each word holds `numbers` numbers.
     fn words(&self, kernel: &dyn PanelKernel, numbers: usize) -> Vec<Rate> {
         let right = vec![0.5f32.to_bits(); FEATURES * PANEL];
-        self.rates(2 * numbers * MANY * FEATURES * PANEL, &[false], |_, out| {
-            let out = OutputMut::new(&mut out[..MANY * PANEL], PANEL).into_shared();
-            let (left_stride, right_stride, right) = (FEATURES, PANEL, &right[..]);
-            let left = &self.words;
-            kernel.multiply(&Panel {
-                left,
-                left_stride,
-                steps: FEATURES,
-                right,
-                right_stride,
-                out,
-                columns: 0..PANEL,
-                add: false,
-            });
-            0
-        })
+        self.rates(
+            2 * numbers * MANY * FEATURES * PANEL,
+            &[false],
+            &|_, out| {
+                let out = OutputMut::new(&mut out[..MANY * PANEL], PANEL).into_shared();
+                let (left_stride, right_stride, right) = (FEATURES, PANEL, &right[..]);
+                let left = &self.words;
+                kernel.multiply(&Panel {
+                    left,
+                    left_stride,
+                    steps: FEATURES,
+                    right,
+                    right_stride,
+                    out,
+                    columns: 0..PANEL,
+                    add: false,
+                });
+                0
+            },
+        )
     }
 }
 

@@ -15,7 +15,7 @@ use std::arch::x86_64::{
     _mm256_sub_epi16,
 };
 
-use super::blocks;
+use super::blocks::{self, Tiles, with_tiles};
 use super::columns::{BlockColumns, Int4Columns, Int8Columns, Int16Kernel};
 use super::registers::Registers;
 use super::steps::{GROUPS, MASK, SHIFTS};
@@ -76,13 +76,13 @@ macro_rules! kernel {
 
             fn multiply_blocks(&self, columns: &BlockColumns) {
                 #[target_feature(enable = $features)]
-                fn multiply(task: &BlockColumns) {
-                    blocks::multiply::<Registers<$vector>>(task);
+                fn multiply(task: &BlockColumns, tiles: &impl Tiles) {
+                    blocks::multiply::<Registers<$vector>>(task, tiles);
                 }
                 // SAFETY: `new` has detected the instructions.
                 #[allow(unsafe_code)]
                 unsafe {
-                    multiply(columns);
+                    with_tiles!(columns.format, tiles => multiply(columns, tiles));
                 }
             }
         }

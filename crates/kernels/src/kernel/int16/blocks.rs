@@ -1,11 +1,12 @@
 //! Products with quantized blocks. Plain Rust, compiled for the kernel's instructions, unpacks a block to 16-bit
 //! integers once for four rows (or for one, if fewer are left). Each row then adds its products with these integers.
 
+use std::marker::PhantomData;
+
 use triad_blocks::nvfp4;
 use triad_blocks::shared::SharedLayout;
 use triad_blocks::simple::{Block, ELEMENTS};
 use triad_blocks::super_block::{PARTS, SUPER_BLOCK, SuperBlock};
-use triad_blocks::with_layout;
 
 use super::columns::BlockColumns;
 use super::tiles::{ROWS, each_tile};
@@ -76,21 +77,71 @@ pub(super) trait Sums: Copy {
     fn total(self) -> f32;
 }
 
+/// How the blocks of one layout are multiplied.
+///
+/// A kernel compiles its function once for each layout. One function for all of them would be so large that LLVM takes
+/// six times as long for the crate.
+pub(super) trait Tiles {
+    /// Returns the products of some rows with a column, without the rows' units.
+    fn totals<S: Sums, const ROWS: usize>(
+        &self,
+        task: &BlockColumns,
+        row: usize,
+        column: usize,
+    ) -> [f32; ROWS];
+}
+
+/// Blocks of 32 with a scale.
+pub(super) struct Simple<B>(pub PhantomData<B>);
+
+/// Blocks of 256 with scales for their parts.
+pub(super) struct Super<B>(pub PhantomData<B>);
+
+/// NVFP4's blocks.
+pub(super) struct Nvfp4;
+
+/// Evaluates an expression with the [`Tiles`] of a format.
+macro_rules! with_tiles {
+    ($format:expr, $tiles:ident => $result:expr) => {
+        triad_blocks::with_layout!(
+            $format,
+            Block B => {
+                let $tiles = &$crate::kernel::int16::blocks::Simple::<B>(std::marker::PhantomData);
+                $result
+            },
+            SuperBlock B => {
+                let $tiles = &$crate::kernel::int16::blocks::Super::<B>(std::marker::PhantomData);
+                $result
+            },
+            Shared layout => {
+                let $tiles = &layout;
+                $result
+            },
+            Nvfp4 => {
+                let $tiles = &$crate::kernel::int16::blocks::Nvfp4;
+                $result
+            }
+        )
+    };
+}
+
+pub(super) use with_tiles;
+
 /// Computes all outputs. Must be inlined into a function that is compiled for the instructions of `S`.
 #[inline(always)]
-pub(super) fn multiply<S: Sums>(task: &BlockColumns) {
+pub(super) fn multiply<S: Sums>(task: &BlockColumns, tiles: &impl Tiles) {
     each_tile(
         task.x.rows(),
         task.columns.len(),
         task.column_bytes(),
         #[inline(always)]
         |rows, row, column| match rows {
-            ROWS => tile::<S, ROWS>(task, row, column),
+            ROWS => tile::<S, ROWS>(task, tiles, row, column),
             // Each kind of tile is compiled for each format and set of instructions, so fewer rows are computed one by
             // one. (A loop, since a closure would not be compiled for the instructions.)
             _ => {
                 for row in row..row + rows {
-                    tile::<S, 1>(task, row, column);
+                    tile::<S, 1>(task, tiles, row, column);
                 }
             }
         },
@@ -98,49 +149,51 @@ pub(super) fn multiply<S: Sums>(task: &BlockColumns) {
 }
 
 #[inline(always)]
-fn tile<S: Sums, const ROWS: usize>(task: &BlockColumns, row: usize, column: usize) {
-    let totals = with_layout!(
-        task.format,
-        Block B => simple::<B, S, ROWS>(task, row, column),
-        SuperBlock B => super_blocks::<B, S, ROWS>(task, row, column),
-        Shared layout => shared::<S, ROWS>(task, row, column, layout),
-        Nvfp4 => nvfp4_blocks::<S, ROWS>(task, row, column)
-    );
+fn tile<S: Sums, const ROWS: usize>(
+    task: &BlockColumns,
+    tiles: &impl Tiles,
+    row: usize,
+    column: usize,
+) {
+    let totals = tiles.totals::<S, ROWS>(task, row, column);
     for (index, total) in totals.into_iter().enumerate() {
         task.write(row + index, column, total * task.x.scales()[row + index]);
     }
 }
 
-#[inline(always)]
-fn simple<B: Block, S: Sums, const ROWS: usize>(
-    task: &BlockColumns,
-    row: usize,
-    column: usize,
-) -> [f32; ROWS] {
-    let rows = rows_of::<ROWS>(task, row);
-    // Two accumulators each, for blocks at even and at odd places; with one, each addition would wait for the previous
-    // one.
-    let (mut even, mut odd) = ([(S::zero(), 0.0); ROWS], [(S::zero(), 0.0); ROWS]);
-    let mut pairs = task.column(column).chunks_exact(2 * B::BYTES);
-    let mut index = 0;
-    for pair in pairs.by_ref() {
-        prefetch_block(pair);
-        let (first, second) = pair.split_at(B::BYTES);
-        add_block::<B, S, ROWS>(first, index, &rows, &mut even);
-        add_block::<B, S, ROWS>(second, index + 1, &rows, &mut odd);
-        index += 2;
-    }
-    if !pairs.remainder().is_empty() {
-        add_block::<B, S, ROWS>(pairs.remainder(), index, &rows, &mut even);
-    }
-    let mut totals = [0.0; ROWS];
-    for (total, (even, odd)) in totals.iter_mut().zip(even.into_iter().zip(odd)) {
-        *total = even.0.total() + odd.0.total();
-        if B::HAS_MINIMUM {
-            *total += even.1 + odd.1;
+impl<B: Block> Tiles for Simple<B> {
+    #[inline(always)]
+    fn totals<S: Sums, const ROWS: usize>(
+        &self,
+        task: &BlockColumns,
+        row: usize,
+        column: usize,
+    ) -> [f32; ROWS] {
+        let rows = rows_of::<ROWS>(task, row);
+        // Two accumulators each, for blocks at even and at odd places; with one, each addition would wait for the previous
+        // one.
+        let (mut even, mut odd) = ([(S::zero(), 0.0); ROWS], [(S::zero(), 0.0); ROWS]);
+        let mut pairs = task.column(column).chunks_exact(2 * B::BYTES);
+        let mut index = 0;
+        for pair in pairs.by_ref() {
+            prefetch_block(pair);
+            let (first, second) = pair.split_at(B::BYTES);
+            add_block::<B, S, ROWS>(first, index, &rows, &mut even);
+            add_block::<B, S, ROWS>(second, index + 1, &rows, &mut odd);
+            index += 2;
         }
+        if !pairs.remainder().is_empty() {
+            add_block::<B, S, ROWS>(pairs.remainder(), index, &rows, &mut even);
+        }
+        let mut totals = [0.0; ROWS];
+        for (total, (even, odd)) in totals.iter_mut().zip(even.into_iter().zip(odd)) {
+            *total = even.0.total() + odd.0.total();
+            if B::HAS_MINIMUM {
+                *total += even.1 + odd.1;
+            }
+        }
+        totals
     }
-    totals
 }
 
 /// Returns some rows, each with the sums of its parts.
@@ -182,96 +235,104 @@ fn add_block<B: Block, S: Sums, const ROWS: usize>(
     }
 }
 
-#[inline(always)]
-fn super_blocks<B: SuperBlock, S: Sums, const ROWS: usize>(
-    task: &BlockColumns,
-    row: usize,
-    column: usize,
-) -> [f32; ROWS] {
-    let rows = rows_of::<ROWS>(task, row);
-    let mut sums = [S::zero(); ROWS];
-    let mut minimums = [0; PARTS];
-    for (index, block) in task.column(column).chunks_exact(B::BYTES).enumerate() {
-        prefetch_block(block);
-        let mut x = [&[0; SUPER_BLOCK]; ROWS];
-        for (x, (row, _)) in x.iter_mut().zip(&rows) {
-            *x = row[index * SUPER_BLOCK..]
-                .first_chunk()
-                .expect("activations have the length of a super-block");
-        }
-        let minimum_scale = S::add_super_block::<B, ROWS>(&mut sums, block, x, &mut minimums);
-        if B::HAS_MINIMUMS {
-            for ((_, parts), sums) in rows.iter().zip(&mut sums) {
-                let parts = parts[index * PARTS..]
+impl<B: SuperBlock> Tiles for Super<B> {
+    #[inline(always)]
+    fn totals<S: Sums, const ROWS: usize>(
+        &self,
+        task: &BlockColumns,
+        row: usize,
+        column: usize,
+    ) -> [f32; ROWS] {
+        let rows = rows_of::<ROWS>(task, row);
+        let mut sums = [S::zero(); ROWS];
+        let mut minimums = [0; PARTS];
+        for (index, block) in task.column(column).chunks_exact(B::BYTES).enumerate() {
+            prefetch_block(block);
+            let mut x = [&[0; SUPER_BLOCK]; ROWS];
+            for (x, (row, _)) in x.iter_mut().zip(&rows) {
+                *x = row[index * SUPER_BLOCK..]
                     .first_chunk()
-                    .expect("sums have the parts of a super-block");
-                *sums = sums.subtract_products(&minimums, parts, minimum_scale);
+                    .expect("activations have the length of a super-block");
+            }
+            let minimum_scale = S::add_super_block::<B, ROWS>(&mut sums, block, x, &mut minimums);
+            if B::HAS_MINIMUMS {
+                for ((_, parts), sums) in rows.iter().zip(&mut sums) {
+                    let parts = parts[index * PARTS..]
+                        .first_chunk()
+                        .expect("sums have the parts of a super-block");
+                    *sums = sums.subtract_products(&minimums, parts, minimum_scale);
+                }
             }
         }
-    }
-    let mut totals = [0.0; ROWS];
-    for (total, sums) in totals.iter_mut().zip(sums) {
-        *total = sums.total();
-    }
-    totals
-}
-
-#[inline(always)]
-fn shared<S: Sums, const ROWS: usize>(
-    task: &BlockColumns,
-    row: usize,
-    column: usize,
-    layout: SharedLayout,
-) -> [f32; ROWS] {
-    let rows = rows_of::<ROWS>(task, row);
-    let mut sums = [S::zero(); ROWS];
-    let mut integers = [0; SUPER_BLOCK];
-    let blocks = task.column(column).chunks_exact(layout.bytes);
-    for (index, block) in blocks.enumerate() {
-        prefetch_block(block);
-        let bits = (layout.unpack)(block, &mut integers);
-        let scale = S::scale_of(triad_blocks::widen(bits) * layout.factor);
-        let integers = &integers[..layout.elements];
-        for ((x, _), sums) in rows.iter().zip(&mut sums) {
-            let x = &x[index * layout.elements..][..layout.elements];
-            *sums = sums.add_products(integers, x, scale);
+        let mut totals = [0.0; ROWS];
+        for (total, sums) in totals.iter_mut().zip(sums) {
+            *total = sums.total();
         }
+        totals
     }
-    let mut totals = [0.0; ROWS];
-    for (total, sums) in totals.iter_mut().zip(sums) {
-        *total = sums.total();
-    }
-    totals
 }
 
-#[inline(always)]
-fn nvfp4_blocks<S: Sums, const ROWS: usize>(
-    task: &BlockColumns,
-    row: usize,
-    column: usize,
-) -> [f32; ROWS] {
-    let rows = rows_of::<ROWS>(task, row);
-    let mut sums = [[S::zero(); 2]; ROWS];
-    let mut integers = [0; nvfp4::ELEMENTS];
-    for (index, block) in task.column(column).chunks_exact(nvfp4::BYTES).enumerate() {
-        prefetch_block(block);
-        let [first, second, third, fourth] = nvfp4::unpack(block, &mut integers);
-        let scales = [S::scales_of([first, second]), S::scales_of([third, fourth])];
-        for ((x, _), sums) in rows.iter().zip(&mut sums) {
-            let x = x[index * nvfp4::ELEMENTS..][..nvfp4::ELEMENTS]
-                .as_chunks()
-                .0;
-            let runs = integers.as_chunks().0.iter().zip(x).zip(scales);
-            for (sums, ((integers, x), scales)) in sums.iter_mut().zip(runs) {
-                *sums = sums.add_halves(integers, x, scales);
+impl Tiles for SharedLayout {
+    #[inline(always)]
+    fn totals<S: Sums, const ROWS: usize>(
+        &self,
+        task: &BlockColumns,
+        row: usize,
+        column: usize,
+    ) -> [f32; ROWS] {
+        let rows = rows_of::<ROWS>(task, row);
+        let mut sums = [S::zero(); ROWS];
+        let mut integers = [0; SUPER_BLOCK];
+        let blocks = task.column(column).chunks_exact(self.bytes);
+        for (index, block) in blocks.enumerate() {
+            prefetch_block(block);
+            let bits = (self.unpack)(block, &mut integers);
+            let scale = S::scale_of(triad_blocks::widen(bits) * self.factor);
+            let integers = &integers[..self.elements];
+            for ((x, _), sums) in rows.iter().zip(&mut sums) {
+                let x = &x[index * self.elements..][..self.elements];
+                *sums = sums.add_products(integers, x, scale);
             }
         }
+        let mut totals = [0.0; ROWS];
+        for (total, sums) in totals.iter_mut().zip(sums) {
+            *total = sums.total();
+        }
+        totals
     }
-    let mut totals = [0.0; ROWS];
-    for (total, [even, odd]) in totals.iter_mut().zip(sums) {
-        *total = even.total() + odd.total();
+}
+
+impl Tiles for Nvfp4 {
+    #[inline(always)]
+    fn totals<S: Sums, const ROWS: usize>(
+        &self,
+        task: &BlockColumns,
+        row: usize,
+        column: usize,
+    ) -> [f32; ROWS] {
+        let rows = rows_of::<ROWS>(task, row);
+        let mut sums = [[S::zero(); 2]; ROWS];
+        let mut integers = [0; nvfp4::ELEMENTS];
+        for (index, block) in task.column(column).chunks_exact(nvfp4::BYTES).enumerate() {
+            prefetch_block(block);
+            let [first, second, third, fourth] = nvfp4::unpack(block, &mut integers);
+            let scales = [S::scales_of([first, second]), S::scales_of([third, fourth])];
+            for ((x, _), sums) in rows.iter().zip(&mut sums) {
+                let x = x[index * nvfp4::ELEMENTS..][..nvfp4::ELEMENTS]
+                    .as_chunks()
+                    .0;
+                let runs = integers.as_chunks().0.iter().zip(x).zip(scales);
+                for (sums, ((integers, x), scales)) in sums.iter_mut().zip(runs) {
+                    *sums = sums.add_halves(integers, x, scales);
+                }
+            }
+        }
+        let mut totals = [0.0; ROWS];
+        for (total, [even, odd]) in totals.iter_mut().zip(sums) {
+            *total = even.total() + odd.total();
+        }
+        totals
     }
-    totals
 }
 
 /// Prefetches the data [`AHEAD`] bytes after a block: blocks straddle cache lines, and the hardware prefetcher alone

@@ -11,7 +11,7 @@ use std::arch::aarch64::{
 };
 use std::arch::asm;
 
-use super::blocks;
+use super::blocks::{self, Tiles, with_tiles};
 use super::columns::{BlockColumns, Int4Columns, Int8Columns, Int16Kernel};
 use super::registers::Registers;
 use super::steps::{GROUPS, MASK, SHIFTS};
@@ -43,8 +43,14 @@ impl Int16Kernel for Neon {
     }
 
     fn multiply_blocks(&self, task: &BlockColumns) {
-        blocks::multiply::<Registers<Quarter>>(task);
+        with_tiles!(task.format, tiles => multiply_blocks(task, tiles));
     }
+}
+
+// A function for each layout: see [`Tiles`].
+#[inline(never)]
+fn multiply_blocks(task: &BlockColumns, tiles: &impl Tiles) {
+    blocks::multiply::<Registers<Quarter>>(task, tiles);
 }
 
 /// 128-bit registers. 32-bit integers have the type of 16-bit ones with the same bits.

@@ -2,7 +2,7 @@
 
 use half::f16;
 
-use super::blocks::{self, Plain};
+use super::blocks::{self, Plain, Tiles, with_tiles};
 use super::columns::{BlockColumns, Int4Columns, Int8Columns, Int16Kernel};
 use super::steps::{GROUPS, MASK, STEP, SUMS, Step};
 use crate::dot::sum;
@@ -56,11 +56,17 @@ impl Int16Kernel for Reference {
     }
 
     fn multiply_blocks(&self, columns: &BlockColumns) {
-        vectorize(
-            #[inline(always)]
-            || blocks::multiply::<Plain>(columns),
-        );
+        with_tiles!(columns.format, tiles => multiply_blocks(columns, tiles));
     }
+}
+
+// A function for each layout: see [`Tiles`].
+#[inline(never)]
+fn multiply_blocks(columns: &BlockColumns, tiles: &impl Tiles) {
+    vectorize(
+        #[inline(always)]
+        || blocks::multiply::<Plain>(columns, tiles),
+    );
 }
 
 /// Adds the products of a step; the last step may have fewer groups.

@@ -5,7 +5,7 @@ mod int4;
 mod int8;
 mod wide;
 
-use super::blocks;
+use super::blocks::{self, Tiles, with_tiles};
 use super::columns::{BlockColumns, Int4Columns, Int8Columns, Int16Kernel};
 use super::registers::Registers;
 use crate::output::SharedOutput;
@@ -54,7 +54,7 @@ impl Int16Kernel for Avx512Vnni {
         // SAFETY: as above.
         #[allow(unsafe_code)]
         unsafe {
-            multiply_blocks(columns);
+            with_tiles!(columns.format, tiles => multiply_blocks(columns, tiles));
         }
     }
 }
@@ -96,6 +96,6 @@ fn write<const ROWS: usize>(
 }
 
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl,avx512vnni,f16c")]
-fn multiply_blocks(task: &BlockColumns) {
-    blocks::multiply::<Registers<Wide>>(task);
+fn multiply_blocks(task: &BlockColumns, tiles: &impl Tiles) {
+    blocks::multiply::<Registers<Wide>>(task, tiles);
 }
