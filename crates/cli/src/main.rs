@@ -8,6 +8,8 @@
 
 mod adapters;
 mod commands;
+#[cfg(not(feature = "server"))]
+mod missing;
 mod moved;
 #[cfg(feature = "server")]
 mod named_adapters;
@@ -47,6 +49,8 @@ enum Command {
     Run(Box<run::Arguments>),
     #[cfg(feature = "server")]
     Serve(Box<serve::Arguments>),
+    #[cfg(not(feature = "server"))]
+    Serve(missing::Serve),
     Pull(pull::Arguments),
     Prepare(prepare::Arguments),
     Profile(profile::Arguments),
@@ -106,6 +110,8 @@ impl Command {
             Self::Eval(_) | Self::Logits(_) => true,
             #[cfg(feature = "server")]
             Self::Serve(_) => true,
+            #[cfg(not(feature = "server"))]
+            Self::Serve(_) => false,
             Self::Pull(_) | Self::Info(_) | Self::Plan(_) | Self::Moved(_) => false,
             // `devices` shows the chosen kernels, so it chooses them itself.
             Self::Tokenize(_) | Self::Devices(_) | Self::Completions(_) | Self::Man(_) => false,
@@ -119,6 +125,8 @@ impl Command {
             Self::Run(arguments) => run::run(&arguments),
             #[cfg(feature = "server")]
             Self::Serve(arguments) => serve::run(*arguments),
+            #[cfg(not(feature = "server"))]
+            Self::Serve(serve) => serve.run(),
             Self::Pull(arguments) => pull::run(&arguments),
             Self::Prepare(arguments) => prepare::run(&arguments),
             Self::Profile(arguments) => profile::run(&arguments),

@@ -18,6 +18,8 @@ use triad_processors::hexagon::{MAX_SESSIONS, MAX_THREADS};
 use triad_processors::npu::Provider;
 
 use crate::cut::CutArgument;
+#[cfg(not(all(feature = "gpu", feature = "hexagon", feature = "npu")))]
+use crate::version::without;
 use crate::{output, partition};
 
 /// An opened device that runs programs.
@@ -348,9 +350,7 @@ impl DeviceArguments {
 
     #[cfg(not(feature = "gpu"))]
     fn open_gpu(&self) -> Result<Opened> {
-        anyhow::bail!(
-            "expected processors without a gpu: this program was built without the feature gpu"
-        )
+        anyhow::bail!("expected processors without a gpu: {}", without("gpu"))
     }
 
     /// Returns the name of a processor of this kind for messages. A substitute for an NPU has its real name.
@@ -385,17 +385,14 @@ impl FromStr for Npu {
             #[cfg(feature = "hexagon")]
             "hexagon" => Ok(Self::Hexagon),
             #[cfg(not(feature = "hexagon"))]
-            "hexagon" => Err("this program was built without the feature hexagon".to_owned()),
+            "hexagon" => Err(without("hexagon")),
             #[cfg(feature = "npu")]
             provider => provider
                 .parse()
                 .map(Self::OnnxRuntime)
                 .map_err(|error| format!("{error}, hexagon or kernels")),
             #[cfg(not(feature = "npu"))]
-            _ => Err(
-                "expected hexagon or kernels: this program was built without the feature npu"
-                    .to_owned(),
-            ),
+            _ => Err(format!("expected hexagon or kernels: {}", without("npu"))),
         }
     }
 }

@@ -9,17 +9,34 @@ pub fn version() -> &'static str {
     &TEXT
 }
 
+/// The features for processors, and whether this program was built with each.
+const FEATURES: [(&str, bool); 3] = [
+    ("gpu", cfg!(feature = "gpu")),
+    ("hexagon", cfg!(feature = "hexagon")),
+    ("npu", cfg!(feature = "npu")),
+];
+
+/// Returns the features for processors that this program was built without.
+pub fn missing_features() -> Vec<&'static str> {
+    with(false)
+}
+
+/// Returns the features that are on, or those that are not.
+fn with(on: bool) -> Vec<&'static str> {
+    let features = FEATURES.iter().filter(|(_, is_on)| *is_on == on);
+    features.map(|(name, _)| *name).collect()
+}
+
+/// Returns an error's words for a feature that this program was built without.
+pub fn without(feature: &str) -> String {
+    format!(
+        "this program was built without the feature {feature}: add `--features full` to the `cargo` command that \
+         builds it"
+    )
+}
+
 fn text(commit: Option<&str>) -> String {
-    let features = [
-        ("gpu", cfg!(feature = "gpu")),
-        ("hexagon", cfg!(feature = "hexagon")),
-        ("npu", cfg!(feature = "npu")),
-    ];
-    let features: Vec<_> = features
-        .iter()
-        .filter(|(_, is_on)| *is_on)
-        .map(|(name, _)| *name)
-        .collect();
+    let features = with(true);
     let features = if features.is_empty() {
         "no features".into()
     } else {

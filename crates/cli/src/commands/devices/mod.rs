@@ -5,7 +5,7 @@ mod choose;
 use anyhow::Result;
 use serde::Serialize;
 
-use triad_console::{output, progress};
+use triad_console::{output, progress, version};
 use triad_frontend::kernels::{self, KernelChoices};
 use triad_frontend::machine::{Kernels, Machine};
 
@@ -40,6 +40,8 @@ struct Report {
     kernel_choices: Option<KernelChoices>,
     gpus: Vec<GpuReport>,
     npus: Vec<NpuReport>,
+    /// Features for processors that this program was built without: no processor of these is in the lists.
+    missing_features: Vec<&'static str>,
 }
 
 /// An NPU that `--npu` can name.
@@ -257,6 +259,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             kernel_choices,
             gpus,
             npus,
+            missing_features: version::missing_features(),
         });
     }
     let unknown = || "unknown".to_owned();
@@ -336,10 +339,14 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             format!("{}: {}", refused.kernel, refused.reason),
         )
     }));
-    if gpus.is_empty() {
+    if gpus.is_empty() && cfg!(feature = "gpu") {
         fields.push(("GPU", "none found".to_owned()));
     }
     fields.extend(gpus.iter().map(|gpu| ("GPU", gpu.text())));
     fields.extend(npus.iter().map(|npu| ("NPU", npu.text())));
+    let missing = version::missing_features();
+    if !missing.is_empty() {
+        fields.push(("not looked for", version::without(&missing.join(", "))));
+    }
     output::fields(&fields)
 }
