@@ -5,9 +5,11 @@
 //! template can access nothing outside the conversation.
 
 mod bounded;
+mod budget;
 mod conversation;
 mod json;
 mod python;
+mod rewrite;
 mod sources;
 mod steps;
 mod time;
@@ -18,7 +20,7 @@ pub use steps::Stop;
 use std::error::Error as _;
 use std::sync::OnceLock;
 
-use bounded::Budget;
+use budget::Budget;
 use minijinja::machinery::Token;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{AutoEscape, Environment, Value, machinery};
@@ -134,7 +136,7 @@ impl ChatTemplate {
         python::install(&mut environment);
         environment.add_function("strftime_now", |format: &str| time::format_now(format));
         on_a_deep_stack(|| {
-            bounded::compile(NAME, &source, syntax()?)
+            rewrite::compile(NAME, &source, syntax()?)
                 .map(drop)
                 .map_err(template_error)
         })?;
@@ -236,7 +238,7 @@ impl ChatTemplate {
         environment.set_fuel(Some(FUEL + FUEL_PER_MESSAGE * messages.len() as u64));
         // Compiled each time: with the template in the environment, it could include itself in its original form.
         let (instructions, blocks) =
-            bounded::compile(NAME, &self.source, syntax()?).map_err(template_error)?;
+            rewrite::compile(NAME, &self.source, syntax()?).map_err(template_error)?;
         // `documents` is defined but empty, as in `transformers`: templates read it.
         let mut values = vec![
             ("messages", messages.into_iter().collect::<Value>()),

@@ -7,6 +7,7 @@
 //! chunk. Here both are candidates, and so are combinations of them. Each candidate is simulated with the engine's
 //! policy, and the fastest is chosen ([`PromptPlanner::plan`]).
 
+mod division;
 mod measured;
 mod search;
 

@@ -17,6 +17,8 @@ const TIME_OUT: Duration = Duration::from_secs(30);
 const TIME_OUT_OF_SOFTWARE: Duration = Duration::from_secs(300);
 /// Alignment of offsets in a uniform buffer that every GPU accepts.
 pub(super) const UNIFORM: u64 = 256;
+/// Bytes of an f32 or i32 number, and of a word of four INT8 numbers.
+pub(super) const WORD: usize = 4;
 
 /// Features that are used where the adapter has them.
 const OPTIONAL: wgpu::Features = wgpu::Features::SUBGROUP

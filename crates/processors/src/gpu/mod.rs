@@ -11,6 +11,7 @@
 //! that the driver lost, and a submission that takes too long.
 
 mod adapters;
+mod between;
 mod context;
 mod frames;
 mod kernels;

@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex};
 
 use bytemuck::{Pod, Zeroable};
 use triad_kernels::OutputMut;
-use triad_kernels::activation::Activation;
 use triad_kernels::int8::{QuantizedRows, QuantizedView, scale_sums};
 
-use super::context::{Context, UNIFORM};
+use super::between::{Between, FeedForwardUniforms};
+use super::context::{Context, UNIFORM, WORD};
 use super::kernels::Kernels;
 use super::pace::Pace;
 use super::scratch::{Buffers, Place, Scratch, Sizes};
@@ -19,8 +19,6 @@ use crate::device::{Program, ProgramShapes};
 use crate::error::Result;
 use crate::subgraph::{DeviceSubgraph, FeedForward, Layer};
 
-/// Bytes of an f32 or i32 number, and of a word of four INT8 numbers.
-pub(super) const WORD: usize = 4;
 /// Exclusive-or mask that makes the bytes of an input signed.
 const FLIP: u32 = u32::from_ne_bytes([QuantizedRows::ZERO; 4]);
 /// Invocations in a workgroup of `activate.wgsl`.
@@ -81,15 +79,6 @@ pub(super) struct Product {
     flip: u32,
 }
 
-/// The part of a feed-forward between gate, up and down.
-struct Between {
-    width: usize,
-    uniforms: FeedForwardUniforms,
-    /// Parameters in the layout of `activate.wgsl`.
-    parameters: wgpu::Buffer,
-    returns_inner: bool,
-}
-
 /// Matches `Product` in `sums.wgsl`.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -112,18 +101,6 @@ impl Product {
             flip: self.flip,
         }
     }
-}
-
-/// Matches `FeedForward` in `activate.wgsl`.
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-struct FeedForwardUniforms {
-    rows: u32,
-    width: u32,
-    quads: u32,
-    activation: u32,
-    gated: u32,
-    inverse_scale: f32,
 }
 
 impl GpuProgram {
@@ -423,65 +400,6 @@ impl GpuProgram {
             let inner = buffers.get(Place::Inner);
             encoder.copy_buffer_to_buffer(inner, 0, staging, bytes(columns), bytes(between.width));
         }
-    }
-}
-
-impl Between {
-    fn new(context: &Context, feed_forward: &FeedForward) -> Result<Self> {
-        let FeedForward {
-            input_scale,
-            up,
-            gate,
-            activation,
-            inner_scale,
-            smoothing,
-            down,
-            return_inner,
-            ..
-        } = feed_forward;
-        let width = down.weight().in_features;
-        let mut parameters = Vec::with_capacity(5 * width);
-        let zeros = vec![0.0; width];
-        for layer in [Some(up), gate.as_ref()] {
-            match layer {
-                Some(layer) => {
-                    parameters.extend(
-                        layer
-                            .weight()
-                            .scales
-                            .iter()
-                            .map(|scale| input_scale * scale),
-                    );
-                    parameters.extend_from_slice(layer.bias().unwrap_or(&zeros));
-                }
-                None => [&zeros, &zeros]
-                    .into_iter()
-                    .for_each(|zeros| parameters.extend_from_slice(zeros)),
-            }
-        }
-        match smoothing {
-            Some(smoothing) => parameters.extend_from_slice(smoothing),
-            None => parameters.resize(5 * width, 1.0),
-        }
-        let uniforms = FeedForwardUniforms {
-            rows: 0,
-            width: width as u32,
-            quads: width.div_ceil(WORD) as u32,
-            activation: match activation {
-                Activation::Silu => 0,
-                Activation::GeluTanh => 1,
-                Activation::Gelu => 2,
-            },
-            gated: u32::from(gate.is_some()),
-            inverse_scale: inner_scale.recip(),
-        };
-        let parameters = context.filled("scales and biases", &parameters)?;
-        Ok(Self {
-            width,
-            uniforms,
-            parameters,
-            returns_inner: *return_inner,
-        })
     }
 }
 

@@ -6,8 +6,8 @@ use std::ops::Range;
 use std::sync::PoisonError;
 use std::time::Instant;
 
-use super::context::UNIFORM;
-use super::program::{Dispatch, GpuProgram, Kind, ProductUniforms, WORD};
+use super::context::{UNIFORM, WORD};
+use super::program::{Dispatch, GpuProgram, Kind, ProductUniforms};
 use super::scratch::Buffers;
 use crate::error::Result;
 

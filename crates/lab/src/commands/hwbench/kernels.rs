@@ -5,15 +5,16 @@ use std::collections::BTreeSet;
 use half::f16;
 use serde::Serialize;
 use triad_kernels::activation::{Activation, activate_and_multiply, add};
-use triad_kernels::attention::{PAGE, Precision, Row, Shape, Slab};
-use triad_kernels::int8::{Int8Weight, QuantizedRows, matmul_int8, pack, packed_len, row_sums};
+use triad_kernels::attention::{Precision, Row, Shape};
+use triad_kernels::int8::{QuantizedRows, matmul_int8};
 use triad_kernels::norm::rms_norm;
 use triad_kernels::timing::{self, seconds_of, turns};
 use triad_kernels::{
-    BlockArithmetic, BlockFormat, Blocks, Matrix, OutputMut, Phase, int4, kernel_names, matmul,
+    BlockArithmetic, Blocks, Matrix, OutputMut, Phase, int4, kernel_names, matmul,
 };
 use triad_model::description::{BlockDescription, ModelDescription};
 
+use super::data::{PackedInt8, block_formats, blocks, bytes, halves, numbers, paged, slab};
 use super::peaks::Peaks;
 
 /// Arithmetic of block matmuls, unless exact results are requested.
@@ -480,82 +481,6 @@ fn bound_of(by: &str, operations: f64, peak: Option<f64>) -> Bound {
     }
 }
 
-/// A weight in the layout of the INT8 kernels.
-#[derive(Clone)]
-struct PackedInt8 {
-    in_features: usize,
-    packed: Vec<i8>,
-    scales: Vec<f32>,
-    sums: Vec<i32>,
-}
-
-impl PackedInt8 {
-    fn random(in_features: usize, out_features: usize) -> Self {
-        let row_major = bytes(in_features * out_features);
-        let mut packed =
-            vec![0; packed_len(out_features, in_features).expect("a matrix of a model")];
-        pack(&row_major, out_features, in_features, &mut packed);
-        let mut sums = vec![0; out_features];
-        row_sums(&row_major, in_features, &mut sums);
-        Self {
-            in_features,
-            packed,
-            scales: vec![0.01; out_features],
-            sums,
-        }
-    }
-
-    fn view(&self) -> Int8Weight<'_> {
-        Int8Weight {
-            out_features: self.scales.len(),
-            in_features: self.in_features,
-            packed: &self.packed,
-            scales: &self.scales,
-            sums: &self.sums,
-        }
-    }
-}
-
-/// Returns the measured GGUF formats that support rows of `in_features` features: a small and a large one of each kind
-/// of block.
-fn block_formats(in_features: usize) -> impl Iterator<Item = BlockFormat> {
-    let formats = [
-        BlockFormat::Q4_0,
-        BlockFormat::Q8_0,
-        BlockFormat::Q4_K,
-        BlockFormat::Q6_K,
-    ];
-    formats
-        .into_iter()
-        .filter(move |format| in_features.is_multiple_of(format.elements()))
-}
-
-/// Returns the bytes of blocks whose scales are finite numbers.
-fn blocks(count: usize) -> Vec<u8> {
-    (0..count)
-        .map(|index| (index * 7919 % 0x3b) as u8)
-        .collect()
-}
-
-/// Returns arbitrary numbers from −1 to 1.
-fn numbers(count: usize) -> Vec<f32> {
-    (0..count)
-        .map(|index| (index * 7919 % 2003) as f32 / 1001.0 - 1.0)
-        .collect()
-}
-
-fn bytes(count: usize) -> Vec<i8> {
-    (0..count)
-        .map(|index| (index * 7919 % 255) as u8 as i8)
-        .collect()
-}
-
-fn halves(count: usize) -> Vec<f16> {
-    (0..count)
-        .map(|index| f16::from_f32((index * 7919 % 2003) as f32 / 1001.0 - 1.0))
-        .collect()
-}
-
 /// Returns the median seconds of several runs, after a warm-up run.
 fn median(mut run: impl FnMut()) -> f64 {
     median_of(|| seconds_of(&mut run))
@@ -565,19 +490,4 @@ fn median(mut run: impl FnMut()) -> f64 {
 fn median_of(mut run: impl FnMut() -> f64) -> f64 {
     let [times] = turns(RUNS, SECONDS, || [run()]);
     timing::median(&times)
-}
-
-/// Returns the number of values in the pages that hold `context` keys or values.
-fn paged(context: usize, shape: &Shape) -> usize {
-    context.div_ceil(PAGE) * PAGE * shape.kv_heads * shape.head_dim
-}
-
-fn slab<'a>(keys: &'a [f16], values: &'a [f16], shape: &Shape) -> Slab<'a> {
-    let (keys, values) = (Matrix::F16(keys), Matrix::F16(values));
-    Slab {
-        keys,
-        values,
-        kv_heads: shape.kv_heads,
-        head_dim: shape.head_dim,
-    }
 }

@@ -3,6 +3,7 @@
 //! [`peaks`] measures the machine, and [`kernels`] every kernel on the shapes of a model. Each kernel is compared with
 //! the peak that limits it.
 
+mod data;
 mod kernels;
 mod peaks;
 
