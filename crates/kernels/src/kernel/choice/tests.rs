@@ -1,6 +1,12 @@
 //! Tests which kernel is chosen, and that it is used.
 
 use super::*;
+use crate::kernel::int8::rows::{Part, QuantizedView};
+use crate::kernel::int8::weight::Int8Weight;
+use crate::output::OutputMut;
+
+const FEATURES: usize = 64;
+const COLUMNS: usize = 64;
 
 fn timed(kernel: &'static str, rates: &[f64]) -> TimedKernel {
     let rate = |rate: &f64| Rate {
@@ -158,7 +164,8 @@ fn few_rows_and_many_rows_may_have_two_kernels() {
         few: &Named("a"),
         many: &Named("bb"),
     };
-    let bench = Bench::new(1);
+    let (numbers, scales) = (vec![127; MANY * FEATURES], vec![0.01; COLUMNS.max(MANY)]);
+    let (packed, sums) = (vec![1i8; FEATURES * COLUMNS], vec![0; COLUMNS]);
     for (rows, expected) in [
         (1, 1.0),
         (MANY_FROM - 1, 1.0),
@@ -168,20 +175,18 @@ fn few_rows_and_many_rows_may_have_two_kernels() {
         let mut out = vec![0.0; rows * COLUMNS];
         let x = QuantizedView {
             in_features: FEATURES,
-            bytes: &bench.numbers[..rows * FEATURES],
-            scales: &bench.scales[..rows],
-            parts: &bench.parts,
+            bytes: &numbers[..rows * FEATURES],
+            scales: &scales[..rows],
+            parts: &[Part::default()],
             rows_before: 0,
             outlier_columns: &[],
         };
-        let packed: &[i8] = bytemuck::cast_slice(&bench.bytes[..FEATURES * COLUMNS]);
-        let (scales, sums) = (&bench.scales[..COLUMNS], &bench.sums[..]);
         let weight = Int8Weight {
             out_features: COLUMNS,
             in_features: FEATURES,
-            packed,
-            scales,
-            sums,
+            packed: &packed,
+            scales: &scales[..COLUMNS],
+            sums: &sums,
         };
         let shared = OutputMut::new(&mut out, COLUMNS).into_shared();
         by_rows.multiply(&Rectangle {

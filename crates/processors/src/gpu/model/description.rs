@@ -6,7 +6,7 @@ use triad_model::description::{
     Attention, BlockDescription, KeyValues, Linear, LinearShape, QkNorm,
 };
 
-use super::kernels::UNIT;
+use super::weight_format::UNIT;
 use super::weights::{Layer, row_bytes, stored_bytes};
 use crate::error::{Error, Result};
 use crate::model::{DeviceBlock, DeviceLinear, DeviceModel, DeviceNorm, DeviceWeight, Int8Input};

@@ -11,47 +11,47 @@
 //! A row's values depend on the other rows only by rounding: kernels for few and for many rows sum in different orders.
 
 mod buffers;
+mod call;
 mod description;
+mod dispatch;
 mod kernels;
 mod pages;
+mod pipelines;
 mod program;
 mod proof;
 mod slices;
 mod steps;
+mod uniforms;
+mod variant;
+mod weight_format;
 mod weights;
 
 use std::sync::Arc;
 
-use bytemuck::{Pod, Zeroable, bytes_of, cast_slice};
-use triad_kernels::attention::PAGE;
+use bytemuck::{bytes_of, cast_slice};
 use triad_model::description::ModelDescription;
 
-pub use kernels::ModelVariant;
 pub use pages::GpuSequence;
 pub(super) use program::GpuModelProgram;
+pub use variant::ModelVariant;
 
 use super::context::{Context, UNIFORM};
 use super::pace::Pace;
 use super::{Gpu, VariantState};
 use crate::device::ModelOptions;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::model::{DeviceModel, Outputs, Wanted};
 use buffers::{Buffers, Place, WORD, returned_words};
+use call::Call;
 use description::attention_of;
-use kernels::{ACTIVATE_THREADS, Kernel, Pipelines, WeightFormat};
+use dispatch::{kernels_of, product_kernels};
+use kernels::Kernel;
 use pages::Pages;
+use pipelines::Pipelines;
 use slices::Chunk;
 use steps::{Step, StepBuffer, Work, steps};
+use weight_format::WeightFormat;
 use weights::MAX_GROUPS;
-
-/// Maximum number of rows for the few-rows kernel.
-const FEW_ROWS: usize = 8;
-/// Rows per workgroup of that kernel, unless there is a single row.
-const ROWS_TOGETHER: u32 = 4;
-/// Workgroups that keep a GPU busy. Attention splits pages among workgroups until there are this many.
-const BUSY: usize = 256;
-/// Pages per workgroup on software: llvmpipe ends all loops of an invocation after 65,535 iterations in total.
-const PAGES_OF_SOFTWARE: usize = 4;
 
 /// A model that is loaded on a GPU.
 #[derive(Debug)]
@@ -86,20 +86,6 @@ pub struct GpuSegment<'a> {
     pub sequence: &'a mut GpuSequence,
     /// Number of rows.
     pub rows: usize,
-}
-
-/// Matches `Call` in `call.wgsl`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-struct Call {
-    rows: u32,
-    outputs: u32,
-    splits: u32,
-    pages_of_split: u32,
-    tiles_at: u32,
-    outputs_at: u32,
-    returns: u32,
-    unused: u32,
 }
 
 impl GpuModel {
@@ -275,108 +261,6 @@ impl GpuModel {
         Ok(())
     }
 
-    /// Checks that a chunk can be run, and returns its number of rows.
-    fn check(&self, x: &[f32], segments: &[GpuSegment], wanted: &Wanted) -> Result<usize> {
-        let hidden = self.description.hidden;
-        let rows: usize = segments.iter().map(|segment| segment.rows).sum();
-        if rows == 0 || rows > self.rows {
-            return Err(Error::Rows {
-                rows,
-                prepared: self.rows,
-            });
-        }
-        let outputs = if wanted.logits {
-            self.outputs
-        } else {
-            self.rows
-        };
-        if wanted.rows.len() > outputs {
-            return Err(Error::Rows {
-                rows: wanted.rows.len(),
-                prepared: outputs,
-            });
-        }
-        let refused = |reason: String| {
-            Err(Error::GpuModel {
-                gpu: self.context.name.clone(),
-                reason,
-            })
-        };
-        if x.len() != rows * hidden {
-            return refused(format!(
-                "{} numbers were given for {rows} rows of {hidden}",
-                x.len()
-            ));
-        }
-        if let Some(row) = wanted.rows.iter().find(|row| **row >= rows) {
-            return refused(format!("row {row} is wanted of {rows}"));
-        }
-        if segments
-            .iter()
-            .any(|segment| segment.rows == 0 || !segment.sequence.is_of(&self.pages))
-        {
-            return refused(
-                "a segment has no rows, or its sequence is of another model".to_owned(),
-            );
-        }
-        Ok(rows)
-    }
-
-    /// Returns the uniforms and the table of a call.
-    fn table(&self, rows: usize, segments: &[GpuSegment], wanted: &Wanted) -> (Call, Vec<u32>) {
-        let mut tiles: Vec<[usize; 4]> = Vec::new();
-        let tiles_of = |segment: &GpuSegment| segment.rows.div_ceil(self.tile_rows);
-        let (tiles_at, count) = (2 * rows, segments.iter().map(tiles_of).sum::<usize>());
-        let outputs_at = tiles_at + 4 * count;
-        let mut pages_at = outputs_at + wanted.rows.len();
-        let (mut table, mut pages, mut row, mut most_pages) = (Vec::new(), Vec::new(), 0, 0);
-        for GpuSegment { sequence, rows } in segments {
-            let first = sequence.length();
-            for position in first..first + rows {
-                table.extend([position as u32, pages_at as u32]);
-            }
-            for before in (0..*rows).step_by(self.tile_rows) {
-                tiles.push([
-                    row + before,
-                    (rows - before).min(self.tile_rows),
-                    pages_at,
-                    first + before,
-                ]);
-            }
-            let used = &sequence.pages()[..(first + rows).div_ceil(PAGE)];
-            pages.extend_from_slice(used);
-            (row, pages_at, most_pages) = (
-                row + rows,
-                pages_at + used.len(),
-                most_pages.max(used.len()),
-            );
-        }
-        table.extend(tiles.as_flattened().iter().map(|value| *value as u32));
-        table.extend(wanted.rows.iter().map(|row| *row as u32));
-        table.extend(pages);
-        let blocks = self.description.blocks.iter();
-        let kv_heads = blocks.map(|block| attention_of(block).kv_heads).min();
-        let kv_heads = kv_heads.unwrap_or(1);
-        let wanted_splits = BUSY.div_ceil(tiles.len() * kv_heads).clamp(1, most_pages);
-        let most = if self.context.is_software {
-            PAGES_OF_SOFTWARE
-        } else {
-            most_pages
-        };
-        let pages_of_split = most_pages.div_ceil(wanted_splits).min(most);
-        let call = Call {
-            rows: rows as u32,
-            outputs: wanted.rows.len() as u32,
-            splits: most_pages.div_ceil(pages_of_split) as u32,
-            pages_of_split: pages_of_split as u32,
-            tiles_at: tiles_at as u32,
-            outputs_at: outputs_at as u32,
-            returns: u32::from(wanted.keys_and_values),
-            unused: 0,
-        };
-        (call, table)
-    }
-
     /// Writes the cosines and sines of the positions of all rows.
     fn write_angles(&self, rows: usize, table: &[u32]) {
         let mut at = 0;
@@ -463,7 +347,7 @@ impl GpuModel {
         self.steps[step].work.dispatch(
             rows,
             chunk.tiles,
-            &chunk.call,
+            chunk.call.splits as usize,
             self.pipelines.variant.tile(),
         )
     }
@@ -537,111 +421,4 @@ pub(super) fn prove_all(
         kernels.extend([1, most as u32].map(|queries| Kernel::Attention(dim, queries)));
     }
     Ok(proof::choose(context, variants, &kernels)?.1)
-}
-
-impl Work {
-    /// Returns the kernels that may compute this work.
-    fn kernels(self) -> impl Iterator<Item = Kernel> {
-        let kernels = match self {
-            Self::Norm => vec![Kernel::Norm],
-            Self::Quantize { .. } => vec![Kernel::Quantize],
-            Self::Product { format, .. } => product_kernels(format).into(),
-            Self::Rope { head_dim, .. } => vec![Kernel::Rope(head_dim as u32)],
-            Self::Attention {
-                head_dim,
-                heads,
-                kv_heads,
-            } => [1, 2]
-                .map(|rows| attention_kernel(head_dim, heads / kv_heads, rows))
-                .into(),
-            Self::Combine { head_dim, .. } => vec![Kernel::Combine(head_dim as u32)],
-            Self::Activate { .. } => vec![Kernel::Activate],
-        };
-        kernels.into_iter()
-    }
-
-    /// Returns the number of workgroups of a matmul with this kernel.
-    fn groups_of_product(kernel: Kernel, rows: usize, columns: usize, tile: usize) -> [usize; 3] {
-        match kernel {
-            Kernel::Rows(format, together) => [
-                columns.div_ceil(format.rows_columns()),
-                rows.div_ceil(together as usize),
-                1,
-            ],
-            _ => [columns.div_ceil(tile), rows.div_ceil(tile), 1],
-        }
-    }
-
-    /// Returns the kernel for `rows` rows, and the number of workgroups of its dispatch.
-    fn dispatch(self, rows: usize, tiles: usize, call: &Call, tile: usize) -> (Kernel, [usize; 3]) {
-        match self {
-            Self::Norm => (Kernel::Norm, [rows, 1, 1]),
-            Self::Quantize { .. } => (Kernel::Quantize, [rows, 1, 1]),
-            Self::Product { format, columns } => {
-                let [one, few, many] = product_kernels(format);
-                let kernel = match rows {
-                    1 => one,
-                    2..=FEW_ROWS => few,
-                    _ => many,
-                };
-                (kernel, Self::groups_of_product(kernel, rows, columns, tile))
-            }
-            Self::Rope { head_dim, heads } => (Kernel::Rope(head_dim as u32), [heads, rows, 1]),
-            Self::Attention {
-                head_dim,
-                heads,
-                kv_heads,
-            } => {
-                let of_key_head = heads / kv_heads;
-                let kernel = attention_kernel(head_dim, of_key_head, rows.div_ceil(tiles));
-                let (queries, _) = Kernel::attention_tile(head_dim);
-                (
-                    kernel,
-                    [
-                        kv_heads * of_key_head.div_ceil(of_key_head.min(queries)),
-                        tiles,
-                        call.splits as usize,
-                    ],
-                )
-            }
-            Self::Combine { head_dim, heads } => {
-                (Kernel::Combine(head_dim as u32), [heads, rows, 1])
-            }
-            Self::Activate { quads } => (
-                Kernel::Activate,
-                [quads.div_ceil(ACTIVATE_THREADS), rows, 1],
-            ),
-        }
-    }
-}
-
-/// Returns the kernels for one row, few rows and many rows.
-fn product_kernels(format: WeightFormat) -> [Kernel; 3] {
-    [
-        Kernel::Rows(format, 1),
-        Kernel::Rows(format, ROWS_TOGETHER),
-        Kernel::Tile(format),
-    ]
-}
-
-/// Returns the attention kernel. Tiles of one row only have as many queries as query heads per key head.
-fn attention_kernel(head_dim: usize, of_key_head: usize, tile_rows: usize) -> Kernel {
-    let (most, _) = Kernel::attention_tile(head_dim);
-    let queries = if tile_rows == 1 {
-        of_key_head.min(most).next_power_of_two()
-    } else {
-        most
-    };
-    Kernel::Attention(head_dim as u32, queries as u32)
-}
-
-/// Returns the kernels that a chunk may need, without duplicates.
-fn kernels_of(steps: &[Step]) -> Vec<Kernel> {
-    let mut kernels = Vec::new();
-    for kernel in steps.iter().flat_map(|step| step.work.kernels()) {
-        if !kernels.contains(&kernel) {
-            kernels.push(kernel);
-        }
-    }
-    kernels
 }

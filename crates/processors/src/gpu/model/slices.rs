@@ -11,8 +11,10 @@ use wgpu::BufferBinding;
 
 use super::super::context::UNIFORM;
 use super::super::pace::Pace;
-use super::kernels::{Kernel, WeightFormat};
-use super::steps::{NONE, ProductUniforms, StepBuffer, Work};
+use super::kernels::Kernel;
+use super::steps::{StepBuffer, Work};
+use super::uniforms::{NONE, ProductUniforms};
+use super::weight_format::WeightFormat;
 use super::{Call, GpuModel, buffers::WORD};
 use crate::error::Result;
 
@@ -239,7 +241,7 @@ impl GpuModel {
                 let (_, groups) = work.dispatch(
                     call.rows as usize,
                     chunk.tiles,
-                    &call,
+                    call.splits as usize,
                     pipelines.variant.tile(),
                 );
                 ([0; 5], [groups[0], tiles.len(), groups[2]])

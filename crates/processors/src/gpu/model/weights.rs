@@ -8,7 +8,7 @@ use triad_kernels::Matrix;
 use triad_kernels::int8::Int8Weight;
 
 use super::super::context::Context;
-use super::kernels::WeightFormat;
+use super::weight_format::WeightFormat;
 use crate::error::Result;
 use crate::model::DeviceWeight;
 

@@ -8,7 +8,7 @@ use triad_kernels::attention::{PAGE, Precision, Shape, Slab, attention};
 use super::super::Call;
 use super::super::buffers::QUAD;
 use super::super::kernels::Kernel;
-use super::super::steps::{AttentionUniforms, CombineUniforms, NONE};
+use super::super::uniforms::{AttentionUniforms, CombineUniforms, NONE};
 use super::{Proof, Trial, ensure, near, numbers};
 
 const KV_HEADS: usize = 2;

@@ -8,7 +8,7 @@ use triad_kernels::norm::rms_norm_in_place;
 use triad_kernels::rope::{Angles, Pairing, rope};
 
 use super::super::Call;
-use super::super::steps::{NONE, RopeUniforms};
+use super::super::uniforms::{NONE, RopeUniforms};
 use super::{Proof, Trial, ensure, near, numbers};
 
 const HEADS: usize = 3;

@@ -19,8 +19,11 @@ use bytemuck::{NoUninit, Pod, bytes_of, cast_slice};
 use super::super::VariantState;
 use super::super::context::Context;
 use super::Call;
-use super::kernels::{Kernel, ModelVariant, Pipelines, WeightFormat};
+use super::kernels::Kernel;
+use super::pipelines::Pipelines;
 use super::steps::Work;
+use super::variant::ModelVariant;
+use super::weight_format::WeightFormat;
 use crate::error::{Error, Result};
 
 /// Returns the pipelines of the first of `variants` whose `kernels` all pass, and the result of each variant.

@@ -7,8 +7,10 @@ use triad_kernels::int4::{self, quantize_int4};
 use triad_kernels::int8::quantize_weight_rows;
 
 use super::super::Call;
-use super::super::kernels::{Kernel, ModelVariant, UNIT, WeightFormat};
-use super::super::steps::{NONE, ProductUniforms};
+use super::super::kernels::Kernel;
+use super::super::uniforms::{NONE, ProductUniforms};
+use super::super::variant::ModelVariant;
+use super::super::weight_format::{UNIT, WeightFormat};
 use super::super::weights::{Layer, upload};
 use super::{Proof, Trial, ensure, near, numbers};
 

@@ -4,9 +4,10 @@ use bytemuck::Zeroable;
 use triad_kernels::activation::{Activation, activate, activate_and_multiply};
 use triad_kernels::norm::{layer_norm, rms_norm};
 
+use super::super::Call;
 use super::super::buffers::QUAD;
-use super::super::steps::{ActivateUniforms, NONE, NormUniforms};
-use super::super::{ACTIVATE_THREADS, Call};
+use super::super::dispatch::ACTIVATE_THREADS;
+use super::super::uniforms::{ActivateUniforms, NONE, NormUniforms};
 use super::{Proof, Trial, ensure, near, numbers};
 
 /// Rows of each case.

@@ -2,7 +2,7 @@
 
 use super::super::super::context::Context;
 use super::super::super::context::tests::context;
-use super::super::kernels::WeightFormat;
+use super::super::weight_format::WeightFormat;
 use super::*;
 
 /// Returns the result of a kernel's self-test with a bug in its shader.
@@ -399,7 +399,7 @@ fn every_kernel_of_every_variant_computes_rightly() {
     let Some(context) = context() else { return };
     let products = WeightFormat::ALL
         .into_iter()
-        .flat_map(super::super::product_kernels)
+        .flat_map(super::super::dispatch::product_kernels)
         .collect::<Vec<_>>();
     for variant in ModelVariant::ALL.into_iter().chain(ModelVariant::ROUNDED) {
         let expected = match variant.missing(&context) {

@@ -8,7 +8,7 @@ use triad_kernels::int8::{
 
 use super::super::Call;
 use super::super::buffers::QUAD;
-use super::super::steps::{NONE, ProductUniforms, QuantizeUniforms};
+use super::super::uniforms::{NONE, ProductUniforms, QuantizeUniforms};
 use super::super::weights::{Layer, upload};
 use super::{Proof, Trial, ensure, near, numbers};
 
