@@ -1,14 +1,22 @@
 //! The hardware of this machine: memory, cores, caches, instruction sets. A value that the system does not report is
 //! `None` or absent, never a guess.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::path::Path;
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+mod elsewhere;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+mod linux;
 
 use serde::Serialize;
 use triad_kernels::{kernel_names, refused_kernels};
 
 use crate::error::{Error, Result};
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+use elsewhere as system;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+use linux as system;
+
+pub(crate) use system::{available_addresses, microcode, processor};
+pub use system::{available_memory, peak_resident_bytes, resident};
 
 /// The processor and its memory.
 #[derive(Debug, Serialize)]
@@ -82,7 +90,7 @@ pub struct Cache {
 impl Machine {
     /// Reads the hardware of the machine that this process runs on.
     pub fn detect() -> Self {
-        let (cpus, kernels) = (cpu_folders(), kernel_names());
+        let kernels = kernel_names();
         let refused = refused_kernels().iter();
         let refused = refused
             .map(|refused| RefusedKernel {
@@ -102,51 +110,19 @@ impl Machine {
             architecture: std::env::consts::ARCH,
             instruction_sets: instruction_sets(),
             kernels,
-            cores: cores(&cpus),
+            cores: system::cores(),
             threads: threads(),
-            core_groups: core_groups(&cpus),
-            caches: caches(&cpus),
-            memory_bytes: memory("/proc/meminfo", "MemTotal"),
+            core_groups: system::core_groups(),
+            caches: system::caches(),
+            memory_bytes: system::memory_bytes(),
             memory_available_bytes: available_memory(),
         }
     }
 }
 
-/// Returns the processor's name, as the system reports it.
-pub(crate) fn processor() -> Option<String> {
-    let cpuinfo = fs::read_to_string("/proc/cpuinfo").ok()?;
-    ["model name", "Hardware", "Processor"]
-        .iter()
-        .find_map(|key| field(&cpuinfo, key))
-}
-
-/// Returns the version of the processor's microcode, if the system reports it.
-pub(crate) fn microcode() -> Option<String> {
-    field(&fs::read_to_string("/proc/cpuinfo").ok()?, "microcode")
-}
-
 /// Returns the number of threads that run concurrently in this process; 1 if the system does not report it.
 pub fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
-}
-
-/// Returns the bytes of memory that a process can allocate now, if the system reports them.
-pub fn available_memory() -> Option<u64> {
-    memory("/proc/meminfo", "MemAvailable")
-}
-
-/// Returns the bytes of address space that this process may still map, if there is a limit (`ulimit -v`).
-pub(crate) fn available_addresses() -> Option<u64> {
-    let limit = address_limit(&fs::read_to_string("/proc/self/limits").ok()?)?;
-    Some(limit.saturating_sub(memory("/proc/self/status", "VmSize")?))
-}
-
-/// Parses the soft limit in a file like `/proc/self/limits`.
-fn address_limit(limits: &str) -> Option<u64> {
-    let line = limits
-        .lines()
-        .find_map(|line| line.strip_prefix("Max address space"))?;
-    line.split_whitespace().next()?.parse().ok()
 }
 
 /// Address space of a run that is not counted otherwise: stacks of threads, and the allocator's reserve for each
@@ -189,11 +165,6 @@ fn fits(what: &str, needed: u64, available: u64) -> Result<()> {
     Ok(())
 }
 
-/// Returns the peak bytes of memory of this process, if the system reports them.
-pub fn peak_resident_bytes() -> Option<u64> {
-    memory("/proc/self/status", "VmHWM")
-}
-
 /// The memory of this process now, as the system counts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Resident {
@@ -205,135 +176,6 @@ pub struct Resident {
     pub file_bytes: u64,
     /// Memory shared with devices or other processes.
     pub shared_bytes: u64,
-}
-
-/// Returns the memory of this process now, if the system reports it.
-pub fn resident() -> Option<Resident> {
-    let of = |key| memory("/proc/self/status", key);
-    let (anonymous_bytes, file_bytes, shared_bytes) =
-        (of("RssAnon")?, of("RssFile")?, of("RssShmem")?);
-    Some(Resident {
-        bytes: of("VmRSS")?,
-        anonymous_bytes,
-        file_bytes,
-        shared_bytes,
-    })
-}
-
-/// Returns the bytes of a line `key: 123 kB` in a file of `/proc`.
-fn memory(file: &str, key: &str) -> Option<u64> {
-    let value = field(&fs::read_to_string(file).ok()?, key)?;
-    value
-        .strip_suffix("kB")?
-        .trim()
-        .parse::<u64>()
-        .ok()?
-        .checked_mul(1024)
-}
-
-fn field(text: &str, key: &str) -> Option<String> {
-    text.lines().find_map(|line| {
-        let (name, value) = line.split_once(':')?;
-        (name.trim() == key).then(|| value.trim().to_owned())
-    })
-}
-
-/// Returns one folder for each hardware thread.
-fn cpu_folders() -> Vec<std::path::PathBuf> {
-    let entries = fs::read_dir("/sys/devices/system/cpu")
-        .into_iter()
-        .flatten();
-    let is_cpu = |path: &Path| {
-        let name = path
-            .file_name()
-            .and_then(|name| name.to_str())
-            .unwrap_or_default();
-        name.strip_prefix("cpu")
-            .is_some_and(|number| number.parse::<usize>().is_ok())
-    };
-    entries
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| is_cpu(path))
-        .collect()
-}
-
-fn read(folder: &Path, file: &str) -> Option<String> {
-    Some(
-        fs::read_to_string(folder.join(file))
-            .ok()?
-            .trim()
-            .to_owned(),
-    )
-}
-
-fn cores(cpus: &[std::path::PathBuf]) -> Option<usize> {
-    let core = |cpu: &std::path::PathBuf| {
-        Some((
-            read(cpu, "topology/physical_package_id")?,
-            read(cpu, "topology/core_id")?,
-        ))
-    };
-    let cores: BTreeSet<_> = cpus.iter().filter_map(core).collect();
-    Some(cores.len()).filter(|count| *count > 0)
-}
-
-fn core_groups(cpus: &[std::path::PathBuf]) -> Vec<CoreGroup> {
-    let mut groups = BTreeMap::new();
-    for cpu in cpus {
-        let kilohertz =
-            read(cpu, "cpufreq/cpuinfo_max_freq").and_then(|text| text.parse::<u64>().ok());
-        if let Some(kilohertz) = kilohertz {
-            *groups.entry(kilohertz / 1000).or_insert(0) += 1;
-        }
-    }
-    groups
-        .into_iter()
-        .rev()
-        .map(|(megahertz, threads)| CoreGroup { threads, megahertz })
-        .collect()
-}
-
-fn caches(cpus: &[std::path::PathBuf]) -> Vec<Cache> {
-    let mut instances = BTreeSet::new();
-    for cpu in cpus {
-        for index in 0..8 {
-            let folder = cpu.join(format!("cache/index{index}"));
-            if read(&folder, "type").is_none_or(|kind| kind == "Instruction") {
-                continue;
-            }
-            let level = read(&folder, "level").and_then(|text| text.parse::<u32>().ok());
-            let bytes = read(&folder, "size").and_then(|text| size(&text));
-            // An instance is identified by the threads that share it.
-            if let (Some(level), Some(bytes), Some(shared)) =
-                (level, bytes, read(&folder, "shared_cpu_list"))
-            {
-                instances.insert((level, bytes, shared));
-            }
-        }
-    }
-    let mut counts = BTreeMap::new();
-    for (level, bytes, _) in instances {
-        *counts.entry((level, bytes)).or_insert(0) += 1;
-    }
-    counts
-        .into_iter()
-        .map(|((level, bytes), count)| Cache {
-            level,
-            bytes,
-            count,
-        })
-        .collect()
-}
-
-/// Parses sizes such as `48K` and `2M`.
-fn size(text: &str) -> Option<u64> {
-    let (number, unit) = match text.strip_suffix('K') {
-        Some(number) => (number, 1 << 10),
-        None => text
-            .strip_suffix('M')
-            .map_or((text, 1), |number| (number, 1 << 20)),
-    };
-    number.parse::<u64>().ok()?.checked_mul(unit)
 }
 
 /// One macro call for each name, since the detection macros accept only literals.
@@ -380,14 +222,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_field_of_proc_is_found_by_its_whole_name() {
-        let text = "MemTotalOther:  1 kB\nMemTotal:       24 kB\nmodel name\t: A: B\n";
-        assert_eq!(field(text, "MemTotal").as_deref(), Some("24 kB"));
-        assert_eq!(field(text, "model name").as_deref(), Some("A: B"));
-        assert_eq!(field(text, "Mem"), None);
-    }
-
-    #[test]
     fn what_does_not_fit_is_refused_with_both_numbers() {
         let error = fits("llama-2-7b", 13 << 30, 4 << 30)
             .unwrap_err()
@@ -400,15 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_of_the_process_is_read_and_the_error_explains_how_to_raise_it() {
-        let limits = "Limit                     Soft Limit           Hard Limit           Units\n\
-                      Max cpu time              unlimited            unlimited            seconds\n\
-                      Max address space         4194304000           unlimited            bytes\n";
-        assert_eq!(address_limit(limits), Some(4_194_304_000));
-        assert_eq!(
-            address_limit(&limits.replace("4194304000", "unlimited ")),
-            None
-        );
+    fn the_error_of_a_limit_of_the_process_explains_how_to_raise_it() {
         let error = fits_limit("a context of 8192 tokens", 2 << 30, 1 << 30)
             .unwrap_err()
             .to_string();
@@ -416,20 +242,5 @@ mod tests {
                         raise it (ulimit -v), or ask for less";
         assert_eq!(error, expected);
         fits_limit("", (1 << 30) - OTHER_ADDRESSES, 1 << 30).unwrap();
-    }
-
-    #[test]
-    fn cache_sizes_have_units() {
-        assert_eq!(
-            [size("48K"), size("2M"), size("512"), size("x")],
-            [Some(48 << 10), Some(2 << 20), Some(512), None]
-        );
-    }
-
-    #[test]
-    #[cfg(target_os = "linux")]
-    fn the_system_reports_memory_on_linux() {
-        assert!(peak_resident_bytes().unwrap() > 0);
-        assert!(available_memory().unwrap() > 0);
     }
 }
