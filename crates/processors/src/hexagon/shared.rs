@@ -39,6 +39,7 @@ impl SharedMemory {
     }
 
     /// Returns the address of the map.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
     pub fn address(&self) -> u64 {
         self.map.as_ptr().expose_provenance() as u64
     }
