@@ -18,7 +18,7 @@ use triad_processors::{
 };
 
 use super::*;
-use crate::work;
+use crate::shadows;
 
 /// Called after each run of a program, with the program's number in the order of preparation.
 pub(super) type OnRun = Arc<
@@ -428,7 +428,7 @@ fn shadows_beside_a_device_are_tasks_of_the_cpu() {
         .filter(|event| is_shadow(event.task))
         .map(|event| event.processor);
     let on: Vec<_> = on.collect();
-    let inputs = work::shadows(&model);
+    let inputs = shadows::shadows(&model);
     let kept = inputs
         .iter()
         .flat_map(|of| [of.attention, of.attention_output, of.feed_forward, of.down]);
@@ -481,7 +481,7 @@ fn what_is_simulated_is_what_runs() {
                 chunk: CHUNK,
                 chunks_in_flight: 3,
                 shadows: Some(KeptShadows {
-                    blocks: work::shadows(&model),
+                    blocks: shadows::shadows(&model),
                     hot_share: 0.03,
                 }),
                 window: Some(window),

@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use ort::environment::Environment;
 use ort::logging::LogLevel;
 
+use super::provider::Provider;
 use crate::error::{Error, Result};
 
 /// The oldest supported version.
@@ -13,6 +14,41 @@ const OLDEST: &str = "1.24";
 
 /// The loaded library and its path. ONNX Runtime can't be unloaded or loaded twice.
 static LOADED: Mutex<Option<(PathBuf, Environment)>> = Mutex::new(None);
+
+/// The libraries of providers that were registered.
+static REGISTERED: Mutex<Vec<(Provider, PathBuf)>> = Mutex::new(Vec::new());
+
+/// Registers the library at `path` as that of `provider`, unless it is registered already. Returns its full path.
+pub(super) fn register(
+    environment: &Environment,
+    provider: Provider,
+    path: &Path,
+) -> Result<PathBuf> {
+    let refused = |reason: String| Error::ProviderLibrary {
+        provider: provider.to_string(),
+        path: path.to_owned(),
+        reason,
+    };
+    let found = path
+        .canonicalize()
+        .map_err(|error| refused(error.to_string()))?;
+    let mut registered = REGISTERED.lock().unwrap_or_else(PoisonError::into_inner);
+    match registered.iter().find(|(other, _)| *other == provider) {
+        Some((_, other)) if *other == found => return Ok(found),
+        Some((_, other)) => {
+            let other = other.display();
+            return Err(refused(format!(
+                "this process uses {other}: use one library per process"
+            )));
+        }
+        None => {}
+    }
+    environment
+        .register_ep_library(provider.canonical(), &found)
+        .map_err(|error| refused(error.to_string()))?;
+    registered.push((provider, found.clone()));
+    Ok(found)
+}
 
 /// Loads the library at `path`, or returns it if it is loaded already.
 pub(super) fn load(path: &Path) -> Result<Environment> {
