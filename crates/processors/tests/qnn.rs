@@ -138,11 +138,11 @@ fn the_largest_sums_and_columns_of_all_sizes_are_rounded_alike() {
         let weight = |column: usize, input: usize| match column % 6 {
             0 => 127,
             1 => -127,
-            2 if input % 2 == 0 => -127,
+            2 if input.is_multiple_of(2) => -127,
             2 => 127,
             3 => i8::from(input == 5),
             4 => 0,
-            _ if input % 10 == 0 => (input % 251) as i8,
+            _ if input.is_multiple_of(10) => (input % 251) as i8,
             _ => 0,
         };
         let columns = 24;
@@ -157,7 +157,7 @@ fn the_largest_sums_and_columns_of_all_sizes_are_rounded_alike() {
         let value = |row: usize, input: usize| match row {
             0 => 127.0,
             1 => -127.0,
-            2 if input % 2 == 0 => 127.0,
+            2 if input.is_multiple_of(2) => 127.0,
             2 => -127.0,
             3 => 0.0,
             4 => 1.0,

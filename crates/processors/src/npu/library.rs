@@ -50,6 +50,17 @@ pub(super) fn register(
     Ok(found)
 }
 
+/// Describes the file of a provider's library, so that another version has another description. Providers do not report
+/// their version before a session exists.
+pub(super) fn build(path: &Path) -> String {
+    let metadata = path.metadata().ok();
+    let written = metadata
+        .as_ref()
+        .and_then(|metadata| metadata.modified().ok());
+    let bytes = metadata.map(|metadata| metadata.len());
+    format!("{}, {bytes:?} bytes, {written:?}", path.display())
+}
+
 /// Loads the library at `path`, or returns it if it is loaded already.
 pub(super) fn load(path: &Path) -> Result<Environment> {
     let missing = |reason: std::io::Error| Error::LibraryMissing {

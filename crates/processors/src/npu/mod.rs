@@ -121,6 +121,8 @@ pub struct Npu {
     options: NpuOptions,
     /// Description of the devices: vendors, kinds, numbers.
     devices: String,
+    /// Description of the provider's own library; empty if it has none.
+    provider_build: String,
     window: Window,
     capabilities: Capabilities,
     not_kept: OnceLock<Error>,
@@ -137,9 +139,11 @@ impl Npu {
         let provider = options.provider;
         provider.check(&options.provider_options)?;
         let environment = library::load(&options.library)?;
+        let mut provider_build = String::new();
         if let Some(path) = &options.provider_library {
             let found = library::register(&environment, provider, path)?;
             provider.complete(&mut options.provider_options, &found);
+            provider_build = library::build(&found);
         } else if !provider
             .is_built_in()
             .map_err(|error| refused(provider, &error))?
@@ -185,6 +189,7 @@ impl Npu {
         Ok(Self {
             name,
             devices,
+            provider_build,
             window,
             capabilities,
             environment,
@@ -268,7 +273,8 @@ impl Npu {
             self.name.as_bytes(),
             self.devices.as_bytes(),
         ];
-        parts.extend([options.driver.as_bytes(), &kernels]);
+        let provider_build = self.provider_build.as_bytes();
+        parts.extend([options.driver.as_bytes(), provider_build, &kernels]);
         parts.extend(graphs.iter().map(Vec::as_slice));
         for (key, value) in &options.provider_options {
             parts.extend([key.as_bytes(), value.as_bytes()]);
