@@ -187,6 +187,23 @@ fn padding_changes_no_bit_and_a_row_that_is_not_finite_is_nan() {
     assert!(out[24..48].iter().all(|x| x.is_nan()));
 }
 
+#[test]
+fn threads_that_prepare_at_once_all_get_whole_graphs() {
+    let Some(options) = options() else { return };
+    let npu = Npu::new(options).unwrap();
+    let layers = [Plain::random(&mut Random::new(2), 24, 32, true)];
+    let subgraph = linear(&layers);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..8 {
+                    drop(npu.prepare(&subgraph, 7).unwrap());
+                }
+            });
+        }
+    });
+}
+
 /// A number format in the provider's dump of a graph: `Qnn_DataType_t`.
 const INT8: u64 = 0x308;
 const UINT16: u64 = 0x416;

@@ -18,6 +18,16 @@ static LOADED: Mutex<Option<(PathBuf, Environment)>> = Mutex::new(None);
 /// The libraries of providers that were registered.
 static REGISTERED: Mutex<Vec<(Provider, PathBuf)>> = Mutex::new(Vec::new());
 
+/// Held while a session of a provider with its own library is built. Qualcomm's provider refuses parts of a graph now and
+/// then if another thread builds a session.
+static BUILDING: Mutex<()> = Mutex::new(());
+
+/// Builds a session while no other thread does.
+pub(super) fn build_alone<T>(build: impl FnOnce() -> T) -> T {
+    let _building = BUILDING.lock().unwrap_or_else(PoisonError::into_inner);
+    build()
+}
+
 /// Registers the library at `path` as that of `provider`, unless it is registered already. Returns its full path.
 pub(super) fn register(
     environment: &Environment,

@@ -293,9 +293,12 @@ impl Npu {
         let builder = self
             .builder(compiled, level)
             .map_err(|error| refused(provider, &error))?;
-        let session = { builder }
-            .commit_from_memory(graph)
-            .map_err(|error| refused(provider, &error))?;
+        let build = || { builder }.commit_from_memory(graph);
+        let session = match self.options.provider_library {
+            Some(_) => library::build_alone(build),
+            None => build(),
+        };
+        let session = session.map_err(|error| refused(provider, &error))?;
         let (elsewhere, nodes) = assignment::elsewhere(&session, provider.canonical())
             .map_err(|error| refused(provider, &error))?;
         if !elsewhere.is_empty() || nodes == 0 {
