@@ -29,7 +29,7 @@ pub enum Formulation {
     /// integer matmul. A provider that does not computes it in float, with float rounding.
     QuantizeDequantize,
     /// Linear layers in integers throughout, without whole feed-forwards. Weights have 8 bits, activations 16. Each
-    /// output is a sum, divided by a power of two and rounded to 16 bits ([`super::sums`]); the host applies scales and
+    /// output is a sum, divided by a power of two and rounded to 16 bits (module `sums`); the host applies scales and
     /// bias. Qualcomm's provider multiplies this form in integers. It refuses the others, or computes them in float.
     RoundedSums,
 }
