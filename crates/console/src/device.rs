@@ -1,6 +1,8 @@
 //! The arguments `--npu` and `--gpu`: the NPU and the GPU to which `--processors` refers.
 
-use std::str::FromStr;
+mod npu;
+
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Result, ensure};
@@ -14,11 +16,11 @@ use triad_processors::Peaks;
 use triad_processors::gpu::{Gpu, GpuOptions};
 #[cfg(feature = "hexagon")]
 use triad_processors::hexagon::{MAX_SESSIONS, MAX_THREADS};
-#[cfg(feature = "npu")]
-use triad_processors::npu::Provider;
+
+pub use npu::Npu;
 
 use crate::cut::CutArgument;
-#[cfg(not(all(feature = "gpu", feature = "hexagon", feature = "npu")))]
+#[cfg(not(feature = "gpu"))]
 use crate::version::without;
 use crate::{output, partition};
 
@@ -60,19 +62,6 @@ impl Opened {
     }
 }
 
-/// The NPU to use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Npu {
-    /// Triad's INT8 kernels on separate CPU cores, in place of an NPU.
-    Kernels,
-    /// Triad's device program for Hexagon, under qemu or on a phone's DSP.
-    #[cfg(feature = "hexagon")]
-    Hexagon,
-    /// A provider of ONNX Runtime.
-    #[cfg(feature = "npu")]
-    OnnxRuntime(Provider),
-}
-
 /// Arguments for the devices of `--processors`, and for dividing work among them.
 #[derive(Clone, clap::Args)]
 pub struct DeviceArguments {
@@ -81,6 +70,13 @@ pub struct DeviceArguments {
     /// vitisai, xnnpack. The environment variable TRIAD_ONNXRUNTIME names its library
     #[arg(long, value_name = "WHAT", default_value = "kernels")]
     pub npu: Npu,
+    /// Library of the provider of --npu, if it is not built into ONNX Runtime: libonnxruntime_providers_qnn.so for qnn
+    /// [default for qnn: the library that the environment variable TRIAD_QNN names]
+    #[arg(long, value_name = "FILE")]
+    pub npu_library: Option<PathBuf>,
+    /// Option of the provider of --npu, with the name of its documentation: htp_performance_mode=burst. May be repeated
+    #[arg(long = "npu-option", value_name = "KEY=VALUE", value_parser = npu::option)]
+    pub npu_options: Vec<(String, String)>,
     /// Number of compute threads on the device of --npu hexagon [default: one per vector context of its DSP, or per
     /// core of this machine if emulated]
     #[arg(long, value_name = "N", value_parser = npu_threads)]
@@ -233,6 +229,8 @@ impl Default for DeviceArguments {
     fn default() -> Self {
         Self {
             npu: Npu::Kernels,
+            npu_library: None,
+            npu_options: Vec::new(),
             npu_threads: None,
             npu_sessions: 1,
             gpu: None,
@@ -252,6 +250,8 @@ impl DeviceArguments {
     pub fn check(&self, has_processors: bool) -> Result<()> {
         let Self {
             npu,
+            npu_library,
+            npu_options,
             npu_threads,
             npu_sessions,
             gpu,
@@ -268,6 +268,11 @@ impl DeviceArguments {
             && *gpu_slice == 0.0
             && window.is_none()
             && cuts.is_empty();
+        ensure!(
+            (npu_library.is_none() && npu_options.is_empty()) || npu.is_provider(),
+            "--npu-library and --npu-option are for a provider of ONNX Runtime: expected one as --npu, too, such as --npu \
+             qnn"
+        );
         ensure!(
             npu_threads.is_none() || npu.is_hexagon(),
             "--npu-threads is for --npu hexagon: expected it, too, or no --npu-threads"
@@ -376,134 +381,6 @@ impl DeviceArguments {
     }
 }
 
-impl FromStr for Npu {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text.trim() {
-            "kernels" => Ok(Self::Kernels),
-            #[cfg(feature = "hexagon")]
-            "hexagon" => Ok(Self::Hexagon),
-            #[cfg(not(feature = "hexagon"))]
-            "hexagon" => Err(without("hexagon")),
-            #[cfg(feature = "npu")]
-            provider => provider
-                .parse()
-                .map(Self::OnnxRuntime)
-                .map_err(|error| format!("{error}, hexagon or kernels")),
-            #[cfg(not(feature = "npu"))]
-            _ => Err(format!("expected hexagon or kernels: {}", without("npu"))),
-        }
-    }
-}
-
-impl Npu {
-    /// Returns whether it is Hexagon's NPU.
-    fn is_hexagon(self) -> bool {
-        match self {
-            Self::Kernels => false,
-            #[cfg(feature = "hexagon")]
-            Self::Hexagon => true,
-            #[cfg(feature = "npu")]
-            Self::OnnxRuntime(_) => false,
-        }
-    }
-
-    /// Opens the device for the programs of `model`; `None` for Triad's kernels. `threads` drive the device.
-    #[cfg_attr(
-        not(all(feature = "hexagon", feature = "npu")),
-        allow(unused_variables, clippy::unnecessary_wraps)
-    )]
-    fn open(
-        self,
-        model: &Arc<Model>,
-        devices: &DeviceArguments,
-        threads: &Threads,
-        kept: bool,
-    ) -> Result<Option<Opened>> {
-        match self {
-            Self::Kernels => Ok(None),
-            #[cfg(feature = "hexagon")]
-            Self::Hexagon => {
-                use triad_processors::hexagon::{
-                    Hexagon, HexagonOptions, program_from_environment,
-                };
-
-                let options = HexagonOptions::new(program_from_environment()?);
-                let window = devices.window.unwrap_or(options.window);
-                let (threads, sessions) = (devices.npu_threads, devices.npu_sessions);
-                let options = HexagonOptions {
-                    window,
-                    threads,
-                    sessions,
-                    ..options
-                };
-                Ok(Some(Opened::plain(Arc::new(Hexagon::open(&options)?))))
-            }
-            #[cfg(feature = "npu")]
-            Self::OnnxRuntime(provider) => {
-                use triad_engine::package::Package;
-                use triad_processors::npu;
-
-                let options = npu::NpuOptions::new(npu::library_from_environment()?, provider);
-                let cache = model.package().filter(|_| kept).map(Package::compiled);
-                let bytes = model
-                    .package()
-                    .map(|path| Ok::<_, anyhow::Error>(Package::open(path)?.bytes()));
-                let cache_bytes = bytes
-                    .transpose()?
-                    .map_or(u64::MAX, |bytes| bytes.saturating_mul(KEPT_SETS));
-                let (threads, driver) = (threads.count(), drivers());
-                let window = devices.window.or(options.window);
-                let options = npu::NpuOptions {
-                    threads,
-                    cache,
-                    cache_bytes,
-                    driver,
-                    window,
-                    ..options
-                };
-                let npu = Arc::new(npu::Npu::new(options)?);
-                Ok(Some(Opened {
-                    npu: Some(Arc::clone(&npu)),
-                    ..Opened::plain(npu)
-                }))
-            }
-        }
-    }
-
-    fn rounding(self) -> f32 {
-        match self {
-            Self::Kernels => 0.0,
-            // It is bit-identical to Triad's kernels.
-            #[cfg(feature = "hexagon")]
-            Self::Hexagon => 0.0,
-            #[cfg(feature = "npu")]
-            Self::OnnxRuntime(_) => ROUNDING,
-        }
-    }
-}
-
-impl std::fmt::Display for Npu {
-    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        match self {
-            Self::Kernels => f.write_str("INT8 kernels as NPU"),
-            #[cfg(feature = "hexagon")]
-            Self::Hexagon => {
-                use triad_processors::hexagon::{Target, program_from_environment};
-
-                let program = program_from_environment().ok();
-                match program.and_then(|program| Target::of(&program).ok()) {
-                    Some(Target::Dsp) => f.write_str("Hexagon NPU (by FastRPC)"),
-                    _ => f.write_str("Hexagon NPU (emulated by qemu)"),
-                }
-            }
-            #[cfg(feature = "npu")]
-            Self::OnnxRuntime(provider) => write!(f, "ONNX Runtime's {provider} provider as NPU"),
-        }
-    }
-}
-
 /// Returns the name of the GPU that the environment specifies.
 #[cfg(feature = "gpu")]
 fn gpu_from_environment() -> Option<String> {
@@ -515,37 +392,7 @@ fn gpu_from_environment() -> Option<String> {
     None
 }
 
-/// Number of sets of compiled graphs to keep, one for each device and chunk length. Each has about the size of the
-/// package. The least recently used sets are removed.
-#[cfg(feature = "npu")]
-const KEPT_SETS: u64 = 4;
-
-/// Returns the release of the system's kernel, with which drivers are distributed; empty if it is unknown. It replaces
-/// the version of a device's driver, which ONNX Runtime does not report.
-#[cfg(feature = "npu")]
-fn drivers() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/osrelease")
-        .unwrap_or_default()
-        .trim()
-        .to_owned()
-}
-
 /// Difference of logits, relative to the largest, that rounding explains. Scales and biases may be applied in another
 /// order, and the provider's activation rounds differently, so that a value between two steps of INT8 may be rounded to
 /// the other one. One such step in the input of down changed logits of SmolLM2 by 4.7e-2. Sums are exact.
 const ROUNDING: f32 = 0.1;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_npu_is_named_and_an_unknown_one_refused() {
-        assert_eq!("kernels".parse(), Ok(Npu::Kernels));
-        assert!("tpu".parse::<Npu>().unwrap_err().contains("kernels"));
-        #[cfg(feature = "hexagon")]
-        assert_eq!("hexagon".parse(), Ok(Npu::Hexagon));
-        #[cfg(feature = "npu")]
-        assert_eq!("qnn".parse(), Ok(Npu::OnnxRuntime(Provider::Qnn)));
-    }
-}

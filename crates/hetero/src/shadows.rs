@@ -1,7 +1,7 @@
-//! The shadows of a package, as the simulation of prompts takes them.
+//! The shadows of a package and of a model, as the simulation and the tasks of prompts take them.
 
-use triad_engine::LinearInput;
 use triad_engine::package::preparation::{InputSummary, Preparation, of_blocks};
+use triad_engine::{LinearInput, Model};
 use triad_plan::prefill::KeptShadows;
 use triad_plan::tasks::BlockShadows;
 
@@ -24,4 +24,23 @@ pub fn kept_shadows(preparation: &Preparation) -> Option<KeptShadows> {
         blocks: of_blocks(&preparation.inputs).map(of_block).collect(),
         hot_share,
     })
+}
+
+/// Returns, by block, which inputs have shadows that can be computed separately: those with a static scale.
+pub(super) fn shadows(model: &Model) -> Vec<BlockShadows> {
+    let of_block = |block: &triad_engine::weights::Block| {
+        let has = |input: LinearInput| {
+            block
+                .inputs
+                .as_ref()
+                .is_some_and(|inputs| inputs[input.index()].has_shadow())
+        };
+        BlockShadows {
+            attention: has(LinearInput::Attention),
+            attention_output: has(LinearInput::AttentionOutput),
+            feed_forward: has(LinearInput::FeedForward),
+            down: has(LinearInput::Down),
+        }
+    };
+    model.weights().blocks.iter().map(of_block).collect()
 }

@@ -16,8 +16,9 @@ use super::costs;
 use super::cut_selector::CutSelector;
 use super::products::DecodePlans;
 use super::programs::Programs;
-use super::work::{Cuts, Devices, prepare_cut, product_depth, shadows};
+use super::work::{Cuts, Devices, prepare_cut, product_depth};
 use crate::error::Result;
+use crate::shadows::shadows;
 use triad_engine::Model;
 
 /// The cut steps of an engine.

@@ -10,9 +10,7 @@ use triad_plan::partition::{Alignment, ProductShape, products};
 use triad_plan::placement::Placement;
 use triad_plan::processors::{ProcessorId, Processors};
 use triad_plan::schedule::parts::{Cut, CutError, Part, Piece};
-use triad_plan::tasks::{
-    Assigned, BlockShadows, Operation, PrefillTask, PrefillTasks, Shadow, TaskOptions,
-};
+use triad_plan::tasks::{Assigned, Operation, PrefillTask, PrefillTasks, Shadow, TaskOptions};
 use triad_processors::Device;
 
 use super::costs;
@@ -20,7 +18,7 @@ use super::programs::{ProgramSpec, Programs};
 use crate::error::{Error, Result, SubgraphError};
 use crate::fixed_point::FixedBlocks;
 use crate::planned::Planned;
-use triad_engine::LinearInput;
+use crate::shadows::shadows;
 use triad_engine::Model;
 use triad_engine::linear::{columns_of, layers};
 
@@ -78,10 +76,14 @@ impl PromptTasks {
         let shadows_apart = processors
             .iter()
             .any(|(_, processor)| processor.multiplies_alone());
-        let cuts_inside = cuts.cuts_feed_forwards();
+        let devices_split = devices
+            .iter()
+            .flatten()
+            .any(|one| !one.capabilities().feed_forwards);
+        let splits_all = devices_split || cuts.cuts_feed_forwards();
         let splits: Vec<_> = shadows
             .iter()
-            .map(|block| cuts_inside || (shadows_apart && block.splits()))
+            .map(|block| splits_all || (shadows_apart && block.splits()))
             .collect();
         let graph = Graph::with_splits(model.description(), chunk, chunk, |block| splits[block]);
         let guess = |subgraph, _| costs::guess(&graph, &whole(&graph, subgraph));
@@ -533,23 +535,4 @@ fn whole(graph: &Graph, subgraph: usize) -> PrefillTask {
             part: 0,
         },
     )
-}
-
-/// Returns, by block, which inputs have shadows that can be computed separately: those with a static scale.
-pub(super) fn shadows(model: &Model) -> Vec<BlockShadows> {
-    let of_block = |block: &triad_engine::weights::Block| {
-        let has = |input: LinearInput| {
-            block
-                .inputs
-                .as_ref()
-                .is_some_and(|inputs| inputs[input.index()].has_shadow())
-        };
-        BlockShadows {
-            attention: has(LinearInput::Attention),
-            attention_output: has(LinearInput::AttentionOutput),
-            feed_forward: has(LinearInput::FeedForward),
-            down: has(LinearInput::Down),
-        }
-    };
-    model.weights().blocks.iter().map(of_block).collect()
 }

@@ -35,6 +35,7 @@ impl Cpu {
             static_shapes: false,
             own_memory: false,
             window: None,
+            feed_forwards: true,
             whole_models: false,
         };
         Self { pool, capabilities }

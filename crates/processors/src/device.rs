@@ -94,6 +94,8 @@ pub struct Capabilities {
     pub own_memory: bool,
     /// Maximum number of bytes that all its programs may take together, if there is a limit.
     pub window: Option<usize>,
+    /// Whether the device runs whole feed-forwards. The engine splits them for one that runs linear layers alone.
+    pub feed_forwards: bool,
     /// Whether the device runs whole models ([`Device::prepare_model`]).
     pub whole_models: bool,
 }

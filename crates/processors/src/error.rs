@@ -93,7 +93,8 @@ pub enum Error {
     },
     /// The library was built without the provider.
     #[error(
-        "{} was built without the provider {provider} (it has {}): take a build that has it",
+        "{} was built without the provider {provider} (it has {}): take a build that has it, or name the provider's own \
+         library",
         library.display(),
         available.join(", ")
     )]
@@ -104,6 +105,32 @@ pub enum Error {
         library: PathBuf,
         /// The supported providers that the library has.
         available: Vec<String>,
+    },
+    /// The provider's own library can't be used.
+    #[error("{} can't be used as the library of the provider {provider}: {reason}", path.display())]
+    ProviderLibrary {
+        /// The provider.
+        provider: String,
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        reason: String,
+    },
+    /// The provider does not have an option.
+    #[error("the provider {provider} does not take the option {option}: {reason}")]
+    ProviderOption {
+        /// The provider.
+        provider: String,
+        /// The name of the option.
+        option: String,
+        /// The reason.
+        reason: String,
+    },
+    /// The processor runs linear layers only.
+    #[error("{processor} runs no whole feed-forwards: expected their linear layers")]
+    WholeFeedForward {
+        /// The processor.
+        processor: String,
     },
     /// The provider lists no device of the requested kind.
     #[error(

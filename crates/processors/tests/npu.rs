@@ -82,7 +82,10 @@ fn a_provider_that_the_library_lacks_is_named_with_those_that_it_has() {
         let Some(options) = options(provider) else {
             return;
         };
-        let error = error(Npu::new(options));
+        let error = error(Npu::new(NpuOptions {
+            provider_library: None,
+            ..options
+        }));
         assert!(matches!(error, Error::ProviderMissing { .. }), "{error:?}");
         assert!(
             error
@@ -143,7 +146,41 @@ fn a_library_of_a_provider_that_is_none_is_refused() {
         provider_library: Some(file.path().to_owned()),
         ..options
     }));
-    assert!(matches!(error, Error::LibraryWrong { .. }), "{error:?}");
+    assert!(matches!(error, Error::ProviderLibrary { .. }), "{error:?}");
+    let error = error.to_string();
+    assert!(
+        error.contains(" can't be used as the library of the provider qnn: "),
+        "{error}"
+    );
+}
+
+#[test]
+fn an_option_that_a_provider_does_not_have_is_refused_by_name() {
+    let option = |provider, names: &[&str]| {
+        let options = NpuOptions {
+            provider_options: names
+                .iter()
+                .map(|name| (name.to_string(), "1".to_owned()))
+                .collect(),
+            ..NpuOptions::new("nowhere/libonnxruntime.so", provider)
+        };
+        error(Npu::new(options)).to_string()
+    };
+    let unknown = option(Provider::Qnn, &["vtcm_mb", "vtcm"]);
+    assert!(
+        unknown.starts_with(
+            "the provider qnn does not take the option vtcm: expected one of backend_path, "
+        ),
+        "{unknown}"
+    );
+    assert_eq!(
+        option(Provider::Qnn, &["vtcm_mb", "vtcm_mb"]),
+        "the provider qnn does not take the option vtcm_mb: it is given twice"
+    );
+    assert_eq!(
+        option(Provider::Cpu, &["threads"]),
+        "the provider cpu does not take the option threads: the provider has no options"
+    );
 }
 
 #[test]

@@ -925,6 +925,34 @@ fn inputs() -> Vec<Case> {
             ],
             &["--npu-threads", "whole number from 1 to 8"],
         ),
+        usage(
+            "option of an NPU without a value",
+            &[
+                "run",
+                "-p",
+                "Hi",
+                "--processors",
+                "cpu,npu",
+                "--npu-option",
+                "htp_arch",
+            ],
+            &["expected KEY=VALUE"],
+        ),
+        input(
+            "library of an NPU that has none",
+            &[
+                "run",
+                "-m",
+                "model.gguf",
+                "-p",
+                "Hi",
+                "--processors",
+                "cpu,npu",
+                "--npu-library",
+                "libonnxruntime_providers_qnn.so",
+            ],
+            &["--npu-library and --npu-option are for a provider of ONNX Runtime"],
+        ),
         input(
             "threads of an NPU that is not Hexagon",
             &[

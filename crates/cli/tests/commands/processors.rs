@@ -677,6 +677,45 @@ fn a_package_is_verified_with_onnx_runtime() {
 }
 
 #[test]
+#[cfg(feature = "npu")]
+fn a_package_is_verified_with_qualcomms_provider_within_the_rounding_of_its_sums() {
+    let (true, Some(library)) = (onnx_runtime().is_some(), std::env::var("TRIAD_QNN").ok()) else {
+        crate::skip::skip("TRIAD_QNN names no library");
+        return;
+    };
+    let place = packaged();
+    let verify = [
+        "verify",
+        "package",
+        "--chunk",
+        "4",
+        "--processors",
+        "cpu,npu",
+    ];
+    let qnn = ["--npu", "qnn", "--npu-library", &library, "--npu-option"];
+    let verdict = succeed(&place.triad(&[&verify[..], &qnn, &["htp_arch=73"]].concat()));
+    // The largest difference on this model is 0.0072: sums have 16 bits, and activations are rounded to INT8 after them.
+    let (_, difference) = verdict.split_once("have logits within ").expect(&verdict);
+    let (difference, rest) = difference.split_once(' ').unwrap();
+    assert!(difference.parse::<f64>().unwrap() < 0.02, "{verdict}");
+    let with =
+        "of the largest with ONNX Runtime's qnn provider as NPU on cpu,npu by all 6 policies";
+    assert!(rest.starts_with(with), "{verdict}");
+    let option = |option: &str| stderr(&place.triad(&[&verify[..], &qnn, &[option]].concat()));
+    assert!(
+        option("vtcm=8")
+            .contains("the provider qnn does not take the option vtcm: expected one of "),
+    );
+    assert!(option("vtcm_mb").contains("expected KEY=VALUE"));
+    let other = ["--npu", "qnn", "--npu-library", "model.gguf"];
+    let refused = stderr(&place.triad(&[&verify[..], &other].concat()));
+    assert!(
+        refused.contains("model.gguf can't be used as the library of the provider qnn: "),
+        "{refused}"
+    );
+}
+
+#[test]
 #[cfg(feature = "hexagon")]
 fn a_package_is_verified_with_hexagon_bit_for_bit() {
     if std::env::var_os("TRIAD_HEXAGON").is_none() {

@@ -18,7 +18,7 @@ use triad_processors::{
 };
 
 use super::*;
-use crate::work;
+use crate::shadows;
 
 /// Called after each run of a program, with the program's number in the order of preparation.
 pub(super) type OnRun = Arc<
@@ -79,6 +79,18 @@ impl TestDevice {
             },
             ..device
         })
+    }
+
+    /// Returns a device that runs no whole feed-forwards.
+    fn with_products_alone() -> Self {
+        let device = Self::new();
+        Self {
+            capabilities: Capabilities {
+                feed_forwards: false,
+                ..device.capabilities.clone()
+            },
+            ..device
+        }
     }
 
     fn on_run(on_run: OnRun) -> Arc<Self> {
@@ -248,6 +260,26 @@ fn programs_of_a_device_give_the_logits_of_the_sequential_pass() {
         let expected = "test does not run feed-forward of block 0: it computes in float: expected a package, whose \
                         layers read INT8 with a scale that is known before";
         assert_eq!(refused, expected);
+    }
+}
+
+#[test]
+fn a_device_that_runs_no_whole_feed_forwards_gets_their_products() {
+    for family in FAMILIES {
+        let model = int8(family);
+        let tokens = prompt(&model, 2 * CHUNK + 3);
+        let device = Arc::new(TestDevice::with_products_alone());
+        let engine = engine(&model, with_device(&device, options(Policy::CriticalPath)));
+        let prepared = device.prepared.lock().unwrap();
+        // Query, key and value; attention's output; gate and up; down.
+        assert_eq!(prepared.len(), 4 * model.description().blocks.len());
+        let is_products = |subgraph: &DeviceSubgraph| matches!(subgraph, DeviceSubgraph::Linear(_));
+        assert!(prepared.iter().all(is_products), "{family}");
+        drop(prepared);
+        assert!(
+            all_logits(engine.session(), &tokens) == all_logits(session(&model, CHUNK), &tokens),
+            "{family}"
+        );
     }
 }
 
@@ -428,7 +460,7 @@ fn shadows_beside_a_device_are_tasks_of_the_cpu() {
         .filter(|event| is_shadow(event.task))
         .map(|event| event.processor);
     let on: Vec<_> = on.collect();
-    let inputs = work::shadows(&model);
+    let inputs = shadows::shadows(&model);
     let kept = inputs
         .iter()
         .flat_map(|of| [of.attention, of.attention_output, of.feed_forward, of.down]);
@@ -481,7 +513,7 @@ fn what_is_simulated_is_what_runs() {
                 chunk: CHUNK,
                 chunks_in_flight: 3,
                 shadows: Some(KeptShadows {
-                    blocks: work::shadows(&model),
+                    blocks: shadows::shadows(&model),
                     hot_share: 0.03,
                 }),
                 window: Some(window),

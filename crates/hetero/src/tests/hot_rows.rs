@@ -11,7 +11,7 @@ use triad_plan::tasks::Operation;
 
 use super::devices::{OnRun, TestDevice, unplugged, with_device};
 use super::*;
-use crate::work;
+use crate::shadows;
 
 /// Returns the path of the file of rows.
 fn rows(folder: &TempDir) -> PathBuf {
@@ -276,7 +276,7 @@ fn a_file_that_is_damaged_while_it_is_used_changes_no_bit_and_is_reported() {
     let (model, folder) = (pruned("gemma3", 0.0), tempfile::tempdir().unwrap());
     let tokens = prompt(&model, 40);
     let expected = all_logits(session(&model, CHUNK), &tokens);
-    let shadows = work::shadows(&model).len();
+    let shadows = shadows::shadows(&model).len();
     for after in 0..3 * shadows {
         let (path, ran) = (rows(&folder), AtomicUsize::new(0));
         let device = TestDevice::with_own_memory(Arc::new(move |_, _, _| {

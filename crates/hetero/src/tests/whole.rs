@@ -263,6 +263,7 @@ fn whole(
         static_shapes: false,
         own_memory: true,
         window: None,
+        feed_forwards: true,
         whole_models: true,
     };
     let device = WholeDevice {

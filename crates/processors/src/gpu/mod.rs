@@ -219,6 +219,7 @@ impl Gpu {
             static_shapes: false,
             own_memory: true,
             window: None,
+            feed_forwards: true,
             whole_models: true,
         };
         Ok(Self {

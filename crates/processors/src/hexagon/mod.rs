@@ -201,6 +201,7 @@ impl Hexagon {
             static_shapes: false,
             own_memory: true,
             window: Some(options.window.saturating_mul(connections.len())),
+            feed_forwards: true,
             whole_models: false,
         };
         let build = connections[0].build();

@@ -16,7 +16,7 @@ use triad_model::{files, output, seal};
 use crate::error::{Error, Result};
 
 /// Format version. Increase it whenever the stored data or the inputs of a name change.
-const FORMAT: &str = "3";
+const FORMAT: &str = "4";
 /// Purpose of the graphs' seals.
 const PURPOSE: &str = "a compiled graph";
 /// File extension of seals.

@@ -1,6 +1,6 @@
 //! Encodes a subgraph as an ONNX graph of static shapes, with its weights as constants.
 //!
-//! The input is unsigned with zero point 128, since x86 integer units multiply unsigned by signed numbers. Two
+//! The input is unsigned with zero point 128, since x86 integer units multiply unsigned by signed numbers. The
 //! [`Formulation`]s express the same computation in different operators.
 
 use prost::Message;
@@ -8,11 +8,14 @@ use triad_kernels::activation::Activation;
 use triad_kernels::int8::{Int8Weight, unpack};
 
 use super::onnx::{Attribute, DataType, Graph, MICROSOFT, Model, Node, Tensor, ValueInfo};
+use super::sums::{MIDDLE, graph_scales};
 use crate::error::{Error, Result};
 use crate::subgraph::{DeviceSubgraph, FeedForward, LARGEST, Layer};
 
 /// The zero point of the input.
 pub(super) const ZERO: u8 = 128;
+/// The unit of an input in 16 bits, in steps of the input: its lower 8 bits are zero.
+const WIDE_STEP: f32 = 1.0 / 256.0;
 /// Name of the graph's input.
 pub(super) const INPUT: &str = "x";
 
@@ -25,6 +28,25 @@ pub enum Formulation {
     /// Float operators between `QuantizeLinear` and `DequantizeLinear`. Device providers recognize the pattern as an
     /// integer matmul. A provider that does not computes it in float, with float rounding.
     QuantizeDequantize,
+    /// Linear layers in integers throughout, without whole feed-forwards. Weights have 8 bits, activations 16. Each
+    /// output is a sum, divided by a power of two and rounded to 16 bits (module `sums`); the host applies scales and
+    /// bias. Qualcomm's provider multiplies this form in integers. It refuses the others, or computes them in float.
+    RoundedSums,
+}
+
+impl Formulation {
+    /// Returns whether it has whole feed-forwards.
+    pub(super) fn has_feed_forwards(self) -> bool {
+        self != Self::RoundedSums
+    }
+
+    /// Returns the types of a graph's input and outputs.
+    fn types(self) -> (DataType, DataType) {
+        match self {
+            Self::Integer | Self::QuantizeDequantize => (DataType::Uint8, DataType::Float),
+            Self::RoundedSums => (DataType::Uint16, DataType::Uint16),
+        }
+    }
 }
 
 /// Encodes the graph of `subgraph` for the given rows, whose number is the product of `rows`. Each activation is
@@ -32,7 +54,8 @@ pub enum Formulation {
 /// subgraph's order.
 ///
 /// # Errors
-/// If a weight or a bias is not finite, or activations between layers might not be: integers would hide it.
+/// If a weight or a bias is not finite, or activations between layers might not be: integers would hide it. If the
+/// formulation does not hold the sums of so many input features.
 pub(super) fn encode(
     subgraph: &DeviceSubgraph,
     rows: &[usize],
@@ -45,16 +68,17 @@ pub(super) fn encode(
             ..Graph::default()
         },
     };
+    let (input_type, output_type) = formulation.types();
     let of_features = |features: usize| [rows, &[features]].concat();
     builder.graph.input.push(ValueInfo::new(
         INPUT,
-        DataType::Uint8,
+        input_type,
         &of_features(subgraph.in_features()),
     ));
     for (index, features) in subgraph.outputs().into_iter().enumerate() {
         builder.graph.output.push(ValueInfo::new(
             &output(index),
-            DataType::Float,
+            output_type,
             &of_features(features),
         ));
     }
@@ -134,6 +158,20 @@ impl Builder {
                 );
                 float
             }
+            Formulation::RoundedSums => {
+                let middle = MIDDLE.to_le_bytes().to_vec();
+                self.constant(Tensor::new("middle", &[], DataType::Uint16, middle));
+                self.scalar("one", 1.0);
+                let (step, float) = (self.scalar("step", WIDE_STEP), format!("{name}.float"));
+                self.node(
+                    "DequantizeLinear",
+                    "",
+                    &[x, &step, "middle"],
+                    &float,
+                    vec![],
+                );
+                float
+            }
         };
         Quantized {
             name,
@@ -160,11 +198,11 @@ impl Builder {
             DataType::Int8,
             transposed(weight),
         ));
-        self.constant(Tensor::floats(
-            &part("scales"),
-            &[out_features],
-            weight.scales,
-        ));
+        let is_rounded = self.formulation == Formulation::RoundedSums;
+        let units = is_rounded.then(|| graph_scales(name, weight)).transpose()?;
+        let scales = units.as_deref().unwrap_or(weight.scales);
+        let bias = bias.filter(|_| !is_rounded);
+        self.constant(Tensor::floats(&part("scales"), &[out_features], scales));
         if let Some(bias) = bias {
             self.constant(Tensor::floats(&part("bias"), &[out_features], bias));
         }
@@ -182,7 +220,7 @@ impl Builder {
                 ];
                 self.node("MatMulIntegerToFloat", MICROSOFT, &inputs, out, vec![]);
             }
-            Formulation::QuantizeDequantize => {
+            Formulation::QuantizeDequantize | Formulation::RoundedSums => {
                 self.constant(Tensor::new(
                     &part("zeros"),
                     &[out_features],
@@ -198,7 +236,7 @@ impl Builder {
                     &part("float"),
                     vec![Attribute::of_int("axis", 1)],
                 );
-                let product = if bias.is_some() {
+                let product = if bias.is_some() || is_rounded {
                     part("product")
                 } else {
                     out.to_owned()
@@ -210,7 +248,15 @@ impl Builder {
                     &product,
                     vec![],
                 );
-                if bias.is_some() {
+                if is_rounded {
+                    self.node(
+                        "QuantizeLinear",
+                        "",
+                        &[&product, "one", "middle"],
+                        out,
+                        vec![],
+                    );
+                } else if bias.is_some() {
                     self.node("Add", "", &[&product, &part("bias")], out, vec![]);
                 }
             }
@@ -263,7 +309,7 @@ impl Builder {
                     vec![Attribute::of_float("alpha", 1.0)],
                 );
             }
-            (Activation::Silu, Formulation::QuantizeDequantize) => {
+            (Activation::Silu, _) => {
                 let sigmoid = format!("{out}.sigmoid");
                 self.node("Sigmoid", "", &[x], &sigmoid, vec![]);
                 self.node("Mul", "", &[x, &sigmoid], out, vec![]);

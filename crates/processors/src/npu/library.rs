@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use ort::environment::Environment;
 use ort::logging::LogLevel;
 
+use super::provider::Provider;
 use crate::error::{Error, Result};
 
 /// The oldest supported version.
@@ -13,6 +14,62 @@ const OLDEST: &str = "1.24";
 
 /// The loaded library and its path. ONNX Runtime can't be unloaded or loaded twice.
 static LOADED: Mutex<Option<(PathBuf, Environment)>> = Mutex::new(None);
+
+/// The libraries of providers that were registered.
+static REGISTERED: Mutex<Vec<(Provider, PathBuf)>> = Mutex::new(Vec::new());
+
+/// Held while a session of a provider with its own library is built. Qualcomm's provider refuses parts of a graph now and
+/// then if another thread builds a session.
+static BUILDING: Mutex<()> = Mutex::new(());
+
+/// Builds a session while no other thread does.
+pub(super) fn build_alone<T>(build: impl FnOnce() -> T) -> T {
+    let _building = BUILDING.lock().unwrap_or_else(PoisonError::into_inner);
+    build()
+}
+
+/// Registers the library at `path` as that of `provider`, unless it is registered already. Returns its full path.
+pub(super) fn register(
+    environment: &Environment,
+    provider: Provider,
+    path: &Path,
+) -> Result<PathBuf> {
+    let refused = |reason: String| Error::ProviderLibrary {
+        provider: provider.to_string(),
+        path: path.to_owned(),
+        reason,
+    };
+    let found = path
+        .canonicalize()
+        .map_err(|error| refused(error.to_string()))?;
+    let mut registered = REGISTERED.lock().unwrap_or_else(PoisonError::into_inner);
+    match registered.iter().find(|(other, _)| *other == provider) {
+        Some((_, other)) if *other == found => return Ok(found),
+        Some((_, other)) => {
+            let other = other.display();
+            return Err(refused(format!(
+                "this process uses {other}: use one library per process"
+            )));
+        }
+        None => {}
+    }
+    environment
+        .register_ep_library(provider.canonical(), &found)
+        .map_err(|error| refused(error.to_string()))?;
+    registered.push((provider, found.clone()));
+    Ok(found)
+}
+
+/// Describes the file of a provider's library, so that another version has another description. Providers do not report
+/// their version before a session exists.
+pub(super) fn build(path: &Path) -> String {
+    let metadata = path.metadata().ok();
+    let written = metadata
+        .as_ref()
+        .and_then(|metadata| metadata.modified().ok());
+    let bytes = metadata.map(|metadata| metadata.len());
+    format!("{}, {bytes:?} bytes, {written:?}", path.display())
+}
 
 /// Loads the library at `path`, or returns it if it is loaded already.
 pub(super) fn load(path: &Path) -> Result<Environment> {

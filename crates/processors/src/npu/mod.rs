@@ -5,7 +5,7 @@
 //! Runtime's own CPU kernels, or a [`Provider`] for a device. Inputs with fewer rows are padded, which does not change
 //! outputs. All limits are errors: a library that is missing or too old (`library`), a provider that the library lacks
 //! or that finds no device, a graph that the provider refuses or takes only in part (`assignment`), or a full window
-//! (`window`). Compiled graphs can be kept in a folder (`cache`).
+//! (`window`). On Qualcomm's NPUs, outputs are rounded sums (`sums`). Compiled graphs can be kept in a folder (`cache`).
 
 mod assignment;
 mod cache;
@@ -15,6 +15,7 @@ mod onnx;
 mod program;
 mod provider;
 mod rows;
+mod sums;
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -38,6 +39,7 @@ use crate::subgraph::DeviceSubgraph;
 use crate::window::Window;
 use cache::Entry;
 use program::{NpuProgram, seconds};
+use sums::Epilogue;
 
 /// The environment variable with the path of ONNX Runtime's library.
 pub const LIBRARY: &str = "TRIAD_ONNXRUNTIME";
@@ -49,7 +51,7 @@ pub struct NpuOptions {
     pub library: PathBuf,
     /// The execution provider that runs the graphs.
     pub provider: Provider,
-    /// The provider's own library, if it is not built into ONNX Runtime.
+    /// The provider's own library, if it is not built into ONNX Runtime. A process can use one for each provider.
     pub provider_library: Option<PathBuf>,
     /// Options of the provider, with the names of its documentation.
     pub provider_options: Vec<(String, String)>,
@@ -73,12 +75,13 @@ pub struct NpuOptions {
 }
 
 impl NpuOptions {
-    /// Returns options for `provider` of the library at `library`, with one thread, no limit and no cache.
+    /// Returns options for `provider` of the library at `library`, with one thread, no limit and no cache. The
+    /// provider's own library is the one that the environment names ([`Provider::library_variable`]), if it does.
     pub fn new(library: impl Into<PathBuf>, provider: Provider) -> Self {
         Self {
             library: library.into(),
             provider,
-            provider_library: None,
+            provider_library: provider.library_variable().and_then(path_from_environment),
             provider_options: Vec::new(),
             device: None,
             driver: String::new(),
@@ -90,6 +93,11 @@ impl NpuOptions {
             row_shapes: None,
         }
     }
+
+    /// Returns the formulation of the graphs.
+    fn formulation(&self) -> Formulation {
+        self.formulation.unwrap_or(self.provider.formulation())
+    }
 }
 
 /// Returns the path in the environment variable [`LIBRARY`].
@@ -97,9 +105,12 @@ impl NpuOptions {
 /// # Errors
 /// If it is not set.
 pub fn library_from_environment() -> Result<PathBuf> {
-    let path = std::env::var_os(LIBRARY).filter(|path| !path.is_empty());
+    path_from_environment(LIBRARY).ok_or(Error::LibraryUnnamed { variable: LIBRARY })
+}
+
+fn path_from_environment(variable: &str) -> Option<PathBuf> {
+    let path = std::env::var_os(variable).filter(|path| !path.is_empty());
     path.map(PathBuf::from)
-        .ok_or(Error::LibraryUnnamed { variable: LIBRARY })
 }
 
 /// An execution provider of ONNX Runtime.
@@ -110,6 +121,8 @@ pub struct Npu {
     options: NpuOptions,
     /// Description of the devices: vendors, kinds, numbers.
     devices: String,
+    /// Description of the provider's own library; empty if it has none.
+    provider_build: String,
     window: Window,
     capabilities: Capabilities,
     not_kept: OnceLock<Error>,
@@ -122,21 +135,15 @@ impl Npu {
     ///
     /// # Errors
     /// If the library does not exist or is not usable, it lacks the provider, or the provider finds no device.
-    pub fn new(options: NpuOptions) -> Result<Self> {
-        let environment = library::load(&options.library)?;
+    pub fn new(mut options: NpuOptions) -> Result<Self> {
         let provider = options.provider;
+        provider.check(&options.provider_options)?;
+        let environment = library::load(&options.library)?;
+        let mut provider_build = String::new();
         if let Some(path) = &options.provider_library {
-            let registered = environment
-                .devices()
-                .any(|device| device.ep().is_ok_and(|ep| ep == provider.canonical()));
-            if !registered {
-                environment
-                    .register_ep_library(provider.canonical(), path)
-                    .map_err(|error| Error::LibraryWrong {
-                        path: path.clone(),
-                        reason: error.to_string(),
-                    })?;
-            }
+            let found = library::register(&environment, provider, path)?;
+            provider.complete(&mut options.provider_options, &found);
+            provider_build = library::build(&found);
         } else if !provider
             .is_built_in()
             .map_err(|error| refused(provider, &error))?
@@ -174,6 +181,7 @@ impl Npu {
             static_shapes: true,
             own_memory: true,
             window: options.window,
+            feed_forwards: options.formulation().has_feed_forwards(),
             whole_models: false,
         };
         let devices = describe(found);
@@ -181,6 +189,7 @@ impl Npu {
         Ok(Self {
             name,
             devices,
+            provider_build,
             window,
             capabilities,
             environment,
@@ -264,7 +273,8 @@ impl Npu {
             self.name.as_bytes(),
             self.devices.as_bytes(),
         ];
-        parts.extend([options.driver.as_bytes(), &kernels]);
+        let provider_build = self.provider_build.as_bytes();
+        parts.extend([options.driver.as_bytes(), provider_build, &kernels]);
         parts.extend(graphs.iter().map(Vec::as_slice));
         for (key, value) in &options.provider_options {
             parts.extend([key.as_bytes(), value.as_bytes()]);
@@ -283,9 +293,12 @@ impl Npu {
         let builder = self
             .builder(compiled, level)
             .map_err(|error| refused(provider, &error))?;
-        let session = { builder }
-            .commit_from_memory(graph)
-            .map_err(|error| refused(provider, &error))?;
+        let build = || { builder }.commit_from_memory(graph);
+        let session = match self.options.provider_library {
+            Some(_) => library::build_alone(build),
+            None => build(),
+        };
+        let session = session.map_err(|error| refused(provider, &error))?;
         let (elsewhere, nodes) = assignment::elsewhere(&session, provider.canonical())
             .map_err(|error| refused(provider, &error))?;
         if !elsewhere.is_empty() || nodes == 0 {
@@ -363,25 +376,27 @@ impl Device for Npu {
 
     fn prepare(&self, subgraph: &DeviceSubgraph, rows: usize) -> Result<Box<dyn Program>> {
         subgraph.check_float(&self.name)?;
+        let formulation = self.options.formulation();
+        if matches!(subgraph, DeviceSubgraph::FeedForward(_)) && !formulation.has_feed_forwards() {
+            return Err(Error::WholeFeedForward {
+                processor: self.name.clone(),
+            });
+        }
         let shapes = ProgramShapes::new(subgraph, rows)?;
         let window = self.window.reserve(&self.name, subgraph.bytes(rows))?;
-        let formulation = self
-            .options
-            .formulation
-            .unwrap_or_else(|| self.options.provider.formulation());
-        let flat = self.options.provider == Provider::Cpu;
-        let row_shapes = self.options.row_shapes.unwrap_or(if flat {
-            RowShapes::Flat
-        } else {
-            RowShapes::Fastest
-        });
+        let epilogues = match formulation {
+            Formulation::RoundedSums => Some(Epilogue::of_layers(subgraph)?),
+            Formulation::Integer | Formulation::QuantizeDequantize => None,
+        };
+        let provider = self.options.provider;
+        let row_shapes = self.options.row_shapes.unwrap_or(provider.row_shapes());
         let graphs = row_shapes
             .of(rows)?
             .into_iter()
             .map(|rows| graph::encode(subgraph, &rows, formulation));
         let session = self.session(&graphs.collect::<Result<Vec<_>>>()?)?;
         Ok(Box::new(NpuProgram::new(
-            &self.name, shapes, session, window,
+            &self.name, shapes, epilogues, session, window,
         )))
     }
 }

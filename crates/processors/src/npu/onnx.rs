@@ -4,9 +4,9 @@
 use prost::Message;
 
 /// Version of the format that corresponds to [`OPSET`].
-const IR_VERSION: i64 = 9;
+const IR_VERSION: i64 = 10;
 /// Version of ONNX's own operators.
-const OPSET: i64 = 20;
+const OPSET: i64 = 21;
 /// Domain of ONNX Runtime's own operators.
 pub(super) const MICROSOFT: &str = "com.microsoft";
 
@@ -17,6 +17,7 @@ pub(super) enum DataType {
     Float = 1,
     Uint8 = 2,
     Int8 = 3,
+    Uint16 = 4,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -3,11 +3,12 @@
 use std::time::Instant;
 
 use ort::session::Session;
-use ort::value::{Shape, TensorRef};
+use ort::value::{Shape, TensorElementType, TensorRef, ValueRef};
 use triad_kernels::OutputMut;
 use triad_kernels::int8::{QuantizedRows, QuantizedView};
 
 use super::graph::{INPUT, ZERO, output};
+use super::sums::{Epilogue, MIDDLE};
 use crate::device::{Program, ProgramShapes};
 use crate::error::{Error, Result};
 use crate::window::Reservation;
@@ -21,10 +22,12 @@ pub(super) struct NpuProgram {
     pub session: Session,
     /// Names of the graph's outputs.
     outputs: Vec<String>,
+    /// The last step of each output, if the graph's outputs are rounded sums.
+    epilogues: Option<Vec<Epilogue>>,
     /// Shape of the graph's input, `[rows.., in_features]`: the fastest one that was tried.
     shape: Shape,
-    /// Buffer `[rows, in_features]` for inputs whose layout is not the graph's.
-    input: Vec<u8>,
+    /// Buffer `[rows, in_features]` for inputs whose layout or type is not the graph's.
+    input: Input,
     _window: Reservation,
 }
 
@@ -32,17 +35,73 @@ impl NpuProgram {
     pub fn new(
         processor: &str,
         shapes: ProgramShapes,
+        epilogues: Option<Vec<Epilogue>>,
         session: Session,
         window: Reservation,
     ) -> Self {
         Self {
+            epilogues,
             processor: processor.to_owned(),
             outputs: (0..shapes.outputs.len()).map(output).collect(),
-            input: vec![ZERO; shapes.rows * shapes.in_features],
+            input: Input::zeros(&session, shapes.rows * shapes.in_features),
             shape: input_shape(&session),
             shapes,
             session,
             _window: window,
+        }
+    }
+}
+
+/// Numbers in the type of a graph's input.
+enum Input {
+    Bytes(Vec<u8>),
+    /// Numbers in 16 bits, of which the lower 8 are zero.
+    Words(Vec<u16>),
+}
+
+impl Input {
+    /// Returns zeros for the input of a session's graph.
+    fn zeros(session: &Session, length: usize) -> Self {
+        let input = session.inputs().iter().find(|input| input.name() == INPUT);
+        match input.and_then(|input| input.dtype().tensor_type()) {
+            Some(TensorElementType::Uint16) => Self::Words(vec![MIDDLE; length]),
+            _ => Self::Bytes(vec![ZERO; length]),
+        }
+    }
+
+    /// Replaces the numbers by those of `input`, followed by zeros.
+    fn fill(&mut self, input: QuantizedView, in_features: usize) {
+        fn fill<T: Copy>(
+            padded: &mut [T],
+            (input, in_features): (QuantizedView, usize),
+            zero: T,
+            number: impl Fn(u8) -> T,
+        ) {
+            let lines = input.bytes().chunks_exact(input.stride());
+            for (padded, line) in padded.chunks_exact_mut(in_features).zip(lines) {
+                let numbers = padded.iter_mut().zip(line);
+                numbers.for_each(|(padded, byte)| *padded = number(*byte));
+            }
+            padded[input.rows() * in_features..].fill(zero);
+        }
+        let input = (input, in_features);
+        match self {
+            Self::Bytes(bytes) => fill(bytes, input, ZERO, |byte| byte ^ FLIP),
+            Self::Words(words) => {
+                fill(words, input, MIDDLE, |byte| u16::from(byte ^ FLIP) << 8);
+            }
+        }
+    }
+
+    fn tensor(&self, shape: &Shape) -> ort::Result<ValueRef<'_>> {
+        let shape = shape.clone();
+        match self {
+            Self::Bytes(bytes) => {
+                TensorRef::from_array_view((shape, &bytes[..])).map(TensorRef::into_dyn)
+            }
+            Self::Words(words) => {
+                TensorRef::from_array_view((shape, &words[..])).map(TensorRef::into_dyn)
+            }
         }
     }
 }
@@ -60,9 +119,9 @@ fn input_shape(session: &Session) -> Shape {
 pub(super) fn seconds(session: &mut Session) -> ort::Result<f64> {
     const RUNS: usize = 5;
     let shape = input_shape(session);
-    let zeros = vec![ZERO; shape.num_elements()];
+    let zeros = Input::zeros(session, shape.num_elements());
     let mut run = || {
-        let x = TensorRef::from_array_view((shape.clone(), &zeros[..]))?;
+        let x = zeros.tensor(&shape)?;
         let start = Instant::now();
         session.run(ort::inputs![INPUT => x])?;
         Ok::<_, ort::Error>(start.elapsed().as_secs_f64())
@@ -79,6 +138,7 @@ impl Program for NpuProgram {
             shapes,
             session,
             outputs: names,
+            epilogues,
             shape,
             input: padded,
             ..
@@ -89,34 +149,36 @@ impl Program for NpuProgram {
         };
         let (rows, in_features) = (input.rows(), shapes.in_features);
         let is_in_place = FLIP == 0 && input.stride() == in_features && rows == shapes.rows;
-        let bytes = if is_in_place {
-            &input.bytes()[..rows * in_features]
-        } else {
-            let lines = input.bytes().chunks_exact(input.stride());
-            for (padded, line) in padded.chunks_exact_mut(in_features).zip(lines) {
-                padded
-                    .iter_mut()
-                    .zip(line)
-                    .for_each(|(padded, byte)| *padded = byte ^ FLIP);
+        let x = match padded {
+            Input::Bytes(_) if is_in_place => {
+                let bytes = &input.bytes()[..rows * in_features];
+                TensorRef::from_array_view((shape.clone(), bytes)).map(TensorRef::into_dyn)
             }
-            padded[rows * in_features..].fill(ZERO);
-            &padded[..]
+            padded => {
+                padded.fill(input, in_features);
+                padded.tensor(shape)
+            }
         };
-        let x = TensorRef::from_array_view((shape.clone(), bytes)).map_err(failed)?;
+        let x = x.map_err(failed)?;
         let values = session.run(ort::inputs![INPUT => x]).map_err(failed)?;
-        for (name, out) in names.iter().zip(&mut *outputs) {
-            let (_, value) = values[name.as_str()]
-                .try_extract_tensor::<f32>()
-                .map_err(failed)?;
+        for (index, (name, out)) in names.iter().zip(&mut *outputs).enumerate() {
+            let value = &values[name.as_str()];
             let (length, features) = (rows * out.columns(), out.columns());
-            let value = value.get(..length).ok_or_else(|| Error::Run {
+            let short = |found: usize| Error::Run {
                 processor: processor.clone(),
-                reason: format!(
-                    "output {name} has {} numbers, expected {length} at least",
-                    value.len()
-                ),
-            })?;
-            out.copy_from_rows(value, features);
+                reason: format!("output {name} has {found} numbers, expected {length} at least"),
+            };
+            if let Some(epilogues) = epilogues {
+                let (_, sums) = value.try_extract_tensor::<u16>().map_err(failed)?;
+                let sums = sums.get(..length).ok_or_else(|| short(sums.len()))?;
+                for (row, sums) in sums.chunks_exact(features).enumerate() {
+                    epilogues[index].apply(sums, out.row_mut(row));
+                }
+            } else {
+                let (_, floats) = value.try_extract_tensor::<f32>().map_err(failed)?;
+                let floats = floats.get(..length).ok_or_else(|| short(floats.len()))?;
+                out.copy_from_rows(floats, features);
+            }
         }
         for (row, scale) in input
             .scales()

@@ -1,6 +1,7 @@
 //! The supported execution providers of ONNX Runtime, and their devices.
 
 use std::fmt;
+use std::path::Path;
 use std::str::FromStr;
 
 use ort::ep::{
@@ -9,6 +10,8 @@ use ort::ep::{
 use ort::memory::DeviceType;
 
 use super::graph::Formulation;
+use super::rows::RowShapes;
+use crate::error::Error;
 
 /// An execution provider of ONNX Runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -41,6 +44,31 @@ pub enum DeviceKind {
     Npu,
 }
 
+/// The options of Qualcomm's provider.
+const QNN_OPTIONS: &[&str] = &[
+    "backend_path",
+    "backend_type",
+    "device_id",
+    "dump_json_qnn_graph",
+    "enable_htp_fp16_precision",
+    "enable_htp_shared_memory_allocator",
+    "enable_htp_spill_fill_buffer",
+    "enable_vtcm_backup_buffer_sharing",
+    "htp_arch",
+    "htp_graph_finalization_optimization_mode",
+    "htp_performance_mode",
+    "json_qnn_graph_dir",
+    "offload_graph_io_quantization",
+    "op_packages",
+    "profiling_file_path",
+    "profiling_level",
+    "qnn_context_priority",
+    "rpc_control_latency",
+    "skip_qnn_version_check",
+    "soc_model",
+    "vtcm_mb",
+];
+
 impl Provider {
     /// All providers.
     pub const ALL: [Self; 7] = [
@@ -64,6 +92,11 @@ impl Provider {
             Self::Xnnpack => "xnnpack",
             Self::Azure => "azure",
         }
+    }
+
+    /// Returns the environment variable that names its own library, if there is one.
+    pub fn library_variable(self) -> Option<&'static str> {
+        (self == Self::Qnn).then_some("TRIAD_QNN")
     }
 
     /// Returns its name in ONNX Runtime.
@@ -127,7 +160,68 @@ impl Provider {
     pub fn formulation(self) -> Formulation {
         match self {
             Self::Cpu => Formulation::Integer,
+            Self::Qnn => Formulation::RoundedSums,
             _ => Formulation::QuantizeDequantize,
+        }
+    }
+
+    /// Returns the rows' shapes that are built for it, if not otherwise chosen.
+    pub(super) fn row_shapes(self) -> RowShapes {
+        match self {
+            // QNN reshapes other rows to flat ones.
+            Self::Cpu | Self::Qnn => RowShapes::Flat,
+            _ => RowShapes::Fastest,
+        }
+    }
+
+    /// Returns the names of its options; `None` if the provider refuses others by itself.
+    fn options(self) -> Option<&'static [&'static str]> {
+        match self {
+            Self::Cpu | Self::Azure => Some(&[]),
+            Self::Qnn => Some(QNN_OPTIONS),
+            Self::OpenVino | Self::CoreMl | Self::VitisAi | Self::Xnnpack => None,
+        }
+    }
+
+    /// Checks that the provider has `options`. Some providers ignore options that they do not know.
+    ///
+    /// # Errors
+    /// If there is no option of one of the names, or a name is given twice.
+    pub(super) fn check(self, options: &[(String, String)]) -> Result<(), Error> {
+        let refused = |option: &str, reason: String| {
+            Err(Error::ProviderOption {
+                provider: self.to_string(),
+                option: option.to_owned(),
+                reason,
+            })
+        };
+        for (index, (option, _)) in options.iter().enumerate() {
+            if options[..index].iter().any(|(other, _)| other == option) {
+                return refused(option, "it is given twice".to_owned());
+            }
+            match self.options() {
+                Some([]) => return refused(option, "the provider has no options".to_owned()),
+                Some(names) if !names.contains(&option.as_str()) => {
+                    return refused(option, format!("expected one of {}", names.join(", ")));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Completes options for the provider of the given library. QNN needs the path of the library of its backend,
+    /// which is in the same folder.
+    pub(super) fn complete(self, options: &mut Vec<(String, String)>, library: &Path) {
+        const BACKEND: &str = "backend_path";
+        let is_given = |(name, _): &(String, String)| name == BACKEND || name == "backend_type";
+        if self != Self::Qnn || options.iter().any(is_given) {
+            return;
+        }
+        let (prefix, suffix) = (std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
+        let backend = library.with_file_name(format!("{prefix}QnnHtp{suffix}"));
+        if backend.exists() {
+            options.push((BACKEND.to_owned(), backend.to_string_lossy().into_owned()));
         }
     }
 }

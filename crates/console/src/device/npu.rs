@@ -1,0 +1,216 @@
+//! The NPU that `--npu` names, and its options.
+
+use std::str::FromStr;
+use std::sync::Arc;
+
+use anyhow::Result;
+use triad_engine::{Model, Threads};
+#[cfg(feature = "npu")]
+use triad_processors::npu::Provider;
+
+use super::{DeviceArguments, Opened, ROUNDING};
+#[cfg(not(all(feature = "hexagon", feature = "npu")))]
+use crate::version::without;
+
+/// The NPU to use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Npu {
+    /// Triad's INT8 kernels on separate CPU cores, in place of an NPU.
+    Kernels,
+    /// Triad's device program for Hexagon, under qemu or on a phone's DSP.
+    #[cfg(feature = "hexagon")]
+    Hexagon,
+    /// A provider of ONNX Runtime.
+    #[cfg(feature = "npu")]
+    OnnxRuntime(Provider),
+}
+
+/// Parses an option of a provider.
+pub(super) fn option(text: &str) -> Result<(String, String), String> {
+    let parts = text.split_once('=').filter(|(key, _)| !key.is_empty());
+    let (key, value) = parts.ok_or("expected KEY=VALUE, such as htp_performance_mode=burst")?;
+    Ok((key.to_owned(), value.to_owned()))
+}
+
+impl FromStr for Npu {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.trim() {
+            "kernels" => Ok(Self::Kernels),
+            #[cfg(feature = "hexagon")]
+            "hexagon" => Ok(Self::Hexagon),
+            #[cfg(not(feature = "hexagon"))]
+            "hexagon" => Err(without("hexagon")),
+            #[cfg(feature = "npu")]
+            provider => provider
+                .parse()
+                .map(Self::OnnxRuntime)
+                .map_err(|error| format!("{error}, hexagon or kernels")),
+            #[cfg(not(feature = "npu"))]
+            _ => Err(format!("expected hexagon or kernels: {}", without("npu"))),
+        }
+    }
+}
+
+impl Npu {
+    /// Returns whether it is a provider of ONNX Runtime.
+    pub(super) fn is_provider(self) -> bool {
+        match self {
+            Self::Kernels => false,
+            #[cfg(feature = "hexagon")]
+            Self::Hexagon => false,
+            #[cfg(feature = "npu")]
+            Self::OnnxRuntime(_) => true,
+        }
+    }
+
+    /// Returns whether it is Hexagon's NPU.
+    pub(super) fn is_hexagon(self) -> bool {
+        match self {
+            Self::Kernels => false,
+            #[cfg(feature = "hexagon")]
+            Self::Hexagon => true,
+            #[cfg(feature = "npu")]
+            Self::OnnxRuntime(_) => false,
+        }
+    }
+
+    /// Opens the device for the programs of `model`; `None` for Triad's kernels. `threads` drive the device.
+    #[cfg_attr(
+        not(all(feature = "hexagon", feature = "npu")),
+        allow(unused_variables, clippy::unnecessary_wraps)
+    )]
+    pub(super) fn open(
+        self,
+        model: &Arc<Model>,
+        devices: &DeviceArguments,
+        threads: &Threads,
+        kept: bool,
+    ) -> Result<Option<Opened>> {
+        match self {
+            Self::Kernels => Ok(None),
+            #[cfg(feature = "hexagon")]
+            Self::Hexagon => {
+                use triad_processors::hexagon::{
+                    Hexagon, HexagonOptions, program_from_environment,
+                };
+
+                let options = HexagonOptions::new(program_from_environment()?);
+                let window = devices.window.unwrap_or(options.window);
+                let (threads, sessions) = (devices.npu_threads, devices.npu_sessions);
+                let options = HexagonOptions {
+                    window,
+                    threads,
+                    sessions,
+                    ..options
+                };
+                Ok(Some(Opened::plain(Arc::new(Hexagon::open(&options)?))))
+            }
+            #[cfg(feature = "npu")]
+            Self::OnnxRuntime(provider) => {
+                use triad_engine::package::Package;
+                use triad_processors::npu;
+
+                let options = npu::NpuOptions::new(npu::library_from_environment()?, provider);
+                let cache = model.package().filter(|_| kept).map(Package::compiled);
+                let bytes = model
+                    .package()
+                    .map(|path| Ok::<_, anyhow::Error>(Package::open(path)?.bytes()));
+                let cache_bytes = bytes
+                    .transpose()?
+                    .map_or(u64::MAX, |bytes| bytes.saturating_mul(KEPT_SETS));
+                let (threads, driver) = (threads.count(), drivers());
+                let window = devices.window.or(options.window);
+                let provider_library = devices.npu_library.clone();
+                let options = npu::NpuOptions {
+                    provider_library: provider_library.or(options.provider_library),
+                    provider_options: devices.npu_options.clone(),
+                    threads,
+                    cache,
+                    cache_bytes,
+                    driver,
+                    window,
+                    ..options
+                };
+                let npu = Arc::new(npu::Npu::new(options)?);
+                Ok(Some(Opened {
+                    npu: Some(Arc::clone(&npu)),
+                    ..Opened::plain(npu)
+                }))
+            }
+        }
+    }
+
+    pub(super) fn rounding(self) -> f32 {
+        match self {
+            Self::Kernels => 0.0,
+            // It is bit-identical to Triad's kernels.
+            #[cfg(feature = "hexagon")]
+            Self::Hexagon => 0.0,
+            #[cfg(feature = "npu")]
+            Self::OnnxRuntime(_) => ROUNDING,
+        }
+    }
+}
+
+impl std::fmt::Display for Npu {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        match self {
+            Self::Kernels => f.write_str("INT8 kernels as NPU"),
+            #[cfg(feature = "hexagon")]
+            Self::Hexagon => {
+                use triad_processors::hexagon::{Target, program_from_environment};
+
+                let program = program_from_environment().ok();
+                match program.and_then(|program| Target::of(&program).ok()) {
+                    Some(Target::Dsp) => f.write_str("Hexagon NPU (by FastRPC)"),
+                    _ => f.write_str("Hexagon NPU (emulated by qemu)"),
+                }
+            }
+            #[cfg(feature = "npu")]
+            Self::OnnxRuntime(provider) => write!(f, "ONNX Runtime's {provider} provider as NPU"),
+        }
+    }
+}
+
+/// Number of sets of compiled graphs to keep, one for each device and chunk length. Each has about the size of the
+/// package. The least recently used sets are removed.
+#[cfg(feature = "npu")]
+const KEPT_SETS: u64 = 4;
+
+/// Returns the release of the system's kernel, with which drivers are distributed; empty if it is unknown. It replaces
+/// the version of a device's driver, which ONNX Runtime does not report.
+#[cfg(feature = "npu")]
+fn drivers() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/osrelease")
+        .unwrap_or_default()
+        .trim()
+        .to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_npu_is_named_and_an_unknown_one_refused() {
+        assert_eq!("kernels".parse(), Ok(Npu::Kernels));
+        assert!("tpu".parse::<Npu>().unwrap_err().contains("kernels"));
+        #[cfg(feature = "hexagon")]
+        assert_eq!("hexagon".parse(), Ok(Npu::Hexagon));
+        #[cfg(feature = "npu")]
+        assert_eq!("qnn".parse(), Ok(Npu::OnnxRuntime(Provider::Qnn)));
+    }
+
+    #[test]
+    fn an_option_is_a_key_and_a_value_that_may_hold_anything() {
+        let parsed = |key: &str, value: &str| Ok((key.to_owned(), value.to_owned()));
+        assert_eq!(option("htp_arch=73"), parsed("htp_arch", "73"));
+        assert_eq!(option("path=a=b"), parsed("path", "a=b"));
+        assert_eq!(option("path="), parsed("path", ""));
+        for wrong in ["htp_arch", "=73", ""] {
+            assert!(option(wrong).unwrap_err().starts_with("expected KEY=VALUE"));
+        }
+    }
+}
