@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use serde::Serialize;
+use triad_model::tokenizer::Tokenizer;
 use utoipa::ToSchema;
 
 use crate::app::App;
@@ -92,8 +93,8 @@ impl FirstProps {
                 .chat_template()
                 .map(|template| template.source().to_owned())
                 .unwrap_or_default(),
-            bos_token: piece(tokenizer.and_then(|it| it.bos())),
-            eos_token: piece(tokenizer.and_then(|it| it.eos())),
+            bos_token: piece(tokenizer.and_then(Tokenizer::bos)),
+            eos_token: piece(tokenizer.and_then(Tokenizer::eos)),
             build_info: concat!("triad ", env!("CARGO_PKG_VERSION")),
             modalities: Modalities {
                 vision: false,

@@ -201,7 +201,6 @@ impl ModelRegistry {
     }
 
     /// Returns each model that is in memory, with the time after which it leaves the memory if it has one.
-    #[expect(clippy::type_complexity, reason = "a pair for each model")]
     pub(crate) fn loaded_until(&self) -> Vec<Option<(Arc<ServedModel>, Option<Duration>)>> {
         self.unload_changed();
         let loaded = self.lock();

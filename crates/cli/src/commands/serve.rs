@@ -29,7 +29,7 @@ const KV_SHARE: u64 = 2;
 /// By default, models with their keys and values may take this share of the available memory, in percent.
 const MODEL_SHARE: u64 = 80;
 
-/// Serve models over HTTP with an API like OpenAI's.
+/// Serve models over HTTP with the APIs of OpenAI, Anthropic and Ollama.
 ///
 /// The server listens on this machine alone, unless another address is given. Answers for several clients are computed
 /// concurrently. Prompts that have the same key and the same beginning share the computation of that beginning. Ctrl-C

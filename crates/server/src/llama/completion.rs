@@ -352,7 +352,7 @@ impl MixedPrompt {
                     }
                     PromptPart::Token(token) => tokens.push(token),
                     PromptPart::Text(part) => {
-                        tokens.extend(text(&part, adds_special && place == 0)?)
+                        tokens.extend(text(&part, adds_special && place == 0)?);
                     }
                 }
             }

@@ -185,7 +185,7 @@ impl Answer {
             match section {
                 Section::Text(text) => content.text += &text,
                 Section::Reasoning(text) => {
-                    content.thinking.get_or_insert_default().push_str(&text)
+                    content.thinking.get_or_insert_default().push_str(&text);
                 }
                 Section::Call {
                     id,
