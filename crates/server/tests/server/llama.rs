@@ -281,3 +281,22 @@ fn tokens_have_their_texts_or_bytes() {
         ])
     );
 }
+
+#[test]
+fn a_text_in_content_gets_special_tokens_only_if_they_are_asked_for() {
+    // The model appends an end token, 256, to texts.
+    let golden = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../tests/golden/embeddings/qwen3"
+    );
+    let server = Server::of_model(std::path::Path::new(golden));
+    let ends = |body: Value| {
+        let tokens = server.post("/tokenize", &body).good()["tokens"].clone();
+        tokens.as_array().unwrap().last() == Some(&json!(256))
+    };
+    assert!(!ends(json!({"content": "a"})));
+    assert!(ends(json!({"content": "a", "add_special": true})));
+    assert!(ends(json!({"content": "a", "add_special_tokens": true})));
+    assert!(ends(json!({"prompt": "a"})));
+    assert!(!ends(json!({"prompt": "a", "add_special_tokens": false})));
+}
