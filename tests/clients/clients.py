@@ -1,4 +1,4 @@
-"""Drives `triad serve` with the packages `openai`, `anthropic` and `openai-agents`: each endpoint, whole and streamed, alone
+"""Drives `triad serve` with the packages `openai`, `anthropic`, `openai-agents` and `ollama`: each endpoint, whole and streamed, alone
 and many at once, right requests and wrong ones. Prints what it did; fails at the first thing that is not as it should be."""
 
 import re
@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import anthropic
 import openai
 
+import ollama_api
 import tools
 
 KEY = "a-key-of-this-test"
@@ -127,6 +128,7 @@ def main():
         errors(client, address, model)
         many(client, model)
         tools.all_of_them(client, other, address, KEY, model)
+        ollama_api.all_of_them(address, KEY, model, answer)
         headers = {"Authorization": f"Bearer {KEY}", "Accept": "application/openmetrics-text"}
         asked = urllib.request.Request(f"{address}/metrics", headers=headers)
         with urllib.request.urlopen(asked) as reply:
@@ -134,7 +136,7 @@ def main():
         assert "triad_first_token_seconds_count" in metrics and metrics.endswith("# EOF\n")
         server.send_signal(signal.SIGINT)
         assert server.wait(timeout=60) == 0, server.returncode
-        print("chat, completions, responses, messages, errors, sixteen at once, metrics, end: as they should be")
+        print("chat, completions, responses, messages, Ollama's API, errors, sixteen at once, metrics, end: as they should be")
     finally:
         server.kill()
 

@@ -119,7 +119,7 @@ typedef struct TriadSession TriadSession;
 
 /*
  The options of an answer; triad_generate_options_default fills them in. NaN or -1 in an option that permits it means
- the value that the model's authors recommend, or else greedy sampling.
+ the value that the model's authors recommend, or else temperature 0.7, top_p 0.95 and repetition penalty 1.05.
  */
 typedef struct {
   /*

@@ -14,7 +14,7 @@ use crate::session::TriadSession;
 use crate::status::{Failure, TriadStatus, c_text, call};
 
 /// The options of an answer; triad_generate_options_default fills them in. NaN or -1 in an option that permits it means
-/// the value that the model's authors recommend, or else greedy sampling.
+/// the value that the model's authors recommend, or else temperature 0.7, top_p 0.95 and repetition penalty 1.05.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct TriadGenerateOptions {
@@ -105,7 +105,8 @@ pub extern "C" fn triad_generate_options_default() -> TriadGenerateOptions {
 
 impl TriadGenerateOptions {
     fn read(&self, model: &Model) -> Result<GenerateOptions, Failure> {
-        let recommended = SamplerOptions::recommended(model.generation_defaults());
+        let temperature = (!self.temperature.is_nan()).then_some(self.temperature);
+        let recommended = SamplerOptions::recommended(model.generation_defaults(), temperature);
         let or = |value: f32, otherwise: f32| if value.is_nan() { otherwise } else { value };
         let top_k = match self.top_k {
             -1 => recommended.top_k,
@@ -113,7 +114,6 @@ impl TriadGenerateOptions {
                 .map_err(|_| Failure::argument("options->top_k", "-1 or more"))?,
         };
         let sampler = SamplerOptions {
-            temperature: or(self.temperature, recommended.temperature),
             top_k,
             top_p: or(self.top_p, recommended.top_p),
             min_p: or(self.min_p, recommended.min_p),

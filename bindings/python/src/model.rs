@@ -10,7 +10,7 @@ use pyo3::types::PyDict;
 use triad_engine::{Cancel, Engine, Model as EngineModel, SessionOptions};
 use triad_evaluate::{Dataset, EvaluateOptions, Task, evaluate};
 use triad_frontend::chat;
-use triad_frontend::embedding::{Pooling, embed};
+use triad_frontend::embedding::{Pooling, VectorOptions, embed};
 use triad_frontend::open::{OpenOptions, open};
 use triad_model::tokenizer::Special;
 
@@ -154,28 +154,35 @@ impl Model {
         .map_err(error::frontend)
     }
 
-    /// Returns the embedding of a text or of tokens, `[hidden]`, of length 1. `pooling` is `mean` or `last`, the hidden
-    /// state of the last token.
-    #[pyo3(signature = (prompt, *, pooling="mean"))]
+    /// Returns the embedding of a text or of tokens, `[hidden]`, of length 1. `pooling` is `mean`, or `last` or `first`
+    /// for the hidden state of one token. By default it is what the model's authors state, else `mean`.
+    #[pyo3(signature = (prompt, *, pooling=None))]
     fn embed<'py>(
         &self,
         py: Python<'py>,
         prompt: Prompt,
-        pooling: &str,
+        pooling: Option<&str>,
     ) -> PyResult<Bound<'py, PyArray1<f32>>> {
         let pooling = match pooling {
-            "mean" => Pooling::Mean,
-            "last" => Pooling::Last,
-            other => {
+            None => self
+                .model()
+                .embedding_defaults()
+                .pooling
+                .unwrap_or_default(),
+            Some("mean") => Pooling::Mean,
+            Some("last") => Pooling::Last,
+            Some("first") => Pooling::First,
+            Some(other) => {
                 return Err(PyValueError::new_err(format!(
-                    "pooling is {other:?}: expected \"mean\" or \"last\""
+                    "pooling is {other:?}: expected \"mean\", \"last\" or \"first\""
                 )));
             }
         };
         let tokens = prompt.encode(self.model(), &self.name, self.engine.context())?;
         let session = self.engine.session();
         let vector = wait(py, None, move |cancel, _| {
-            embed(session, &tokens, pooling, cancel).map_err(error::frontend)
+            let options = VectorOptions::of_length_1(pooling);
+            embed(session, &tokens, options, cancel).map_err(error::frontend)
         })?;
         Ok(PyArray1::from_vec(py, vector))
     }

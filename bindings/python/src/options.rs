@@ -74,7 +74,7 @@ enum Texts {
 }
 
 /// Reads the options of an answer of `model`. Options that are not given have the values that the model's authors
-/// recommend, or else mean greedy sampling.
+/// recommend, or else temperature 0.7, `top_p` 0.95 and repetition penalty 1.05.
 ///
 /// # Errors
 /// `TypeError` for an unknown name or a value of another type, `ValueError` for a value out of range.
@@ -82,7 +82,11 @@ pub fn generate_options(
     model: &Arc<Model>,
     options: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<GenerateOptions> {
-    let recommended = SamplerOptions::recommended(model.generation_defaults());
+    let temperature = options
+        .map(|options| get(options, "temperature"))
+        .transpose()?
+        .flatten();
+    let recommended = SamplerOptions::recommended(model.generation_defaults(), temperature);
     let Some(options) = options else {
         return Ok(GenerateOptions {
             max_tokens: Some(MAX_TOKENS),
@@ -101,7 +105,7 @@ pub fn generate_options(
         }
     }
     let sampler = SamplerOptions {
-        temperature: get(options, "temperature")?.unwrap_or(recommended.temperature),
+        temperature: recommended.temperature,
         top_k: get(options, "top_k")?.unwrap_or(recommended.top_k),
         top_p: get(options, "top_p")?.unwrap_or(recommended.top_p),
         min_p: get(options, "min_p")?.unwrap_or(recommended.min_p),

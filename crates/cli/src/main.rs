@@ -22,8 +22,8 @@ use clap::{Parser, Subcommand};
 use tracing_subscriber::filter::LevelFilter;
 
 use commands::{
-    bench, completions, devices, eval, fit, info, logits, man, plan, prepare, profile, pull, run,
-    tokenize, verify,
+    bench, completions, devices, eval, fit, info, list, logits, man, plan, prepare, profile, ps,
+    pull, remove, run, tokenize, verify,
 };
 #[cfg(feature = "server")]
 use commands::{grammar_check, serve};
@@ -52,9 +52,13 @@ enum Command {
     #[cfg(not(feature = "server"))]
     Serve(missing::Serve),
     Pull(pull::Arguments),
+    List(list::Arguments),
+    Remove(remove::Arguments),
+    Ps(ps::Arguments),
     Prepare(prepare::Arguments),
     Profile(profile::Arguments),
     Verify(verify::Arguments),
+    #[command(visible_alias = "show")]
     Info(info::Arguments),
     Fit(fit::Arguments),
     Plan(plan::Arguments),
@@ -112,6 +116,7 @@ impl Command {
             Self::Serve(_) => true,
             #[cfg(not(feature = "server"))]
             Self::Serve(_) => false,
+            Self::List(_) | Self::Remove(_) | Self::Ps(_) => false,
             Self::Pull(_) | Self::Info(_) | Self::Plan(_) | Self::Moved(_) => false,
             // `devices` shows the chosen kernels, so it chooses them itself.
             Self::Tokenize(_) | Self::Devices(_) | Self::Completions(_) | Self::Man(_) => false,
@@ -122,12 +127,15 @@ impl Command {
 
     fn run(self) -> anyhow::Result<()> {
         match self {
-            Self::Run(arguments) => run::run(&arguments),
+            Self::Run(arguments) => run::run(*arguments),
             #[cfg(feature = "server")]
             Self::Serve(arguments) => serve::run(*arguments),
             #[cfg(not(feature = "server"))]
             Self::Serve(serve) => serve.run(),
             Self::Pull(arguments) => pull::run(&arguments),
+            Self::List(arguments) => list::run(&arguments),
+            Self::Remove(arguments) => remove::run(&arguments),
+            Self::Ps(arguments) => ps::run(&arguments),
             Self::Prepare(arguments) => prepare::run(&arguments),
             Self::Profile(arguments) => profile::run(&arguments),
             Self::Verify(arguments) => verify::run(&arguments),

@@ -141,7 +141,7 @@ pub struct ModelArguments {
 #[derive(Clone, clap::Args)]
 pub struct ThreadArguments {
     /// Number of compute threads [default: one per core, or per fast core if cores differ]
-    #[arg(long, value_name = "N", value_parser = threads)]
+    #[arg(short, long, value_name = "N", value_parser = threads)]
     threads: Option<usize>,
     /// Compute on these cores, for example 0-3,6, with one pinned thread per core
     #[arg(long, value_name = "LIST", value_parser = Cores::parse, conflicts_with = "threads")]

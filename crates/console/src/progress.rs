@@ -1,7 +1,7 @@
 //! Progress bars and spinners on stderr; hidden if stderr is not a terminal.
 
 use std::cell::RefCell;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -193,7 +193,7 @@ impl Progress for FetchProgress {
 }
 
 /// Runs a fetch with progress bars. Ctrl-C ends it cleanly.
-pub fn fetch(fetch: impl FnOnce(&FetchProgress) -> Result<PathBuf>) -> Result<PathBuf> {
+pub fn fetch<T>(fetch: impl FnOnce(&FetchProgress) -> Result<T>) -> Result<T> {
     let cancelled = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&cancelled);
     let _guard = on_interrupt(move || flag.store(true, Ordering::Relaxed));

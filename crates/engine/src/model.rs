@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 use triad_kernels::BlockArithmetic;
 use triad_kernels::pool::Pool;
 use triad_model::ErrorKind;
-use triad_model::checkpoint::{Checkpoint, GenerationDefaults, Source};
+use triad_model::checkpoint::{Checkpoint, EmbeddingDefaults, GenerationDefaults, Source};
 use triad_model::description::ModelDescription;
 use triad_model::mapped::MappedFile;
 use triad_model::template::ChatTemplate;
@@ -170,6 +170,7 @@ impl Model {
             text: Arc::new(Text {
                 tokenizer: Err(Arc::new(no_text)),
                 template: None,
+                embedding: EmbeddingDefaults::default(),
             }),
             generation_defaults: GenerationDefaults::default(),
             pool,
@@ -314,6 +315,11 @@ impl Model {
         &self.generation_defaults
     }
 
+    /// Returns the rules for vectors of texts that the model's authors state.
+    pub fn embedding_defaults(&self) -> &EmbeddingDefaults {
+        &self.text.embedding
+    }
+
     /// Returns the number of threads that compute.
     pub fn threads(&self) -> usize {
         self.pool.threads()
@@ -358,6 +364,7 @@ struct Text {
     /// The tokenizer, or the reason why there is none.
     tokenizer: Result<Tokenizer, Arc<triad_model::Error>>,
     template: Option<ChatTemplate>,
+    embedding: EmbeddingDefaults,
 }
 
 /// Reads tokenizer and template. A missing tokenizer is not an error yet; a damaged one is.
@@ -366,14 +373,18 @@ fn text(source: &Source, defaults: &GenerationDefaults, path: &Path) -> Result<T
         Ok(tokenizer) => {
             let template =
                 ChatTemplate::from_source(source, &tokenizer).map_err(|error| error.at(path))?;
+            let embedding =
+                EmbeddingDefaults::from_source(source).map_err(|error| error.at(path))?;
             Ok(Text {
                 tokenizer: Ok(tokenizer),
                 template,
+                embedding,
             })
         }
         Err(error) if error.kind() == ErrorKind::Missing => Ok(Text {
             tokenizer: Err(Arc::new(error)),
             template: None,
+            embedding: EmbeddingDefaults::default(),
         }),
         Err(error) => Err(error.into()),
     }

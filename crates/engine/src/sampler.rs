@@ -3,7 +3,7 @@
 //! The steps have the order of `transformers`: bias, repetition penalty, frequency and presence penalty, the mask of
 //! allowed tokens, temperature, top-k, top-p, min-p. One token is then drawn from those that remain.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
@@ -53,18 +53,48 @@ impl Default for SamplerOptions {
     }
 }
 
+/// The number of tokens that are sorted first, to find those that `top_p` keeps.
+const LIKELY: usize = 256;
+
+/// Options for answers of a model whose authors recommend none.
+const EVERYDAY: Everyday = Everyday {
+    temperature: 0.7,
+    top_p: 0.95,
+    repetition_penalty: 1.05,
+};
+
+struct Everyday {
+    temperature: f32,
+    top_p: f32,
+    repetition_penalty: f32,
+}
+
 impl SamplerOptions {
-    /// Returns the options that the model's authors recommend, else greedy ones.
-    pub fn recommended(defaults: &GenerationDefaults) -> Self {
+    /// Returns the options that the model's authors recommend, with the user's `temperature` if it is given.
+    ///
+    /// Without any recommendation, the temperature is 0.7, `top_p` 0.95 and the repetition penalty 1.05. If the authors
+    /// recommend other options but no temperature, it is 0.7. At temperature 0 only what they recommend is applied.
+    pub fn recommended(defaults: &GenerationDefaults, temperature: Option<f32>) -> Self {
+        let recommends_none = defaults.temperature.is_none()
+            && defaults.top_k.is_none()
+            && defaults.top_p.is_none()
+            && defaults.min_p.is_none()
+            && defaults.repetition_penalty.is_none();
+        let temperature = temperature
+            .or(defaults.temperature)
+            .unwrap_or(EVERYDAY.temperature);
         let greedy = Self::default();
+        let (top_p, repetition_penalty) = if recommends_none && temperature != 0.0 {
+            (EVERYDAY.top_p, EVERYDAY.repetition_penalty)
+        } else {
+            (greedy.top_p, greedy.repetition_penalty)
+        };
         Self {
-            temperature: defaults.temperature.unwrap_or(greedy.temperature),
+            temperature,
             top_k: defaults.top_k.unwrap_or(greedy.top_k),
-            top_p: defaults.top_p.unwrap_or(greedy.top_p),
+            top_p: defaults.top_p.unwrap_or(top_p),
             min_p: defaults.min_p.unwrap_or(greedy.min_p),
-            repetition_penalty: defaults
-                .repetition_penalty
-                .unwrap_or(greedy.repetition_penalty),
+            repetition_penalty: defaults.repetition_penalty.unwrap_or(repetition_penalty),
             ..greedy
         }
     }
@@ -128,6 +158,8 @@ pub struct Sampler {
     options: SamplerOptions,
     random: ChaCha8Rng,
     candidates: Vec<Candidate>,
+    /// For each token, whether it occurred.
+    marks: Vec<bool>,
     /// The number of tokens before the answer.
     prompt: usize,
     /// `None`: all tokens are allowed.
@@ -153,6 +185,7 @@ impl Sampler {
             options: options.clone(),
             random,
             candidates: Vec::new(),
+            marks: Vec::new(),
             prompt: 0,
             allowed: None,
         })
@@ -208,8 +241,15 @@ impl Sampler {
             }
         }
         if options.repetition_penalty != 1.0 {
-            for token in seen.iter().collect::<HashSet<_>>() {
-                let logit = &mut self.candidates[*token as usize].weight;
+            self.marks.clear();
+            self.marks.resize(logits.len(), false);
+            for token in seen {
+                let token = *token as usize;
+                // Each token is made less likely once.
+                if std::mem::replace(&mut self.marks[token], true) {
+                    continue;
+                }
+                let logit = &mut self.candidates[token].weight;
                 *logit *= if *logit > 0.0 {
                     1.0 / options.repetition_penalty
                 } else {
@@ -251,7 +291,7 @@ impl Sampler {
             self.candidates.truncate(top_k);
         }
         // The order must not depend on the selection, since the draw depends on the order.
-        if top_k > 0 || self.options.top_p < 1.0 {
+        if top_k > 0 {
             self.candidates.sort_unstable_by(likelier_first);
         }
     }
@@ -266,13 +306,30 @@ impl Sampler {
     fn keep_top_p(&mut self) {
         if self.options.top_p < 1.0 {
             let enough = self.total() * self.options.top_p;
-            let mut sum = 0.0;
-            let before = self.candidates.iter().take_while(|candidate| {
-                let keep = sum < enough;
-                sum += candidate.weight;
-                keep
-            });
-            let kept = before.count().max(1);
+            // Few tokens are enough most of the time, so that most need not be sorted.
+            let mut count = LIKELY;
+            let kept = loop {
+                let count_here = count.min(self.candidates.len());
+                let is_all = count_here == self.candidates.len();
+                if !is_all {
+                    self.candidates
+                        .select_nth_unstable_by(count_here - 1, likelier_first);
+                }
+                let likely = &mut self.candidates[..count_here];
+                likely.sort_unstable_by(likelier_first);
+                let mut sum = 0.0;
+                let before = likely.iter().take_while(|candidate| {
+                    let keep = sum < enough;
+                    sum += candidate.weight;
+                    keep
+                });
+                let kept = before.count();
+                // The sum of the last one may be enough.
+                if kept < count_here || sum >= enough || is_all {
+                    break kept.max(1);
+                }
+                count *= 8;
+            };
             self.candidates.truncate(kept);
         }
     }
@@ -382,6 +439,55 @@ mod tests {
     }
 
     #[test]
+    fn a_model_without_recommendations_samples_with_a_light_guard_and_temperature_0_is_greedy() {
+        let none = GenerationDefaults::default();
+        let of = |defaults: &GenerationDefaults, temperature| {
+            let options = SamplerOptions::recommended(defaults, temperature);
+            (
+                options.temperature,
+                options.top_p,
+                options.repetition_penalty,
+            )
+        };
+        assert_eq!(of(&none, None), (0.7, 0.95, 1.05));
+        assert_eq!(of(&none, Some(1.5)), (1.5, 0.95, 1.05));
+        assert_eq!(
+            SamplerOptions::recommended(&none, Some(0.0)),
+            SamplerOptions::default()
+        );
+        // The end tokens are no recommendation of how to sample.
+        let ends = GenerationDefaults {
+            end_tokens: vec![2],
+            ..none.clone()
+        };
+        assert_eq!(of(&ends, None), (0.7, 0.95, 1.05));
+    }
+
+    #[test]
+    fn what_the_authors_recommend_is_taken_alone() {
+        let of = |defaults: GenerationDefaults, temperature| {
+            let options = SamplerOptions::recommended(&defaults, temperature);
+            (
+                options.temperature,
+                options.top_p,
+                options.repetition_penalty,
+            )
+        };
+        let greedy = || GenerationDefaults {
+            temperature: Some(0.0),
+            ..GenerationDefaults::default()
+        };
+        assert_eq!(of(greedy(), None), (0.0, 1.0, 1.0));
+        assert_eq!(of(greedy(), Some(0.5)), (0.5, 1.0, 1.0));
+        let filtered = || GenerationDefaults {
+            top_p: Some(0.8),
+            ..GenerationDefaults::default()
+        };
+        assert_eq!(of(filtered(), None), (0.7, 0.8, 1.0));
+        assert_eq!(of(filtered(), Some(0.0)), (0.0, 0.8, 1.0));
+    }
+
+    #[test]
     fn the_same_seed_draws_the_same_tokens_and_another_seed_others() {
         let options = SamplerOptions {
             temperature: 1.0,
@@ -466,6 +572,54 @@ mod tests {
             ..SamplerOptions::default()
         };
         assert_eq!(kept(SamplerOptions { min_p: 0.3, ..warm }), [1, 2, 4]);
+    }
+
+    #[test]
+    fn top_p_keeps_the_likeliest_of_a_large_vocabulary_in_order() {
+        // Nearly flat, so that several rounds of sorting are needed; some are equal.
+        let logits: Vec<f32> = (0..5000)
+            .map(|token| ((token * 7919) % 4999) as f32 * 1e-4)
+            .collect();
+        for top_p in [0.001, 0.05, 0.3, 0.95, 0.9999] {
+            let options = SamplerOptions {
+                temperature: 1.0,
+                top_p,
+                ..SamplerOptions::default()
+            };
+            let mut sampler = Sampler::new(&options).unwrap();
+            sampler.weigh(&logits, &[]);
+            let mut expected: Vec<_> = logits
+                .iter()
+                .zip(0..)
+                .map(|(logit, token)| Candidate {
+                    token,
+                    weight: (logit - 0.4998).exp(),
+                })
+                .collect();
+            let enough =
+                expected.iter().map(|it| f64::from(it.weight)).sum::<f64>() * f64::from(top_p);
+            expected.sort_by(likelier_first);
+            let mut sum = 0.0;
+            let count = expected.iter().take_while(|it| {
+                let keep = sum < enough;
+                sum += f64::from(it.weight);
+                keep
+            });
+            let count = count.count();
+            let kept: Vec<_> = sampler.candidates.iter().map(|it| it.token).collect();
+            // Sums in f32 differ in the last tokens.
+            assert!(
+                kept.len().abs_diff(count) <= 2,
+                "{top_p}: {} {count}",
+                kept.len()
+            );
+            let expected: Vec<_> = expected
+                .iter()
+                .map(|it| it.token)
+                .take(kept.len())
+                .collect();
+            assert_eq!(kept, expected, "{top_p}");
+        }
     }
 
     #[test]

@@ -17,6 +17,7 @@ pub mod energy;
 mod error;
 pub mod hashes;
 pub mod huge_pages;
+pub mod infill;
 pub mod kernels;
 mod letters;
 pub mod machine;

@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use triad_engine::package::Package;
 use triad_engine::{LoadOptions, Model, memory};
@@ -81,6 +82,49 @@ pub fn weight_bytes(path: &Path) -> Result<u64> {
         return Ok(files.iter().map(std::fs::Metadata::len).sum());
     }
     Ok(memory::of_weights(&Checkpoint::open(path)?) as u64)
+}
+
+/// The files of a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ModelFiles {
+    /// `gguf`, `safetensors` or `triad`.
+    pub format: &'static str,
+    /// Their size.
+    pub bytes: u64,
+    /// The time of the last change.
+    pub modified: Option<SystemTime>,
+}
+
+/// Returns the files of the model at `path`: of a folder, all files in it, without those of its folders.
+///
+/// # Errors
+/// If they cannot be read.
+pub fn files_of(path: &Path) -> Result<ModelFiles> {
+    let error = |source| triad_engine::Error::Io {
+        path: path.to_owned(),
+        source,
+    };
+    let whole = std::fs::metadata(path).map_err(error)?;
+    let files: Vec<std::fs::Metadata> = if whole.is_dir() {
+        let files = std::fs::read_dir(path).map_err(error)?;
+        let files = files.map(|file| std::fs::metadata(file?.path()));
+        files.collect::<std::io::Result<_>>().map_err(error)?
+    } else {
+        vec![whole]
+    };
+    let files = files.iter().filter(|file| file.is_file());
+    let format = if Package::is_at(path) {
+        "triad"
+    } else if path.is_dir() || path.extension().is_some_and(|it| it == "safetensors") {
+        "safetensors"
+    } else {
+        "gguf"
+    };
+    Ok(ModelFiles {
+        format,
+        bytes: files.clone().map(std::fs::Metadata::len).sum(),
+        modified: files.filter_map(|file| file.modified().ok()).max(),
+    })
 }
 
 /// Returns the tokenizer of the model at `path` without loading its weights; `read` is as in [`load`].

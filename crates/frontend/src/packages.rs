@@ -183,7 +183,7 @@ fn cached_in(
 /// Returns the files of the model at `path`, sorted. If `path` is a file, these are the file and the files next to it
 /// that describe it. If it is a folder, other files in it, such as the output of an earlier command, are left out.
 pub fn model_files(path: &Path) -> Vec<PathBuf> {
-    const DESCRIPTIONS: [&str; 8] = [
+    const DESCRIPTIONS: [&str; 10] = [
         "package.json",
         "package.json.sha256",
         "config.json",
@@ -192,6 +192,8 @@ pub fn model_files(path: &Path) -> Vec<PathBuf> {
         "chat_template.tool_use.jinja",
         "added_tokens.json",
         "special_tokens_map.json",
+        "modules.json",
+        "config_sentence_transformers.json",
     ];
     const WEIGHTS: [&str; 3] = [".safetensors", ".safetensors.index.json", ".gguf"];
     let describes = |name: &str| DESCRIPTIONS.contains(&name) || name.starts_with("tokenizer");

@@ -1,6 +1,7 @@
 //! The state that all requests share.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::runtime::Handle;
 
@@ -66,6 +67,14 @@ impl App {
     /// Returns the registry of models.
     pub(crate) fn catalog(&self) -> &ModelRegistry {
         &self.catalog
+    }
+
+    /// Sets how long `model` stays in memory after its last request, if a request asks for it. On a server whose keys
+    /// are separate, no key may take a model from the others.
+    pub(crate) fn keep(&self, model: &ServedModel, keep: Option<Option<Duration>>) {
+        if let Some(time) = keep.filter(|_| !self.options.separates_keys()) {
+            self.catalog.keep(model, time);
+        }
     }
 
     /// Returns the model that a request names, or the first model if it names none.

@@ -9,6 +9,7 @@ use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use triad_engine::LogProbabilities;
+use triad_frontend::infill::Gap;
 use triad_model::tokenizer::Tokenizer;
 use utoipa::ToSchema;
 
@@ -19,6 +20,7 @@ use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::fields;
 use crate::forms::{self, FormFields};
 use crate::guard::{Caller, Client};
+use crate::infill;
 use crate::jobs::{Answers, GenerationJob, StreamItem};
 use crate::log_probabilities::{TextLogProbabilities, characters};
 use crate::prompts::{Prompts, TextFields, encode};
@@ -48,6 +50,8 @@ pub(crate) struct CompletionRequest {
     echo: Option<bool>,
     /// Whether to return log probabilities: the value is the number of alternatives per token, 0 to 20.
     logprobs: Option<usize>,
+    /// The text after the completion, for models with tokens for filling in the middle.
+    suffix: Option<String>,
     /// Must be equal to `n` if given, because all generated completions are returned.
     best_of: Option<usize>,
 }
@@ -114,6 +118,12 @@ pub(crate) async fn complete(
     let log_probabilities = likeliest("logprobs", request.logprobs)?;
     let choices = sampling.check(app.options.parallel)?;
     request.prompt.check("prompt")?;
+    let echo = request.echo.unwrap_or(false);
+    let suffix = request.suffix.filter(|suffix| !suffix.is_empty());
+    if suffix.is_some() && (echo || !matches!(request.prompt, Prompts::Text(_))) {
+        let message = "it requires one text as the prompt, without echo";
+        return Err(ApiError::field("suffix", message));
+    }
     if request.best_of.is_some_and(|best_of| best_of != choices) {
         return Err(ApiError::unsupported(
             "best_of",
@@ -128,14 +138,23 @@ pub(crate) async fn complete(
     let adapters = adapters::asked(&model, sampling.lora.as_deref())?;
     // Take a place in the queue before any work is done.
     let place = model.enter(client.address)?;
-    let prompts = encode(
-        (&model, &place),
-        ("prompt", request.prompt),
-        text.reading(&model),
-    )
-    .await?;
+    let prompts = match (suffix, request.prompt) {
+        (Some(suffix), Prompts::Text(prefix)) => {
+            let tokens = infill::tokens(&model, "suffix")?;
+            infill::end_at(&mut options, &model, &tokens)?;
+            let gap = Gap {
+                prefix,
+                suffix,
+                extra: Vec::new(),
+            };
+            vec![infill::encode((&model, &place), tokens, gap).await?]
+        }
+        (_, prompt) => {
+            let reading = text.reading(&model);
+            encode((&model, &place), ("prompt", prompt), reading).await?
+        }
+    };
     options.form = forms::prepare((&model, &place, client.owner), form, &options).await?;
-    let echo = request.echo.unwrap_or(false);
     if let Some(likeliest) = log_probabilities.filter(|_| echo) {
         let tokens: usize = prompts.iter().map(Vec::len).sum();
         let most = MAX_PROMPT_PROBABILITIES / ((likeliest + 1) * choices).max(1);

@@ -1,8 +1,4 @@
 //! `/v1/embeddings`: one vector per text, pooled from the hidden states of a language model.
-//!
-//! The hidden states are those after the last norm, which are the input of the output matrix. Their mean over the
-//! text's tokens, or the state of the last token, is normalized to length 1. A model that was not trained for
-//! embeddings gives vectors of moderate quality.
 
 use std::sync::Arc;
 
@@ -11,18 +7,17 @@ use axum::extract::State;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
-use triad_engine::Cancel;
-use triad_frontend::embedding::embed;
+use triad_frontend::embedding::Pooling;
 use utoipa::ToSchema;
 
 use crate::app::App;
-use crate::blocking::blocking;
 use crate::body::JsonBody;
 use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::fields;
 use crate::guard::Client;
-use crate::prepare::CancelOnDrop;
-use crate::prompts::{Prompts, TextFields, encode};
+use crate::prompts::{Prompts, TextFields};
+use crate::sampling::one_of;
+use crate::vectors::Wanted;
 
 /// A request for embeddings.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -34,10 +29,20 @@ pub(crate) struct EmbeddingRequest {
     /// Alias of `input`, as in llama.cpp's server.
     content: Option<Prompts>,
     encoding_format: Option<EncodingFormat>,
-    /// The method that reduces the hidden states of a text to one vector. An extension.
-    pooling: Option<Pooling>,
-    /// The vector's dimension. Any value other than the model's own dimension is refused.
+    /// The method that reduces the hidden states of a text to one vector. The default is what the model's authors state,
+    /// else the mean. An extension.
+    pooling: Option<PoolingField>,
+    /// The name of a text that is put before each input, as the model's files state it, such as `query`. An extension.
+    prompt_name: Option<String>,
+    /// The number of leading components of each vector. The default is all.
+    #[schema(minimum = 1)]
     dimensions: Option<usize>,
+    /// Whether vectors have length 1. The default is true.
+    normalize: Option<bool>,
+    /// Alias of `normalize`, as in vLLM's server.
+    use_activation: Option<bool>,
+    /// Alias of `normalize`, as in llama.cpp's server: 2 is true, and -1 is false.
+    embd_normalize: Option<i64>,
 }
 
 /// The body of a request for embeddings.
@@ -61,21 +66,23 @@ enum EncodingFormat {
 }
 
 /// The method that reduces hidden states to one vector.
-#[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
-enum Pooling {
+enum PoolingField {
     /// The mean over all tokens.
-    #[default]
     Mean,
     /// The state of the last token.
     Last,
+    /// The state of the first token.
+    First,
 }
 
-impl From<Pooling> for triad_frontend::embedding::Pooling {
-    fn from(pooling: Pooling) -> Self {
+impl From<PoolingField> for Pooling {
+    fn from(pooling: PoolingField) -> Self {
         match pooling {
-            Pooling::Mean => Self::Mean,
-            Pooling::Last => Self::Last,
+            PoolingField::Mean => Self::Mean,
+            PoolingField::Last => Self::Last,
+            PoolingField::First => Self::First,
         }
     }
 }
@@ -126,60 +133,39 @@ pub(crate) async fn create(
 ) -> ApiResult<Json<Embeddings>> {
     body.check(&fields::EMBEDDINGS)?;
     let (request, text): (EmbeddingRequest, TextFields) = (body.parse()?, body.parse()?);
-    let input = match (request.input, request.content) {
+    let (field, input) = match (request.input, request.content) {
         (Some(input), None) => ("input", input),
         (None, Some(content)) => ("content", content),
         _ => return Err(ApiError::field("input", "expected either this or content")),
     };
-    let checked = input.1.check(input.0);
-    checked.map_err(|error| error.with_param(input.0))?;
-    let model = app.model(request.model.as_deref()).await?;
-    let hidden = model.model().description().hidden;
-    if request
-        .dimensions
-        .is_some_and(|dimensions| dimensions != hidden)
-    {
-        return Err(ApiError::unsupported(
-            "dimensions",
-            format!("this model's vectors have {hidden}"),
-        ));
-    }
-    let field = input.0;
-    let place = model.enter(client.address)?;
-    let texts = encode((&model, &place), input, text.reading(&model)).await?;
-    let tokens = texts.iter().map(Vec::len).sum();
-    let needs = texts.iter().map(|text| {
-        model
-            .need(text, Some(0), 1)
-            .map_err(|error| error.with_param(field))
-    });
-    let most = needs
-        .collect::<ApiResult<Vec<_>>>()?
-        .into_iter()
-        .max_by_key(|need| need.pages);
-    let Some(most) = most else {
-        return Err(ApiError::field("input", "there is none"));
-    };
-    // The texts are computed one after another, with the permit of one completion.
-    let permit = place.admit(most).await;
-    // Cancels the work if the client disconnects, which drops this future.
-    let cancel = CancelOnDrop(Cancel::new());
-    let (pooling, format) = (
-        request.pooling.unwrap_or_default(),
-        request.encoding_format.unwrap_or_default(),
-    );
-    let work = {
-        let (model, cancel) = (Arc::clone(&model), cancel.0.clone());
-        move || {
-            let vectors = texts
-                .iter()
-                .map(|text| embed(model.engine().session(), text, pooling.into(), &cancel))
-                .collect::<Result<Vec<_>, _>>();
-            drop(permit);
-            vectors.map_err(ApiError::from)
+    let is_scaled = match request.embd_normalize {
+        None => None,
+        Some(2) => Some(true),
+        Some(-1) => Some(false),
+        Some(other) => {
+            let message = format!("{other}, expected 2 for vectors of length 1, or -1");
+            return Err(ApiError::unsupported("embd_normalize", message));
         }
     };
-    let vectors = blocking(work).await?;
+    let normalize = one_of(
+        ("use_activation", request.use_activation),
+        ("normalize", request.normalize),
+    )?;
+    let normalizes = one_of(("embd_normalize", is_scaled), ("normalize", normalize))?;
+    let wanted = Wanted {
+        field,
+        input,
+        text,
+        pooling: request.pooling.map(Pooling::from),
+        prompt_name: request.prompt_name,
+        dimensions: request.dimensions,
+        normalizes: normalizes.unwrap_or(true),
+        truncates: false,
+    };
+    wanted.check()?;
+    let model = app.model(request.model.as_deref()).await?;
+    let (vectors, tokens) = wanted.compute(&model, client).await?;
+    let format = request.encoding_format.unwrap_or_default();
     let embedding = |(index, vector)| Embedding {
         object: "embedding",
         index,

@@ -1,4 +1,4 @@
-//! Serves models over HTTP with the APIs of OpenAI and Anthropic.
+//! Serves models over HTTP with the APIs of OpenAI, Anthropic and Ollama.
 //!
 //! [`serve`] listens and passes requests to the [`routes`](routes()); a [`Shutdown`] stops it. The [`registry`] loads
 //! models. Each model is [`served`] by one engine, and its [`queue`] admits as many completions as the engine computes
@@ -12,8 +12,9 @@
 //! | [`guard`], [`owner`] | access by key, host and origin; isolation of cached prompts; shares of the server per
 //! tenant |
 //! | [`chat`], [`completions`], [`responses`], [`anthropic`] | endpoints that generate text |
+//! | [`ollama`], [`llama`] | the API of Ollama, and llama.cpp's own endpoints |
 //! | [`models`], [`props`], [`metrics`], [`openapi`] | endpoints that describe the server |
-//! | [`text`], [`embeddings`] | tokenization, templates and embeddings |
+//! | [`text`], [`embeddings`], [`vectors`] | tokenization, templates and embeddings |
 //! | [`sessions`] | prompts with their KV cache, saved in files |
 //! | [`fields`] | every field of every request: used, ignored, or refused |
 //! | [`sampling`], [`forms`], [`prompt_fields`] | fields of sampling, of structured output, and of the prompt |
@@ -38,6 +39,7 @@ mod chat;
 mod chat_answer;
 mod completions;
 mod connections;
+mod continuation;
 mod conversation;
 mod counters;
 mod embeddings;
@@ -47,14 +49,17 @@ pub mod fields;
 mod form_shares;
 mod forms;
 mod guard;
+mod infill;
 mod jobs;
 mod left_out;
 mod listener;
+mod llama;
 mod log_probabilities;
 mod messages;
 mod metrics;
 mod models;
 mod names;
+mod ollama;
 mod openapi;
 mod options;
 mod owner;
@@ -84,10 +89,11 @@ mod text;
 mod timelines;
 mod tools;
 mod usage;
+mod vectors;
 
 pub use listener::{Shutdown, serve};
 pub use options::{ServerOptions, StartError};
-pub use registry::{HostedModel, LoadError};
+pub use registry::{HostedModel, LoadError, ModelFacts};
 pub use route::{Access, Route};
 pub use routes::routes;
 pub use served::LoadedModel;

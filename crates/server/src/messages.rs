@@ -135,7 +135,7 @@ impl Turns {
     }
 
     /// Adds a field to the latest message, if it has a value.
-    fn set(&mut self, field: &str, value: Option<String>) {
+    pub(crate) fn set(&mut self, field: &str, value: Option<String>) {
         if let (Some(message), Some(value)) = (self.messages.last_mut(), value) {
             message[field] = value.into();
         }

@@ -7,14 +7,14 @@ use utoipa::openapi::{ContentBuilder, OpenApi as Document, Ref, RefOr, ResponseB
 use utoipa::{Modify, OpenApi};
 
 use crate::{
-    anthropic, chat, completions, embeddings, metrics, models, props, responses, sessions,
-    stored_routes, text, timelines,
+    anthropic, chat, completions, embeddings, llama, metrics, models, ollama, props, responses,
+    sessions, stored_routes, text, timelines,
 };
 
 /// The OpenAPI document, generated from the endpoints and their types.
 #[derive(OpenApi)]
 #[openapi(
-    info(title = "Triad", description = "Language models on this device, with the APIs of OpenAI and Anthropic."),
+    info(title = "Triad", description = "Language models on this device, with the APIs of OpenAI, Anthropic and Ollama."),
     paths(
         chat::complete,
         completions::complete,
@@ -40,7 +40,20 @@ use crate::{
         sessions::save,
         sessions::restore,
         sessions::delete,
-        timelines::one
+        timelines::one,
+        llama::completion::completion,
+        llama::completion::fill,
+        llama::slots::slots,
+        ollama::chat::chat,
+        ollama::generate::generate,
+        ollama::embed::embed,
+        ollama::embed::embeddings,
+        ollama::models::tags,
+        ollama::models::ps,
+        ollama::models::version,
+        ollama::models::show,
+        ollama::models::pull,
+        ollama::models::delete
     ),
     modifiers(&Refusals)
 )]
@@ -61,9 +74,13 @@ impl Modify for Refusals {
             ("503", "The server is stopping or lacks memory"),
         ];
         for (path, item) in &mut document.paths.paths {
-            // Anthropic's errors have another format.
-            let schema = (!path.starts_with("/v1/messages"))
-                .then(|| RefOr::Ref(Ref::from_schema_name("ErrorBody")));
+            // Errors of Anthropic and Ollama have other formats.
+            let name = if path.starts_with("/api/") {
+                Some("OllamaError")
+            } else {
+                (!path.starts_with("/v1/messages")).then_some("ErrorBody")
+            };
+            let schema = name.map(|name| RefOr::Ref(Ref::from_schema_name(name)));
             let content = ContentBuilder::new().schema(schema).build();
             for (status, description) in refusals {
                 let Some(operation) = &mut item.post else {

@@ -41,6 +41,11 @@ pub(crate) struct TextFields {
 }
 
 impl TextFields {
+    /// Returns whether the request wants BOS before a text.
+    pub(crate) fn adds_special(self) -> Option<bool> {
+        self.add_special_tokens
+    }
+
     /// Returns how `model` treats names of control tokens, and whether BOS and similar tokens are added.
     pub(crate) fn reading(self, model: &ServedModel) -> (Special, bool) {
         let parses = self.parse_special.unwrap_or(!model.keeps_letters());
@@ -78,6 +83,16 @@ impl Prompts {
         Ok(())
     }
 
+    /// Puts a text before each prompt. Returns whether the prompts are texts.
+    pub(crate) fn put_before(&mut self, prefix: &str) -> bool {
+        match self {
+            Self::Text(text) => text.insert_str(0, prefix),
+            Self::Texts(texts) => texts.iter_mut().for_each(|text| text.insert_str(0, prefix)),
+            Self::Tokens(_) | Self::TokenLists(_) => return false,
+        }
+        true
+    }
+
     /// Returns the number of prompts, and the size of the longest text in bytes.
     fn size(&self) -> (usize, usize) {
         match self {
@@ -95,17 +110,30 @@ impl Prompts {
 /// Tokenizes the prompts in `field` of a request that has a `place`. Call [`Prompts::check`] first.
 ///
 /// # Errors
-/// If a token id is out of range.
+/// If a token id is out of range, or a text has more tokens than the context.
 pub(crate) async fn encode(
+    of: (&Arc<ServedModel>, &Place),
+    prompts: (&'static str, Prompts),
+    reading: (Special, bool),
+) -> ApiResult<Vec<Vec<u32>>> {
+    let most = of.0.context();
+    encode_within(of, prompts, reading, most).await
+}
+
+/// Does the same as [`encode`] for texts of at most `most` tokens.
+///
+/// # Errors
+/// As [`encode`].
+pub(crate) async fn encode_within(
     (model, place): (&Arc<ServedModel>, &Place),
     (field, prompts): (&'static str, Prompts),
     reading: (Special, bool),
+    most: usize,
 ) -> ApiResult<Vec<Vec<u32>>> {
     let (_, longest) = prompts.size();
     let work = move |model: &ServedModel, cancel: &Cancel| {
         let text = |text: String| {
-            let encoded =
-                chat::encode_around(model.model(), &text, reading, (model.context(), cancel));
+            let encoded = chat::encode_around(model.model(), &text, reading, (most, cancel));
             encoded.map_err(|error| ApiError::from(error).with_param(field))
         };
         match prompts {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use serde::Serialize;
+use triad_model::tokenizer::Tokenizer;
 use utoipa::ToSchema;
 
 use crate::app::App;
@@ -21,6 +22,87 @@ pub(crate) struct Props {
     queue: usize,
     /// The models in memory.
     models: Vec<ModelProps>,
+    #[serde(flatten)]
+    #[schema(inline)]
+    first: Option<FirstProps>,
+}
+
+/// Properties of the first model in memory, with the names of llama.cpp's server.
+#[derive(Debug, Serialize, ToSchema)]
+struct FirstProps {
+    default_generation_settings: DefaultSettings,
+    /// Maximum number of concurrent completions.
+    total_slots: usize,
+    model_alias: String,
+    chat_template: String,
+    bos_token: String,
+    eos_token: String,
+    build_info: &'static str,
+    modalities: Modalities,
+    /// Always false.
+    is_sleeping: bool,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+struct DefaultSettings {
+    n_ctx: usize,
+    params: DefaultParams,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+struct DefaultParams {
+    temperature: f32,
+    top_k: usize,
+    top_p: f32,
+    min_p: f32,
+    repeat_penalty: f32,
+    /// No limit.
+    n_predict: i64,
+}
+
+/// The kinds of input besides text.
+#[derive(Debug, Serialize, ToSchema)]
+struct Modalities {
+    vision: bool,
+    audio: bool,
+}
+
+impl FirstProps {
+    fn new(hosted: &ServedModel, parallel: usize) -> Self {
+        let (model, sampling) = (hosted.model(), hosted.sampling(None));
+        let tokenizer = model.tokenizer().ok();
+        let piece = |token: Option<u32>| {
+            let piece = tokenizer.and_then(|it| it.piece(token?));
+            piece.unwrap_or_default().to_owned()
+        };
+        Self {
+            default_generation_settings: DefaultSettings {
+                n_ctx: hosted.context(),
+                params: DefaultParams {
+                    temperature: sampling.temperature,
+                    top_k: sampling.top_k,
+                    top_p: sampling.top_p,
+                    min_p: sampling.min_p,
+                    repeat_penalty: sampling.repetition_penalty,
+                    n_predict: -1,
+                },
+            },
+            total_slots: parallel,
+            model_alias: hosted.name().to_owned(),
+            chat_template: model
+                .chat_template()
+                .map(|template| template.source().to_owned())
+                .unwrap_or_default(),
+            bos_token: piece(tokenizer.and_then(Tokenizer::bos)),
+            eos_token: piece(tokenizer.and_then(Tokenizer::eos)),
+            build_info: concat!("triad ", env!("CARGO_PKG_VERSION")),
+            modalities: Modalities {
+                vision: false,
+                audio: false,
+            },
+            is_sleeping: false,
+        }
+    }
 }
 
 /// Properties of a model.
@@ -59,7 +141,7 @@ struct SamplingProps {
 impl ModelProps {
     fn new(hosted: &ServedModel) -> Self {
         let (model, engine) = (hosted.model(), hosted.engine());
-        let sampling = hosted.sampling();
+        let sampling = hosted.sampling(None);
         Self {
             id: hosted.name().to_owned(),
             family: model.description().family.clone(),
@@ -95,17 +177,16 @@ impl ModelProps {
 /// Returns properties and options of the server.
 #[utoipa::path(get, path = "/props", tag = "server", responses((status = 200, body = Props)))]
 pub(crate) async fn props(State(app): State<Arc<App>>) -> Json<Props> {
-    let models = app
-        .catalog()
-        .loaded()
-        .iter()
-        .map(|model| ModelProps::new(model))
-        .collect();
+    let loaded = app.catalog().loaded();
+    let models = loaded.iter().map(|model| ModelProps::new(model)).collect();
     let (parallel, queue) = (app.options.parallel, app.options.queue);
+    let first = loaded.first();
+    let first = first.map(|model| FirstProps::new(model, parallel));
     Json(Props {
         version: env!("CARGO_PKG_VERSION"),
         parallel,
         queue,
         models,
+        first,
     })
 }

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::OwnedMutexGuard;
 
@@ -20,6 +20,8 @@ use crate::served::{LoadedModel, ServedModel};
 
 /// The interval at which a load that waits for memory checks whether other models became idle.
 const LOOK: Duration = Duration::from_millis(20);
+/// The interval at which idle models are checked that may stay in memory for a limited time.
+const SWEEP: Duration = Duration::from_millis(100);
 
 /// The reason why a model could not be loaded.
 pub type LoadError = Box<dyn std::error::Error + Send + Sync>;
@@ -32,8 +34,27 @@ pub struct HostedModel {
     pub aliases: Vec<String>,
     /// The memory of the loaded model in bytes: weights, KV cache and activations.
     pub bytes: u64,
+    /// Facts that lists of models show.
+    pub facts: ModelFacts,
     /// Loads the model.
     pub load: Box<dyn Fn() -> Result<LoadedModel, LoadError> + Send + Sync>,
+}
+
+/// Facts about a model that are known before it is loaded.
+#[derive(Clone, Debug, Default)]
+pub struct ModelFacts {
+    /// The model family, such as `llama` or `qwen2`.
+    pub family: String,
+    /// The format of the file: `gguf`, `safetensors` or `triad`.
+    pub format: String,
+    /// The number format of the weights. Empty if it is unknown.
+    pub quantization: String,
+    /// The number of parameters.
+    pub parameters: u64,
+    /// The bytes of the file or folder.
+    pub file_bytes: u64,
+    /// The time of the last change of the file or folder.
+    pub modified: Option<SystemTime>,
 }
 
 impl fmt::Debug for HostedModel {
@@ -42,12 +63,14 @@ impl fmt::Debug for HostedModel {
             name,
             aliases,
             bytes,
+            facts,
             load: _,
         } = self;
         f.debug_struct("HostedModel")
             .field("name", name)
             .field("aliases", aliases)
             .field("bytes", bytes)
+            .field("facts", facts)
             .finish_non_exhaustive()
     }
 }
@@ -63,7 +86,7 @@ impl HostedModel {
 
     /// Returns whether a request that names `name` is for this model. The suffix `:latest` stands for no tag, as in
     /// Ollama.
-    fn is_called(&self, name: &str) -> bool {
+    pub(crate) fn is_called(&self, name: &str) -> bool {
         let is = |name: &str| self.names().any(|own| own == name);
         is(name) || name.strip_suffix(":latest").is_some_and(is)
     }
@@ -89,6 +112,19 @@ struct Loaded {
     /// The number of the latest request for each model, as counted by `requests`.
     asked: Vec<u64>,
     requests: u64,
+    /// How long each model stays in memory after its last request.
+    kept: Vec<Kept>,
+    /// Whether a task checks for idle models.
+    is_swept: bool,
+}
+
+/// How long a model stays in memory after its last request.
+#[derive(Clone, Copy, Default)]
+struct Kept {
+    /// `None` keeps the model until another one needs the memory.
+    time: Option<Duration>,
+    /// The time since which the model is known to be idle.
+    idle_since: Option<Instant>,
 }
 
 impl ModelRegistry {
@@ -122,6 +158,8 @@ impl ModelRegistry {
             models: vec![None; models.len()],
             asked: vec![0; models.len()],
             requests: 0,
+            kept: vec![Kept::default(); models.len()],
+            is_swept: false,
         };
         let metrics = models
             .iter()
@@ -160,6 +198,81 @@ impl ModelRegistry {
     pub(crate) fn loaded(&self) -> Vec<Arc<ServedModel>> {
         self.unload_changed();
         self.lock().models.iter().flatten().cloned().collect()
+    }
+
+    /// Returns each model that is in memory, with the time after which it leaves the memory if it has one.
+    pub(crate) fn loaded_until(&self) -> Vec<Option<(Arc<ServedModel>, Option<Duration>)>> {
+        self.unload_changed();
+        let loaded = self.lock();
+        let rest = |kept: &Kept| {
+            let idle = kept
+                .idle_since
+                .map_or(Duration::ZERO, |since| since.elapsed());
+            kept.time.map(|time| time.saturating_sub(idle))
+        };
+        let models = loaded.models.iter().zip(&loaded.kept);
+        models
+            .map(|(model, kept)| Some((model.clone()?, rest(kept))))
+            .collect()
+    }
+
+    /// Sets the time for which `model` stays in memory after its last request. `None` keeps it until another one needs
+    /// the memory.
+    pub(crate) fn keep(self: &Arc<Self>, model: &ServedModel, time: Option<Duration>) {
+        let named = |hosted: &HostedModel| hosted.name == model.name();
+        let Some(index) = self.models.iter().position(named) else {
+            return;
+        };
+        let mut loaded = self.lock();
+        loaded.kept[index] = Kept {
+            time,
+            idle_since: None,
+        };
+        if time.is_none() || std::mem::replace(&mut loaded.is_swept, true) {
+            return;
+        }
+        let registry = Arc::downgrade(self);
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(SWEEP).await;
+                let Some(registry) = registry.upgrade() else {
+                    return;
+                };
+                if !registry.unload_idle() {
+                    return;
+                }
+            }
+        });
+    }
+
+    /// Unloads models that were idle for as long as they may stay. Returns whether there are others to check later.
+    fn unload_idle(&self) -> bool {
+        let (mut dropped, mut loaded) = (Vec::new(), self.lock());
+        let Loaded { models, kept, .. } = &mut *loaded;
+        for (model, kept) in models.iter_mut().zip(kept) {
+            let Some(time) = kept.time else { continue };
+            // While the lock is held, no other thread can clone a model that only the registry references.
+            let is_idle = |model: &Arc<ServedModel>| Arc::strong_count(model) == 1;
+            match model {
+                Some(one) if is_idle(one) => {
+                    let since = *kept.idle_since.get_or_insert_with(Instant::now);
+                    if since.elapsed() >= time {
+                        dropped.extend(model.take());
+                        *kept = Kept::default();
+                    }
+                }
+                Some(_) => kept.idle_since = None,
+                None => *kept = Kept::default(),
+            }
+        }
+        loaded.is_swept = loaded.kept.iter().any(|kept| kept.time.is_some());
+        let is_swept = loaded.is_swept;
+        drop(loaded);
+        if !dropped.is_empty() {
+            // Dropping an engine joins its threads, which takes a moment.
+            let _ = spawn(move || drop(dropped));
+        }
+        is_swept
     }
 
     /// Loads the first model.
@@ -228,6 +341,7 @@ impl ModelRegistry {
         let model = loaded.models[index].clone()?;
         loaded.requests += 1;
         loaded.asked[index] = loaded.requests;
+        loaded.kept[index].idle_since = None;
         Some(model)
     }
 

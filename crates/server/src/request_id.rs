@@ -1,7 +1,7 @@
 //! Request ids, which let clients find requests in logs.
 //!
 //! Each response has its request's id as a header: `request-id` in Anthropic's API, `x-request-id` elsewhere. Errors of
-//! requests to Anthropic's API have Anthropic's format, wherever the request is refused.
+//! requests to Anthropic's and Ollama's APIs have their formats, wherever the request is refused.
 
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
@@ -11,6 +11,7 @@ use axum::response::Response;
 use crate::anthropic_error;
 use crate::error::ApiError;
 use crate::names::new_id;
+use crate::ollama;
 
 const ANTHROPIC: HeaderName = HeaderName::from_static("request-id");
 const OTHERS: HeaderName = HeaderName::from_static("x-request-id");
@@ -44,13 +45,18 @@ impl RequestId {
 /// Assigns an id to a request, adds it as a header to the response, and converts errors to the API's format.
 pub(crate) async fn name(mut request: Request, next: Next) -> Response {
     let is_anthropic = request.uri().path().starts_with("/v1/messages");
+    let is_ollama = request.uri().path().starts_with("/api/");
     let given = RequestId::given(request.headers()).filter(|_| !is_anthropic);
     let id = given.unwrap_or_else(RequestId::new);
     request.extensions_mut().insert(id.clone());
     let mut response = next.run(request).await;
     let error = response.extensions_mut().remove::<ApiError>();
-    if let Some(error) = error.filter(|_| is_anthropic) {
-        response = anthropic_error::in_form(response, &error, id.text());
+    if let Some(error) = error {
+        if is_anthropic {
+            response = anthropic_error::in_form(response, &error, id.text());
+        } else if is_ollama {
+            response = ollama::error::in_form(response, &error);
+        }
     }
     let header = if is_anthropic { ANTHROPIC } else { OTHERS };
     response.headers_mut().insert(header, id.0);

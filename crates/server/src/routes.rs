@@ -14,8 +14,8 @@ use crate::error::ApiError;
 use crate::guard::Guard;
 use crate::route::{Access, Entry, Route};
 use crate::{
-    anthropic, body, chat, completions, embeddings, guard, metrics, models, openapi, page, props,
-    request_id, responses, sessions, stored_routes, text, timelines,
+    anthropic, body, chat, completions, embeddings, guard, llama, metrics, models, ollama, openapi,
+    page, props, request_id, responses, sessions, stored_routes, text, timelines,
 };
 
 /// Returns the table of all routes.
@@ -54,6 +54,19 @@ fn table() -> Vec<Entry> {
         Entry::post("/detokenize", text::detokenize),
         Entry::post("/apply-template", text::apply_template),
         Entry::get("/props", props::props),
+        Entry::post("/completion", llama::completion::completion),
+        Entry::post("/infill", llama::completion::fill),
+        Entry::get("/slots", llama::slots::slots),
+        Entry::post("/api/chat", ollama::chat::chat),
+        Entry::post("/api/generate", ollama::generate::generate),
+        Entry::post("/api/embed", ollama::embed::embed),
+        Entry::post("/api/embeddings", ollama::embed::embeddings),
+        Entry::get("/api/tags", ollama::models::tags),
+        Entry::get("/api/ps", ollama::models::ps),
+        Entry::get("/api/version", ollama::models::version),
+        Entry::post("/api/show", ollama::models::show),
+        Entry::post("/api/pull", ollama::models::pull),
+        Entry::new("DELETE", "/api/delete", ollama::models::delete),
         Entry::get("/metrics", metrics::metrics).with(Access::Metrics),
     ];
     table.extend(page::routes());

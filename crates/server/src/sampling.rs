@@ -21,7 +21,7 @@ const MAX_STOP_BYTES: usize = 1024;
 pub(crate) const MAX_LIKELIEST: usize = 20;
 
 /// The sampling fields, common to all requests that generate text. The default of a field is what the model's authors
-/// recommend; without a recommendation, decoding is greedy.
+/// recommend. Without a recommendation, the temperature is 0.7, `top_p` 0.95 and `repetition_penalty` 1.05.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 pub(crate) struct Sampling {
     /// Divisor of the logits. 0 always selects the most likely token.
@@ -146,7 +146,10 @@ impl Sampling {
         let vocab = model.model().description().vocab;
         Ok(GenerateOptions {
             max_tokens,
-            sampler: self.sampler(&model.sampling(), Some(vocab))?,
+            sampler: self.sampler(
+                &model.sampling(self.temperature.map(|value| value as f32)),
+                Some(vocab),
+            )?,
             stop: self.stops()?,
             ignores_end_tokens: self.ignore_eos.unwrap_or(false),
             log_probabilities,

@@ -134,9 +134,9 @@ impl ServedModel {
         grammars.as_ref().map_err(Clone::clone)
     }
 
-    /// Returns the default sampling options: those that the model's authors recommend, else greedy.
-    pub(crate) fn sampling(&self) -> SamplerOptions {
-        SamplerOptions::recommended(self.model().generation_defaults())
+    /// Returns the default sampling options of requests with this temperature.
+    pub(crate) fn sampling(&self, temperature: Option<f32>) -> SamplerOptions {
+        SamplerOptions::recommended(self.model().generation_defaults(), temperature)
     }
 
     /// Returns the maximum number of tokens of a prompt with its completion.

@@ -9,6 +9,7 @@ use serde_json::Value;
 use triad_engine::Cancel;
 use triad_frontend::chat;
 use triad_frontend::tool_calls::Tool;
+use triad_model::tokenizer::{TokenKind, Tokenizer};
 use utoipa::ToSchema;
 
 use crate::app::App;
@@ -39,9 +40,9 @@ pub(crate) struct TokenizeRequest {
     messages: Option<Vec<ChatMessage>>,
     /// Tools of the conversation.
     tools: Option<Vec<ChatTool>>,
-    /// Alias of `add_special_tokens`, as in llama.cpp's server.
+    /// Alias of `add_special_tokens`, as in llama.cpp's server. The default for `content` is false.
     add_special: Option<bool>,
-    /// Whether to return the vocabulary's spelling of each token.
+    /// Whether to return the text of each token: with `content` in `tokens`, else in `pieces`.
     with_pieces: Option<bool>,
 }
 
@@ -58,12 +59,50 @@ pub(crate) struct TokenizeBody {
 
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Tokens {
-    tokens: Vec<u32>,
+    tokens: TokenList,
+    /// The vocabulary's spelling of each token, for a `prompt` or a conversation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pieces: Option<Vec<String>>,
     count: usize,
     /// Maximum number of tokens of a prompt with its completion.
     max_model_len: usize,
+}
+
+/// Tokens, or tokens with their texts.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+enum TokenList {
+    Ids(Vec<u32>),
+    Pieces(Vec<TokenPiece>),
+}
+
+/// A token with its text.
+#[derive(Debug, Serialize, ToSchema)]
+struct TokenPiece {
+    id: u32,
+    piece: TokenText,
+}
+
+/// A text, or the bytes of a part of a character.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+enum TokenText {
+    Text(String),
+    Bytes(Vec<u8>),
+}
+
+impl TokenPiece {
+    fn new(tokenizer: &Tokenizer, id: u32) -> Self {
+        let bytes = match tokenizer.token_kind(id) {
+            TokenKind::Control => tokenizer.piece(id).unwrap_or_default().into(),
+            _ => tokenizer.bytes(id),
+        };
+        let piece = String::from_utf8(bytes).map_or_else(
+            |error| TokenText::Bytes(error.into_bytes()),
+            TokenText::Text,
+        );
+        Self { id, piece }
+    }
 }
 
 /// A text or conversation to tokenize.
@@ -86,6 +125,8 @@ pub(crate) async fn tokenize(
     let (request, prompt): (TokenizeRequest, PromptFields) = (body.parse()?, body.parse()?);
     let text: TextFields = body.parse()?;
     let with_pieces = request.with_pieces.unwrap_or(false);
+    // With llama.cpp's name of the text, everything is as in llama.cpp's server.
+    let is_llama = request.content.is_some();
     // Invalid tools are refused even with a text, which does not use them.
     let tools = ToolUse::of_chat(request.tools, None, None)?;
     let source = match (
@@ -107,7 +148,10 @@ pub(crate) async fn tokenize(
     })?;
     let model = app.model(request.model.as_deref()).await?;
     let (special, adds_special) = text.reading(&model);
-    let adds_special = request.add_special.unwrap_or(adds_special);
+    let adds_special = match request.add_special {
+        None if is_llama => text.adds_special().unwrap_or(false),
+        given => given.unwrap_or(adds_special),
+    };
     let prompt = prompt.read(model.model().chat_template())?;
     let caller = (&model, client.address);
     let tokenized = match source {
@@ -140,10 +184,16 @@ pub(crate) async fn tokenize(
     };
     let tokenizer = model.model().tokenizer()?;
     let piece = |token: &u32| tokenizer.piece(*token).unwrap_or_default().to_owned();
-    let pieces = with_pieces.then(|| tokenized.iter().map(piece).collect());
+    let pieces = (with_pieces && !is_llama).then(|| tokenized.iter().map(piece).collect());
     let (count, max_model_len) = (tokenized.len(), model.context());
+    let tokens = if with_pieces && is_llama {
+        let piece = |token| TokenPiece::new(tokenizer, token);
+        TokenList::Pieces(tokenized.into_iter().map(piece).collect())
+    } else {
+        TokenList::Ids(tokenized)
+    };
     Ok(Json(Tokens {
-        tokens: tokenized,
+        tokens,
         pieces,
         count,
         max_model_len,

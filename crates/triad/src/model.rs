@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use triad_engine::{Cancel, Engine, Error as EngineError, KvFormat, Threads};
-use triad_frontend::embedding::{Pooling, embed};
+use triad_frontend::embedding::{VectorOptions, embed};
 use triad_frontend::open;
 use triad_model::tokenizer::Special;
 
@@ -50,14 +50,17 @@ impl Model {
         Ok(Session::new(&self.0, self.engine().restore(path.as_ref())?))
     }
 
-    /// Returns the embedding of `text`, a vector of length 1: the mean of its tokens' last hidden states.
+    /// Returns the embedding of `text`, a vector of length 1. The last hidden states of its tokens are pooled as the
+    /// model's authors state, else by their mean.
     ///
     /// # Errors
     /// If the text is empty or longer than the context.
     pub fn embed(&self, text: &str) -> Result<Vec<f32>> {
         let tokens = self.0.encode(text)?;
         let session = self.engine().session();
-        Ok(embed(session, &tokens, Pooling::Mean, &Cancel::new())?)
+        let pooling = self.engine().model().embedding_defaults().pooling;
+        let options = VectorOptions::of_length_1(pooling.unwrap_or_default());
+        Ok(embed(session, &tokens, options, &Cancel::new())?)
     }
 
     /// Returns the tokens of `text`, with the BOS token if the model expects one. Names of control tokens are plain

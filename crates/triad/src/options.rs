@@ -26,8 +26,8 @@ pub enum Constraint {
     Lark(String),
 }
 
-/// Options of an answer. An option that is not set has the value that the model's authors recommend, else sampling is
-/// greedy.
+/// Options of an answer. An option that is not set has the value that the model's authors recommend. If they recommend
+/// none, the temperature is 0.7, `top_p` 0.95 and the repetition penalty 1.05.
 #[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct GenerateOptions {
@@ -111,9 +111,11 @@ impl GenerateOptions {
 
     /// Returns the engine's options, with the constraint compiled for the tokens of `model`.
     pub(crate) fn for_engine(&self, model: &Opened) -> Result<EngineOptions> {
-        let recommended = SamplerOptions::recommended(model.engine.model().generation_defaults());
+        let recommended = SamplerOptions::recommended(
+            model.engine.model().generation_defaults(),
+            self.temperature,
+        );
         let sampler = SamplerOptions {
-            temperature: self.temperature.unwrap_or(recommended.temperature),
             top_k: self.top_k.unwrap_or(recommended.top_k),
             top_p: self.top_p.unwrap_or(recommended.top_p),
             min_p: self.min_p.unwrap_or(recommended.min_p),

@@ -1,7 +1,7 @@
 //! `triad serve`: serves models over HTTP.
 
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use triad_hetero::HeteroOptions;
 use triad_model::description::ModelDescription;
 use triad_model::fetch;
 use triad_plan::schedule::Policy;
-use triad_server::{Checker, HostedModel, LoadedModel, ServerOptions, Shutdown};
+use triad_server::{Checker, HostedModel, LoadedModel, ModelFacts, ServerOptions, Shutdown};
 
 use crate::adapters;
 use crate::commands::grammar_check;
@@ -29,7 +29,7 @@ const KV_SHARE: u64 = 2;
 /// By default, models with their keys and values may take this share of the available memory, in percent.
 const MODEL_SHARE: u64 = 80;
 
-/// Serve models over HTTP with an API like OpenAI's.
+/// Serve models over HTTP with the APIs of OpenAI, Anthropic and Ollama.
 ///
 /// The server listens on this machine alone, unless another address is given. Answers for several clients are computed
 /// concurrently. Prompts that have the same key and the same beginning share the computation of that beginning. Ctrl-C
@@ -211,6 +211,17 @@ fn default_kv_memory(of_one: usize, parallel: usize, available: Option<u64>) -> 
     all.min(most).max(of_one)
 }
 
+/// Returns what the file or folder of a model shows.
+fn facts(path: &Path) -> Result<ModelFacts> {
+    let files = models::files_of(path)?;
+    Ok(ModelFacts {
+        format: files.format.into(),
+        file_bytes: files.bytes,
+        modified: files.modified,
+        ..ModelFacts::default()
+    })
+}
+
 /// A model that is found, prepared and described, but not loaded.
 struct Found {
     path: PathBuf,
@@ -218,6 +229,7 @@ struct Found {
     names: Vec<String>,
     context: usize,
     kv_memory: usize,
+    facts: ModelFacts,
 }
 
 impl Found {
@@ -254,9 +266,15 @@ impl Found {
             None => models::weight_bytes(&path)?,
         };
         let bytes = weights + (kv_memory + session.activations) as u64;
+        let facts = ModelFacts {
+            family: description.family.clone(),
+            parameters: description.parameters() as u64,
+            ..facts(&path)?
+        };
         Ok((
             Self {
                 path,
+                facts,
                 names: arguments.names(index),
                 context,
                 kv_memory,
@@ -271,6 +289,7 @@ impl Found {
             names,
             context,
             kv_memory,
+            ..
         } = self;
         let name = names.first().map_or("", String::as_str);
         let options = arguments.float.options(arguments.threads.chosen());
@@ -352,11 +371,13 @@ pub fn run(arguments: Arguments) -> Result<()> {
         let arguments = Arc::clone(&arguments);
         let mut names = found.names.iter().cloned();
         let (name, aliases) = (names.next().unwrap_or_default(), names.collect());
+        let facts = found.facts.clone();
         let load = move || found.load(&arguments).map_err(Into::into);
         Ok(HostedModel {
             name,
             aliases,
             bytes,
+            facts,
             load: Box::new(load),
         })
     };

@@ -7,6 +7,7 @@ mod fit;
 mod form;
 #[cfg(all(feature = "server", target_os = "linux"))]
 mod grammar_check;
+mod models;
 mod operators;
 #[path = "../support/outcome.rs"]
 mod outcome;
@@ -29,9 +30,12 @@ use serde_json::Value as Json;
 use support::gguf::{CONTEXT, Gguf, VOCAB, Value};
 use support::{Place, checkpoint, stderr};
 
-const COMMANDS: [&str; 12] = [
+const COMMANDS: [&str; 15] = [
     "run",
     "pull",
+    "list",
+    "remove",
+    "ps",
     "prepare",
     "verify",
     "info",
@@ -722,6 +726,8 @@ fn endless(place: &Place) -> (std::process::Child, std::process::ChildStdout) {
         "Hello",
         "-n",
         "150000",
+        "--temperature",
+        "0",
         "--threads",
         "1",
     ];

@@ -13,6 +13,23 @@ const MAX_BYTES: u64 = 64 << 20;
 /// Parses the file at `path`, which holds a JSON object; returns `None` if there is no such file. A syntax error names
 /// line and column.
 pub(crate) fn read(path: &Path) -> Result<Option<Value>> {
+    let Some(value) = read_any(path)? else {
+        return Ok(None);
+    };
+    let kind = match &value {
+        Value::Object(_) => return Ok(Some(value)),
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "an array",
+    };
+    let message = format!("the file holds {kind}, expected a JSON object");
+    Err(Error::new(ErrorKind::Malformed, message).at(path))
+}
+
+/// Parses the file at `path`, which holds any JSON value; returns `None` if there is no such file.
+pub(crate) fn read_any(path: &Path) -> Result<Option<Value>> {
     let failed = |error: std::io::Error| match error.kind() {
         std::io::ErrorKind::FileTooLarge => {
             let message = format!(
@@ -28,17 +45,7 @@ pub(crate) fn read(path: &Path) -> Result<Option<Value>> {
     }
     let malformed = |message: String| Error::new(ErrorKind::Malformed, message).at(path);
     let bytes = files::read(path, MAX_BYTES).map_err(failed)?;
-    let value: Value = serde_json::from_slice(&bytes)
-        .map_err(|error| malformed(format!("not valid JSON: {error}")))?;
-    let kind = match &value {
-        Value::Object(_) => return Ok(Some(value)),
-        Value::Null => "null",
-        Value::Bool(_) => "a boolean",
-        Value::Number(_) => "a number",
-        Value::String(_) => "a string",
-        Value::Array(_) => "an array",
-    };
-    Err(malformed(format!(
-        "the file holds {kind}, expected a JSON object"
-    )))
+    serde_json::from_slice(&bytes)
+        .map(Some)
+        .map_err(|error| malformed(format!("not valid JSON: {error}")))
 }

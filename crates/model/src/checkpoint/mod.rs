@@ -4,6 +4,7 @@
 //! the same form for every source: tensors by name with a place in a mapped file, and a [`ModelDescription`] with the
 //! role of each tensor in it.
 
+mod embedding_defaults;
 mod generation_defaults;
 mod gguf_parts;
 pub(crate) mod json;
@@ -15,6 +16,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+pub use embedding_defaults::{EmbeddingDefaults, Pooling};
 pub use generation_defaults::GenerationDefaults;
 use gguf_parts::Parts;
 pub use source::Source;

@@ -33,6 +33,13 @@ const SENTENCE_PIECE: [&str; 3] = [
     "added_tokens.json",
     "special_tokens_map.json",
 ];
+/// The files with rules for vectors of texts, in the layout of `sentence-transformers`.
+pub(super) const SENTENCE_MODULES: &str = "modules.json";
+pub(super) const PROMPTS: &str = "config_sentence_transformers.json";
+/// The folder of the pooling module.
+pub(super) const POOLING_FOLDER: &str = "1_Pooling";
+/// The name of the pooling module's configuration in packages, which have no folders.
+pub(super) const PACKAGED_POOLING: &str = "pooling_config.json";
 /// The template for conversations with functions: its names in packages and in folders in the layout of `transformers`.
 pub(crate) const TOOL_TEMPLATES: [&str; 2] = [
     "chat_template.tool_use.jinja",
@@ -44,7 +51,7 @@ const MAX_TEXT_FILE: u64 = 1 << 28;
 
 impl Source {
     /// Every file that [`Checkpoint::text_files`] may name.
-    pub const TEXT_FILES: [&str; 8] = [
+    pub const TEXT_FILES: [&str; 11] = [
         GGUF,
         FOLDER[0],
         FOLDER[1],
@@ -53,6 +60,9 @@ impl Source {
         SENTENCE_PIECE[0],
         SENTENCE_PIECE[1],
         SENTENCE_PIECE[2],
+        SENTENCE_MODULES,
+        PROMPTS,
+        PACKAGED_POOLING,
     ];
 
     /// Opens a folder with the files of [`Checkpoint::text_files`].
@@ -100,10 +110,13 @@ impl Checkpoint {
                 let mut texts = Vec::new();
                 let has_json = is_there(&folder.join(FOLDER[0]))?;
                 let sentence_piece = SENTENCE_PIECE.into_iter().filter(|_| !has_json);
+                let pooling = folder.join(POOLING_FOLDER).join("config.json");
                 for (name, path) in FOLDER
                     .into_iter()
                     .chain(sentence_piece)
+                    .chain([SENTENCE_MODULES, PROMPTS])
                     .map(|name| (name, folder.join(name)))
+                    .chain([(PACKAGED_POOLING, pooling)])
                     .chain(TOOL_TEMPLATES.map(|name| (TOOL_TEMPLATES[0], folder.join(name))))
                 {
                     // The first of the places of a template is read.

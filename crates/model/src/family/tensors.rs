@@ -19,9 +19,10 @@ use crate::tensor_map::{
 };
 
 /// Prefixes of the text model's tensors, and of its output matrix, in Hugging Face checkpoints: alone, and as a part of
-/// a model with images (older and newer layout).
-pub(super) const ROOTS: [(&str, &str); 4] = [
+/// a model with images (older and newer layout). Models of vectors are saved without their output, and without a prefix.
+pub(super) const ROOTS: [(&str, &str); 5] = [
     ("model.", ""),
+    ("", ""),
     ("language_model.model.", "language_model."),
     ("model.language_model.", ""),
     ("model.text_model.", ""),

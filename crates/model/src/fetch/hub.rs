@@ -379,7 +379,14 @@ fn select(siblings: &[Sibling], repository: &Repository) -> Result<Selection> {
         let name = file.name.as_str();
         let tokenizer =
             name.starts_with("tokenizer") && name.ends_with(".json") && !name.contains('/');
-        tokenizer || ["generation_config.json", "chat_template.jinja"].contains(&name)
+        let others = [
+            "generation_config.json",
+            "chat_template.jinja",
+            "modules.json",
+            "1_Pooling/config.json",
+            "config_sentence_transformers.json",
+        ];
+        tokenizer || others.contains(&name)
     });
     Ok(Selection {
         files: [config]

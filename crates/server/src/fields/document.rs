@@ -8,8 +8,8 @@ const BEGINNING: &str = "\
 # The fields of requests
 
 This page is generated from the tables in [`crates/server/src/fields`](../crates/server/src/fields/mod.rs), which the \
-[server](guide/serve.md) uses to check requests. A test compares the two and sends each field. O, A, V and L are the APIs of \
-OpenAI and Anthropic and the servers of vLLM and llama.cpp. T is Triad's own API.
+[server](guide/serve.md) uses to check requests. A test compares the two and sends each field. O, A, V, L and M are the APIs of \
+OpenAI and Anthropic and the servers of vLLM, llama.cpp and Ollama. T is Triad's own API.
 
 A field that would change the response is either followed or refused with status 400 and its name. An unknown name is \
 refused as well, at any depth, as in OpenAI's and Anthropic's servers, because it may be a misspelled option. A null value \

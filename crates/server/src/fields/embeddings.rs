@@ -7,8 +7,17 @@ pub(super) const FIELDS: &[Field] = &[
     followed("input", "OVL"),
     noted("content", "L", "alias of input"),
     followed("encoding_format", "OVL"),
-    noted("dimensions", "OV", "the model's own number, else refused"),
-    noted("pooling", "T", "mean or last"),
+    noted("dimensions", "OV", "leading components, of length 1 again"),
+    noted(
+        "pooling",
+        "T",
+        "mean, last or first; the default is what the model's files state, else mean",
+    ),
+    noted(
+        "prompt_name",
+        "T",
+        "a prompt of the model's files, such as query, which is put before texts",
+    ),
     noted(
         "parse_special",
         "T",
@@ -27,9 +36,13 @@ pub(super) const FIELDS: &[Field] = &[
         "texts are never truncated",
     ),
     refused("truncation_side", "V", &[], "texts are never truncated"),
-    refused("normalize", "V", &["true"], "vectors have length 1"),
-    refused("use_activation", "V", &["true"], "vectors have length 1"),
-    refused("embd_normalize", "L", &["2"], "vectors have length 1"),
+    noted("normalize", "V", "false returns vectors as they are pooled"),
+    noted("use_activation", "V", "alias of normalize"),
+    noted(
+        "embd_normalize",
+        "L",
+        "2, or -1 for vectors as they are pooled",
+    ),
     refused(
         "embed_dtype",
         "V",

@@ -1,6 +1,6 @@
 //! The tables of request fields, with their effect in this server.
 //!
-//! The tables list every field that the APIs of OpenAI and Anthropic, vLLM's server and llama.cpp's server have for the
+//! The tables list every field that the APIs of OpenAI, Anthropic and Ollama, vLLM's server and llama.cpp's server have for the
 //! same request. A field that would change the response is either used or refused by name: no request silently gets
 //! another response than the one that it asks for. [`check`](RequestFields::check) compares a body with its table
 //! before anything else happens. An unknown name is refused as well, as in OpenAI's and Anthropic's servers, because it
@@ -11,7 +11,9 @@ mod check;
 mod completions;
 mod document;
 mod embeddings;
+mod llama;
 mod messages;
+mod ollama;
 mod responses;
 mod shared;
 mod text;
@@ -23,7 +25,8 @@ pub use document::document;
 pub struct Field {
     /// The field's name.
     pub name: &'static str,
-    /// The APIs that have the field: `O`penAI's, `A`nthropic's, `V`LLM's, `L`lama.cpp's; `T` for Triad's own.
+    /// The APIs that have the field: `O`penAI's, `A`nthropic's, `V`LLM's, `L`lama.cpp's, olla`M`a's; `T` for Triad's
+    /// own.
     pub apis: &'static str,
     /// The field's effect in this server.
     pub effect: Effect,
@@ -71,7 +74,8 @@ pub static CHAT: RequestFields = RequestFields {
         shared::FORMS,
         shared::TEXTS,
         shared::VLLM,
-        shared::LLAMA,
+        shared::LLAMA_COMMON,
+        shared::LLAMA_OWN,
     ],
 };
 
@@ -86,7 +90,8 @@ pub static COMPLETIONS: RequestFields = RequestFields {
         shared::FORMS,
         shared::TEXTS,
         shared::VLLM,
-        shared::LLAMA,
+        shared::LLAMA_COMMON,
+        shared::LLAMA_OWN,
     ],
 };
 
@@ -143,8 +148,67 @@ pub static DETOKENIZE: RequestFields = RequestFields {
     groups: &[text::DETOKENIZE],
 };
 
+/// The fields of `/completion`.
+pub static LLAMA_COMPLETION: RequestFields = RequestFields {
+    path: "/completion",
+    groups: &[
+        llama::COMPLETION,
+        llama::HOW,
+        shared::SAMPLING,
+        shared::FORMS,
+        shared::LLAMA_COMMON,
+    ],
+};
+
+/// The fields of `/infill`.
+pub static LLAMA_INFILL: RequestFields = RequestFields {
+    path: "/infill",
+    groups: &[
+        llama::INFILL,
+        llama::HOW,
+        shared::SAMPLING,
+        shared::LLAMA_COMMON,
+    ],
+};
+
+/// The fields of `/api/chat`.
+pub static OLLAMA_CHAT: RequestFields = RequestFields {
+    path: "/api/chat",
+    groups: &[ollama::CHAT, ollama::HOW],
+};
+
+/// The fields of `/api/generate`.
+pub static OLLAMA_GENERATE: RequestFields = RequestFields {
+    path: "/api/generate",
+    groups: &[ollama::GENERATE, ollama::HOW],
+};
+
+/// The fields of `/api/embed`.
+pub static OLLAMA_EMBED: RequestFields = RequestFields {
+    path: "/api/embed",
+    groups: &[ollama::EMBED],
+};
+
+/// The fields of `/api/embeddings`.
+pub static OLLAMA_EMBEDDINGS: RequestFields = RequestFields {
+    path: "/api/embeddings",
+    groups: &[ollama::EMBEDDINGS],
+};
+
+/// The fields of `/api/show`.
+pub static OLLAMA_SHOW: RequestFields = RequestFields {
+    path: "/api/show",
+    groups: &[ollama::SHOW],
+};
+
+/// The fields of `/api/pull`.
+pub static OLLAMA_PULL: RequestFields = RequestFields {
+    path: "/api/pull",
+    groups: &[ollama::PULL],
+};
+
 /// Returns all tables.
-pub fn requests() -> [&'static RequestFields; 10] {
+pub fn requests() -> [&'static RequestFields; 18] {
     [
         &CHAT,
         &COMPLETIONS,
@@ -156,6 +220,14 @@ pub fn requests() -> [&'static RequestFields; 10] {
         &EMBEDDINGS,
         &TOKENIZE,
         &DETOKENIZE,
+        &LLAMA_COMPLETION,
+        &LLAMA_INFILL,
+        &OLLAMA_CHAT,
+        &OLLAMA_GENERATE,
+        &OLLAMA_EMBED,
+        &OLLAMA_EMBEDDINGS,
+        &OLLAMA_SHOW,
+        &OLLAMA_PULL,
     ]
 }
 

@@ -222,14 +222,9 @@ pub(super) const VLLM: &[Field] = &[
     ignored("mm_processor_kwargs", "V", "only text models are supported"),
 ];
 
-/// Fields that llama.cpp's server has in addition to OpenAI's API.
-pub(super) const LLAMA: &[Field] = &[
-    ignored("cache_prompt", "L", SPEED),
-    ignored("id_slot", "L", SPEED),
-    ignored("n_keep", "L", "the context is never shifted"),
-    ignored("n_discard", "L", "the context is never shifted"),
-    refused("min_keep", "L", &["0", "1"], SAMPLERS),
-    refused("n_indent", "L", &["0"], SAMPLERS),
+/// Fields of llama.cpp's own endpoints that OpenAI's do not follow.
+pub(super) const LLAMA_OWN: &[Field] = &[
+    refused("n_indent", "L", &["0"], "expected /completion"),
     refused("t_max_predict_ms", "L", &["0", "-1"], "expected max_tokens"),
     refused(
         "t_max_prompt_ms",
@@ -237,6 +232,22 @@ pub(super) const LLAMA: &[Field] = &[
         &["0", "-1"],
         "the client has to close the connection instead",
     ),
+    refused(
+        "samplers",
+        "L",
+        &[],
+        "their order is fixed: penalties, temperature, top_k, top_p, min_p",
+    ),
+    refused("response_fields", "L", &["[]"], "responses have all fields"),
+];
+
+/// Fields that llama.cpp's server has in addition to OpenAI's API.
+pub(super) const LLAMA_COMMON: &[Field] = &[
+    ignored("cache_prompt", "L", SPEED),
+    ignored("id_slot", "L", SPEED),
+    ignored("n_keep", "L", "the context is never shifted"),
+    ignored("n_discard", "L", "the context is never shifted"),
+    refused("min_keep", "L", &["0", "1"], SAMPLERS),
     refused("repeat_last_n", "L", &["-1"], "penalties cover all tokens"),
     refused("penalize_nl", "L", &["true"], "penalties cover all tokens"),
     refused("typical_p", "L", &["1"], SAMPLERS),
@@ -256,12 +267,6 @@ pub(super) const LLAMA: &[Field] = &[
     ignored("mirostat_eta", "L", "it belongs to mirostat"),
     refused("adaptive_target", "L", &["-1"], SAMPLERS),
     ignored("adaptive_decay", "L", "it belongs to adaptive_target"),
-    refused(
-        "samplers",
-        "L",
-        &[],
-        "their order is fixed: penalties, temperature, top_k, top_p, min_p",
-    ),
     ignored("backend_sampling", "L", SPEED),
     refused("n_probs", "L", &["0"], "expected logprobs"),
     refused(
@@ -283,7 +288,6 @@ pub(super) const LLAMA: &[Field] = &[
         &["false"],
         "the last chunk has the timings",
     ),
-    refused("response_fields", "L", &["[]"], "responses have all fields"),
     refused(
         "verbose",
         "L",

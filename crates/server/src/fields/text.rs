@@ -14,9 +14,13 @@ pub(super) const TOKENIZE: &[Field] = &[
         "L",
         "false tokenizes names of control tokens as plain text",
     ),
-    noted("add_special", "L", "false adds no BOS before a text"),
+    noted(
+        "add_special",
+        "L",
+        "whether BOS is added before a text; the default is false with content, else true",
+    ),
     noted("add_special_tokens", "V", "alias of add_special"),
-    followed("with_pieces", "L"),
+    noted("with_pieces", "L", "with content in tokens, else in pieces"),
     refused("return_token_strs", "V", &["false"], "expected with_pieces"),
     ignored("mm_processor_kwargs", "V", "only text models are supported"),
 ];

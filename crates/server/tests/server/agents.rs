@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::support::{CONTEXT, NAME, Server, add, engine, post};
-use triad_server::{HostedModel, LoadedModel};
+use triad_server::{HostedModel, LoadedModel, ModelFacts};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -157,6 +157,7 @@ fn a_model_has_several_names_and_all_are_listed() {
             name: name.into(),
             aliases: aliases.iter().map(|name| (*name).to_owned()).collect(),
             bytes: 0,
+            facts: ModelFacts::default(),
             load: Box::new(move || {
                 Ok(LoadedModel {
                     engine: engine.clone(),

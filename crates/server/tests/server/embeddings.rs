@@ -99,7 +99,14 @@ fn what_has_no_vector_is_refused_with_its_field() {
         (json!({"input": []}), "input"),
         (json!({"input": [99_999]}), "input"),
         (json!({"input": long}), "input"),
-        (json!({"input": "a", "dimensions": 7}), "dimensions"),
+        (json!({"input": "a", "dimensions": 33}), "dimensions"),
+        (json!({"input": "a", "dimensions": 0}), "dimensions"),
+        (json!({"input": "a", "prompt_name": "query"}), "prompt_name"),
+        (json!({"input": "a", "embd_normalize": 1}), "embd_normalize"),
+        (
+            json!({"input": "a", "normalize": true, "embd_normalize": -1}),
+            "embd_normalize",
+        ),
         (
             json!({"input": "a", "encoding_format": "int8"}),
             "encoding_format",
@@ -114,4 +121,62 @@ fn what_has_no_vector_is_refused_with_its_field() {
             "{body}: {reply:?}"
         );
     }
+}
+
+#[test]
+fn pooling_prompts_and_end_tokens_are_those_of_the_models_files() {
+    let golden = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../tests/golden/embeddings/qwen3"
+    );
+    let server = Server::of_model(std::path::Path::new(golden));
+    let cases = std::fs::read_to_string(format!("{golden}.json")).unwrap();
+    let near = |one: &[f32], case: &Value| {
+        let expected = case["vector"].as_array().unwrap();
+        assert_eq!(one.len(), expected.len());
+        let differences = one.iter().zip(expected);
+        differences.for_each(|(value, expected)| {
+            // The keys and values of this server are in f16; a test of `triad-frontend` has them in f32.
+            let difference = (f64::from(*value) - expected.as_f64().unwrap()).abs();
+            assert!(difference <= 5e-3, "{difference}: {case}");
+        });
+    };
+    let mut seen = 0;
+    for line in cases.lines() {
+        let case: Value = serde_json::from_str(line).unwrap();
+        let body = json!({
+            "input": case["text"], "prompt_name": case["prompt"], "dimensions": case["dimensions"],
+        });
+        let reply = server.post(PATH, &body).good();
+        near(&vector(&reply["data"][0]), &case);
+        if case["prompt"].is_null() {
+            // Ollama's API has the same vectors, and tokens with the end token have them, too.
+            let body = json!({"input": case["text"], "dimensions": case["dimensions"]});
+            let reply = server.post("/api/embed", &body).good();
+            near(
+                &vector(&json!({"embedding": reply["embeddings"][0]})),
+                &case,
+            );
+            let body = json!({"prompt": case["text"]});
+            let tokens = server.post("/tokenize", &body).good()["tokens"].clone();
+            let body = json!({"input": tokens, "dimensions": case["dimensions"]});
+            near(&vector(&server.post(PATH, &body).good()["data"][0]), &case);
+            seen += 1;
+        }
+    }
+    assert!(seen >= 10, "{seen}");
+    let other = json!({"input": "a", "prompt_name": "passage"});
+    let error = server.post(PATH, &other).error(400);
+    assert!(
+        error["message"]
+            .as_str()
+            .unwrap()
+            .contains("document, query"),
+        "{error}"
+    );
+    let tokens = json!({"input": [1, 2], "prompt_name": "query"});
+    assert_eq!(
+        server.post(PATH, &tokens).error(400)["param"],
+        "prompt_name"
+    );
 }

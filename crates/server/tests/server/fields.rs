@@ -41,6 +41,29 @@ fn body(path: &str, parent: &str) -> Body {
             "/response_format/json_schema",
         ),
         (_, "structured_outputs") => (json!({"structured_outputs": {}}), "/structured_outputs"),
+        (path, "options") if path.starts_with("/api/") => (
+            json!({"options": {"num_predict": 12, "seed": 5, "temperature": 1}}),
+            "/options",
+        ),
+        ("/api/chat", "messages.tool_calls" | "messages.tool_calls.function") => {
+            let call = json!({"id": "a", "function": {"name": "f", "arguments": {}}});
+            let messages = json!([
+                {"role": "user", "content": "Hi"}, {"role": "assistant", "tool_calls": [call]},
+                {"role": "tool", "content": "1"}
+            ]);
+            (
+                json!({"messages": messages}),
+                if parent == "messages.tool_calls" {
+                    "/messages/1/tool_calls/0"
+                } else {
+                    "/messages/1/tool_calls/0/function"
+                },
+            )
+        }
+        ("/infill", "input_extra") => (
+            json!({"input_extra": [{"filename": "a", "text": "b"}]}),
+            "/input_extra/0",
+        ),
         ("/v1/messages/count_tokens", _) => {
             let Body { body, place } = body("/v1/messages", parent);
             let mut more = body;
@@ -194,6 +217,20 @@ fn body(path: &str, parent: &str) -> Body {
         }
         "/tokenize" => json!({"messages": hi}),
         "/detokenize" => json!({"tokens": [97]}),
+        "/completion" => json!({"prompt": "Hi", "n_predict": 12, "temperature": 1, "seed": 5}),
+        "/infill" => {
+            json!({"input_prefix": "Hi", "n_predict": 12, "temperature": 1, "seed": 5})
+        }
+        "/api/chat" => {
+            json!({"messages": hi, "stream": false, "options": {"num_predict": 12, "temperature": 1, "seed": 5}})
+        }
+        "/api/generate" => {
+            json!({"prompt": "Hi", "stream": false, "options": {"num_predict": 12, "temperature": 1, "seed": 5}})
+        }
+        "/api/embed" => json!({"input": "Hi"}),
+        "/api/embeddings" => json!({"prompt": "Hi"}),
+        "/api/show" => json!({}),
+        "/api/pull" => json!({"model": "tiny", "stream": false}),
         path => panic!("there is no body for {path}"),
     };
     add(&mut body, more);
@@ -204,6 +241,8 @@ fn body(path: &str, parent: &str) -> Body {
 fn other(path: &str, field: &str) -> (Value, Value) {
     let limit = if path == "/v1/responses" {
         "max_output_tokens"
+    } else if path == "/completion" || path == "/infill" {
+        "n_predict"
     } else {
         "max_tokens"
     };
@@ -212,6 +251,41 @@ fn other(path: &str, field: &str) -> (Value, Value) {
     let messages = json!({"content": null, "messages": [{"role": "user", "content": "Hi"}]});
     let value = match field {
         "model" => json!("none"),
+        "samplers" => return (json!(["top_k"]), json!({"temperature": 0})),
+        // A line end is needed, which the tests of the endpoint have.
+        "t_max_predict_ms" | "n_indent" => json!("a"),
+        "response_fields" => json!(["content"]),
+        "n_predict" if path == "/completion" || path == "/infill" => json!(3),
+        "max_tokens" if path == "/completion" || path == "/infill" => {
+            return (json!(3), json!({"n_predict": null}));
+        }
+        "input_extra" => json!([{"filename": "a", "text": "b"}]),
+        "input_prefix" | "input_suffix" | "input_extra.filename" => json!("Ho"),
+        "suffix" => json!("Ho"),
+        "name" if path == "/api/show" => json!("none"),
+        "name" if path == "/api/pull" => return (json!("none"), json!({"model": null})),
+        "keep_alive" => json!("soon"),
+        "think" if path.starts_with("/api/") => json!(true),
+        "raw" => json!(true),
+        "truncate" => return (json!(false), json!({"input": "long ".repeat(400)})),
+        "dimensions" => json!(3),
+        "format" if path.starts_with("/api/") => json!("json"),
+        "options" => json!({"num_predict": 3}),
+        "options.num_predict" => json!(3),
+        "options.frequency_penalty" | "options.presence_penalty" => json!(2),
+        "options.repeat_penalty" => json!(50),
+        "options.temperature" => json!(0),
+        "options.top_k" => json!(1),
+        "options.top_p" => json!(0.01),
+        "options.min_p" => json!(1),
+        "options.seed" => json!(6),
+        "options.stop" => json!(["a"]),
+        "messages.thinking" => json!("hm"),
+        // The template shows neither calls nor the tools of results.
+        "messages.tool_name" | "messages.tool_call_id" if path == "/api/chat" => json!(5.5),
+        "normalize" | "use_activation" => json!(false),
+        "embd_normalize" => json!(-1),
+        "prompt_name" => json!("query"),
         // What a conversation holds does not show in its description.
         field if path == "/v1/conversations" && field.starts_with("items") => json!(5.5),
         "tool_choice" if path == "/v1/responses/input_tokens" => {
@@ -378,7 +452,7 @@ fn other(path: &str, field: &str) -> (Value, Value) {
 /// Returns the name of the field with the text.
 fn path_of_text(path: &str) -> &'static str {
     match path {
-        "/v1/completions" => "prompt",
+        "/v1/completions" | "/completion" => "prompt",
         "/v1/embeddings" => "input",
         _ => "content",
     }
@@ -394,6 +468,11 @@ fn same(reply: &Reply) -> (u16, Value) {
                     "id",
                     "created",
                     "created_at",
+                    "total_duration",
+                    "load_duration",
+                    "prompt_eval_duration",
+                    "eval_duration",
+                    "prompt_eval_count",
                     "timings",
                     "call_id",
                     "request_id",
@@ -418,6 +497,11 @@ fn same(reply: &Reply) -> (u16, Value) {
             .lines()
             .filter_map(|line| serde_json::from_str::<Value>(line.strip_prefix("data: ")?).ok())
             .collect()
+    } else if reply.headers.contains("application/x-ndjson") {
+        let lines = reply.body.lines();
+        lines
+            .map(|line| serde_json::from_str::<Value>(line).unwrap())
+            .collect()
     } else {
         reply.json()
     };
@@ -439,6 +523,13 @@ fn set(Body { mut body, place }: Body, name: &str, value: Value, more: Value) ->
     };
     fields.insert(name.to_owned(), value);
     body
+}
+
+/// Returns the message of an error. Ollama's errors are texts.
+fn message(reply: &Reply) -> String {
+    let error = &reply.json()["error"];
+    let message = error["message"].as_str().or(error.as_str());
+    message.unwrap_or_default().to_owned()
 }
 
 struct Sweep<'a> {
@@ -476,6 +567,9 @@ impl Sweep<'_> {
                         .pointer("/choices/0/message/content")
                         .or(before.1.pointer("/choices/0/text"));
                     let text = text
+                        .or(before.1.pointer("/message/content"))
+                        .or(before.1.pointer("/response"))
+                        .or(before.1.pointer("/content").filter(|it| it.is_string()))
                         .or(before.1.pointer("/output/0/content/0/text"))
                         .or(before.1.pointer("/content/0/text"));
                     value = json!([text
@@ -519,10 +613,7 @@ impl Sweep<'_> {
             Effect::Refused(neutral) => {
                 let refused = self.reply(&with(json!({"other": 7}), nothing()));
                 // Errors in Anthropic's format have the field's name in the message.
-                let error = refused.json()["error"]["message"]
-                    .as_str()
-                    .unwrap_or_default()
-                    .to_owned();
+                let error = message(&refused);
                 let named = error
                     .split(':')
                     .next()
@@ -551,7 +642,11 @@ impl Sweep<'_> {
 
 #[track_caller]
 fn sweep(path: &str) {
-    let server = Server::with(|options| options.strict_models = true);
+    let server = if path == "/infill" {
+        Server::for_infill()
+    } else {
+        Server::with(|options| options.strict_models = true)
+    };
     let request = requests()
         .into_iter()
         .find(|request| request.path == path)
@@ -604,6 +699,26 @@ fn each_field_of_texts_is_followed_without_effect_or_refused() {
 }
 
 #[test]
+fn each_field_of_llama_cpps_endpoints_is_followed_without_effect_or_refused() {
+    sweep("/completion");
+    sweep("/infill");
+}
+
+#[test]
+fn each_field_of_ollamas_api_is_followed_without_effect_or_refused() {
+    for path in [
+        "/api/chat",
+        "/api/generate",
+        "/api/embed",
+        "/api/embeddings",
+        "/api/show",
+        "/api/pull",
+    ] {
+        sweep(path);
+    }
+}
+
+#[test]
 fn a_field_of_no_api_is_refused_by_its_name_wherever_it_is() {
     let server = Server::start();
     let mut nested = 0;
@@ -617,10 +732,7 @@ fn a_field_of_no_api_is_refused_by_its_name_wherever_it_is() {
                 json!({}),
             ),
         );
-        let message = reply.json()["error"]["message"]
-            .as_str()
-            .unwrap_or_default()
-            .to_owned();
+        let message = message(&reply);
         assert!(
             reply.status == 400 && message.contains("temprature: "),
             "{} {parent}: {message}",

@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use triad_engine::{Engine, EngineOptions, LoadOptions, Model, SessionOptions, Threads};
-use triad_server::{HostedModel, LoadedModel, ServerOptions, Shutdown, StartError, serve};
+use triad_server::{
+    HostedModel, LoadedModel, ModelFacts, ServerOptions, Shutdown, StartError, serve,
+};
 
 use crate::support::{Server, add, engine, post};
 
@@ -20,6 +22,7 @@ fn models(engine: &Engine, count: usize) -> (Vec<HostedModel>, Arc<Vec<AtomicUsi
             name: char::from(b'a' + index as u8).into(),
             aliases: Vec::new(),
             bytes: 1,
+            facts: ModelFacts::default(),
             load: Box::new(move || {
                 loads[index].fetch_add(1, Ordering::Relaxed);
                 Ok(LoadedModel {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use triad_engine::{Engine, EngineOptions, LoadOptions, Model, SessionOptions, Threads};
 use triad_model::gguf;
 use triad_model::testing::GgufBuilder;
-use triad_server::{HostedModel, LoadedModel, ServerOptions};
+use triad_server::{HostedModel, LoadedModel, ModelFacts, ServerOptions};
 
 use crate::support::{NAME, Server, byte_letter};
 
@@ -98,6 +98,7 @@ impl Script {
             )
             .field("tokenizer.ggml.merges", gguf::Value::Strings(Vec::new()))
             .field("tokenizer.ggml.eos_token_id", gguf::Value::Integer(256))
+            .field("general.sampling.temp", gguf::Value::Float(0.0))
             .field("tokenizer.chat_template", text(template));
         for (field, number) in [
             ("embedding_length", hidden),
@@ -181,6 +182,7 @@ impl Script {
             name: NAME.into(),
             aliases: Vec::new(),
             bytes: 0,
+            facts: ModelFacts::default(),
             load: Box::new(load),
         };
         Server::of((engine, folder), vec![hosted], change)

@@ -14,7 +14,7 @@ use triad_engine::{
 use triad_model::description::{BlockDescription, Linear, LinearShape};
 use triad_model::gguf;
 use triad_model::testing::GgufBuilder;
-use triad_server::{HostedModel, LoadedModel, ServerOptions, Shutdown, serve};
+use triad_server::{HostedModel, LoadedModel, ModelFacts, ServerOptions, Shutdown, serve};
 
 pub const CONTEXT: usize = 1024;
 /// The vocabulary: all bytes, `ab`, the end of a turn, and the end token.
@@ -30,15 +30,33 @@ const TEMPLATE: &str = "{% for message in messages %}{{ message.role }}{{ messag
                         {{ reasoning_effort or '' }}{% for document in documents or [] %}{{ document.text }}{% endfor %}\
                         {% if add_generation_prompt %}assistant: {% endif %}";
 
-/// Creates a llama of two layers with random weights. `turn` is its control token for the end of a turn.
+/// Creates a llama of two layers with random weights, which recommends greedy decoding so that completions are
+/// reproducible. `turn` is its control token for the end of a turn.
 pub fn model(folder: &Path, turn: &str) -> Model {
+    let greedy = [("general.sampling.temp", gguf::Value::Float(0.0))];
+    model_with(folder, (turn, &[]), &greedy)
+}
+
+/// Like [`model`], with `fields` in place of the recommendation, and with control tokens `marks` in place of the bytes
+/// from 1 on.
+fn model_with(
+    folder: &Path,
+    (turn, marks): (&str, &[&str]),
+    fields: &[(&str, gguf::Value)],
+) -> Model {
     let (hidden, width, key_value) = (32, 48, 16);
+    let letter = |byte: u8| match marks.get(usize::from(byte).wrapping_sub(1)) {
+        Some(mark) => (*mark).to_owned(),
+        None => byte_letter(byte),
+    };
     let tokens = (0..=255)
-        .map(byte_letter)
+        .map(letter)
         .chain(["ab", turn, END].map(str::to_owned))
         .collect();
+    let is_control =
+        |token: i64| token >= i64::from(TURN) || (1..=marks.len() as i64).contains(&token);
     let types = (0..VOCAB as i64)
-        .map(|token| if token >= i64::from(TURN) { 3 } else { 1 })
+        .map(|token| if is_control(token) { 3 } else { 1 })
         .collect();
     let text = |text: &str| gguf::Value::String(text.into());
     let mut builder = GgufBuilder::new()
@@ -60,6 +78,9 @@ pub fn model(folder: &Path, turn: &str) -> Model {
             gguf::Value::Integer(VOCAB as i128 - 1),
         )
         .field("tokenizer.chat_template", text(TEMPLATE));
+    for (field, value) in fields {
+        builder = builder.field(field, value.clone());
+    }
     for (field, number) in [
         ("embedding_length", hidden),
         ("block_count", 2),
@@ -171,9 +192,17 @@ pub fn engine(kv_memory: Option<usize>) -> (Engine, tempfile::TempDir) {
 /// Like [`engine`], with `turn` as the model's control token.
 pub fn engine_of(turn: &str, kv_memory: Option<usize>) -> (Engine, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
-    let model = Arc::new(model(folder.path(), turn));
+    let model = model(folder.path(), turn);
+    engine_in((model, folder), kv_memory)
+}
+
+fn engine_in(
+    (model, folder): (Model, tempfile::TempDir),
+    kv_memory: Option<usize>,
+) -> (Engine, tempfile::TempDir) {
+    let model = Arc::new(model);
     let session = SessionOptions {
-        context: CONTEXT,
+        context: CONTEXT.min(model.description().context),
         chunk: 64,
         ..SessionOptions::default()
     };
@@ -214,7 +243,44 @@ impl Server {
         kv_memory: Option<usize>,
         change: impl FnOnce(&mut ServerOptions),
     ) -> Self {
-        let (engine, folder) = engine(kv_memory);
+        Self::of_engine(engine(kv_memory), change)
+    }
+
+    /// Starts a server of a model whose file has these `fields` and no others that recommend how to sample.
+    pub fn with_fields(fields: &[(&str, gguf::Value)]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let model = model_with(folder.path(), ("<|turn|>", &[]), fields);
+        Self::of_engine(engine_in((model, folder), None), |_| {})
+    }
+
+    /// Starts a server of a model with tokens for filling in the middle, which answers for its own name alone.
+    pub fn for_infill() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let marks = ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"];
+        let greedy = [("general.sampling.temp", gguf::Value::Float(0.0))];
+        let model = model_with(folder.path(), ("<|turn|>", &marks), &greedy);
+        let engine = engine_in((model, folder), None);
+        Self::of_engine(engine, |options| options.strict_models = true)
+    }
+
+    /// Starts a server of the model at `path`.
+    pub fn of_model(path: &Path) -> Self {
+        let threads = Threads::Count(1);
+        let options = LoadOptions {
+            threads,
+            ..LoadOptions::default()
+        };
+        let model = Model::load(path, &options).unwrap();
+        Self::of_engine(
+            engine_in((model, tempfile::tempdir().unwrap()), None),
+            |_| {},
+        )
+    }
+
+    fn of_engine(
+        (engine, folder): (Engine, tempfile::TempDir),
+        change: impl FnOnce(&mut ServerOptions),
+    ) -> Self {
         let adapters = [("one", 0.05), ("other", -0.03)];
         let adapters = Vec::from(
             adapters.map(|(name, value)| (name.to_owned(), adapter(engine.model(), value))),
@@ -228,6 +294,7 @@ impl Server {
             name: NAME.into(),
             aliases: Vec::new(),
             bytes: 0,
+            facts: ModelFacts::default(),
             load: Box::new(load),
         };
         let mut server = Self::of((engine, folder), vec![hosted], change);

@@ -48,6 +48,7 @@ const CHAT_CONTEXT: usize = 4096;
 #[command(after_help = "Examples:
   triad run -p 'Why is the sky blue?'
   triad run                                         chat: /help lists the commands
+  triad run model.gguf                              chat with another model
   triad run -m model.gguf -f prompt.txt -n 100
   triad run -m hf:Qwen/Qwen2.5-0.5B-Instruct --temperature 0.7 --top-p 0.9 --seed 1
   triad run --session talk.json -p 'And at night?'  continues the conversation in the file
@@ -60,6 +61,9 @@ const CHAT_CONTEXT: usize = 4096;
   triad run -p 'Who are you?' --lora pirate.gguf --lora polite:0.5
   triad run -f long.txt --processors cpu=0,npu=1 --timeline run.json")]
 pub struct Arguments {
+    /// The model, as with -m
+    #[arg(value_name = "MODEL", conflicts_with = "model")]
+    given: Option<String>,
     #[command(flatten)]
     model: ModelArguments,
     #[command(flatten)]
@@ -76,7 +80,7 @@ pub struct Arguments {
     kv: KvArgument,
     /// Context length: tokens of prompt and answer together; memory for all of them is allocated at the start [default:
     /// what prompt and -n need, 4096 in a chat; at most the model's own]
-    #[arg(long, value_name = "N", value_parser = arguments::tokens)]
+    #[arg(short, long, value_name = "N", value_parser = arguments::tokens)]
     context: Option<usize>,
     /// Instructions to the model, before the conversation
     #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
@@ -117,13 +121,20 @@ pub struct Arguments {
     policy: Policy,
 }
 
-/// Sampling options. An option that is not given has the value that the model's authors recommend, else sampling is
-/// greedy.
+/// Sampling options. An option that is not given has the value that the model's authors recommend. If they recommend
+/// none, it has a value for everyday use.
 #[derive(clap::Args)]
-#[command(next_help_heading = "Sampling [default: as the model recommends, else greedy]")]
+#[command(
+    next_help_heading = "Sampling [default: as the model recommends, else --temperature 0.7 --top-p 0.95 --repetition-penalty 1.05]"
+)]
 struct SamplerArguments {
     /// Temperature, which divides the logits; 0 always takes the likeliest token
-    #[arg(long, value_name = "T", allow_negative_numbers = true)]
+    #[arg(
+        long,
+        visible_alias = "temp",
+        value_name = "T",
+        allow_negative_numbers = true
+    )]
     temperature: Option<f32>,
     /// Keep only this many of the likeliest tokens; 0 keeps all
     #[arg(long, value_name = "N")]
@@ -144,9 +155,9 @@ struct SamplerArguments {
 
 impl SamplerArguments {
     fn options(&self, model: &Model) -> SamplerOptions {
-        let recommended = SamplerOptions::recommended(model.generation_defaults());
+        let recommended =
+            SamplerOptions::recommended(model.generation_defaults(), self.temperature);
         SamplerOptions {
-            temperature: self.temperature.unwrap_or(recommended.temperature),
             top_k: self.top_k.unwrap_or(recommended.top_k),
             top_p: self.top_p.unwrap_or(recommended.top_p),
             min_p: self.min_p.unwrap_or(recommended.min_p),
@@ -160,7 +171,11 @@ impl SamplerArguments {
 }
 
 /// Answers one prompt or starts a conversation.
-pub fn run(arguments: &Arguments) -> Result<()> {
+pub fn run(mut arguments: Arguments) -> Result<()> {
+    if let Some(given) = arguments.given.take() {
+        arguments.model.name.model = given;
+    }
+    let arguments = &arguments;
     let prompt = arguments.prompt.read()?;
     arguments.several.check(arguments.float.float)?;
     ensure!(

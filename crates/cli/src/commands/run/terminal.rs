@@ -22,7 +22,7 @@ const HELP: &str = "\
 /load FILE      continue the conversation in a file
 /stats          speed of the last answer
 /help           this list
-/exit           leave; so does Ctrl-D
+/exit, /bye     leave; so does Ctrl-D
 \"\"\"             begins and ends a message of several lines; so does \\ at the end of a line
 Ctrl-C          stop the answer; at the prompt: discard the line";
 
@@ -65,7 +65,7 @@ pub fn run(speaker: &Speaker) -> Result<()> {
             .strip_prefix('/')
             .filter(|_| !message.contains('\n'))
         {
-            Some("exit") => return Ok(()),
+            Some("exit" | "bye") => return Ok(()),
             Some(command) => chat.command(command)?,
             None => chat.answer(message)?,
         }

@@ -1,0 +1,194 @@
+//! Models by name: `triad list`, `remove`, `ps`, and short forms of `run`.
+
+use crate::outcome::{json, succeed};
+use crate::support::gguf::Gguf;
+use crate::support::{Place, stderr};
+use crate::{RUN, place};
+
+/// Returns a place with two models in its cache.
+fn cached() -> Place {
+    let place = Place::new();
+    for name in ["a", "b"] {
+        let folder = place.path("cache/hf/owner/name");
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join(format!("{name}.gguf")), Gguf::tiny().bytes()).unwrap();
+    }
+    place
+}
+
+#[test]
+fn models_in_the_cache_are_listed_run_and_removed_by_one_name() {
+    let place = cached();
+    let listed = succeed(&place.triad(&["list"]));
+    assert!(
+        listed.contains("hf:owner/name:a.gguf") && listed.contains("KiB"),
+        "{listed}"
+    );
+    let names = || {
+        let listed = json(&place.triad(&["list", "--json"]));
+        let names = listed.as_array().unwrap().iter();
+        names
+            .map(|model| model["name"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(names(), ["hf:owner/name:a.gguf", "hf:owner/name:b.gguf"]);
+    succeed(&place.triad(&["run", "hf:owner/name:a.gguf", "-p", "Hi", "-n", "2"]));
+    let packages = || std::fs::read_dir(place.path("cache/packages")).map_or(0, Iterator::count);
+    let prepared = packages();
+    let removed = place.triad(&["remove", "hf:owner/name:a.gguf"]);
+    succeed(&removed);
+    assert!(
+        stderr(&removed).contains("removed hf:owner/name:a.gguf"),
+        "{}",
+        stderr(&removed)
+    );
+    assert_eq!(names(), ["hf:owner/name:b.gguf"]);
+    assert!(packages() < prepared || prepared == 0);
+    let wrong = place.triad(&["rm", "hf:owner/name:c.gguf"]);
+    let printed = stderr(&wrong);
+    assert!(
+        !wrong.status.success() && printed.contains("did you mean `hf:owner/name:b.gguf`"),
+        "{printed}"
+    );
+    succeed(&place.triad(&["remove", "hf:owner/name"]));
+    assert!(names().is_empty());
+}
+
+#[test]
+fn the_short_forms_of_run_mean_the_long_ones() {
+    let place = place();
+    let long = [
+        &RUN[..],
+        &["-p", "Hello", "--context", "40", "--threads", "2"],
+    ]
+    .concat();
+    let short = [
+        "run",
+        "model.gguf",
+        "--float",
+        "-n",
+        "12",
+        "--temp",
+        "0.8",
+        "-p",
+        "Hello",
+        "-c",
+        "40",
+        "-t",
+        "2",
+    ];
+    assert_eq!(succeed(&place.triad(&short)), succeed(&place.triad(&long)));
+    let both = place.triad(&["run", "model.gguf", "-m", "model.gguf", "-p", "Hi"]);
+    assert_eq!(both.status.code(), Some(2));
+}
+
+#[test]
+fn a_model_whose_name_is_nearly_there_is_suggested() {
+    let place = place();
+    for (given, meant) in [("modle.gguf", "model.gguf"), ("smollm2", "smollm2-135m")] {
+        let output = place.triad(&["run", given, "-p", "Hi"]);
+        let printed = stderr(&output);
+        assert!(
+            printed.contains(&format!("did you mean `{meant}`?")),
+            "{printed}"
+        );
+    }
+}
+
+#[test]
+fn without_recommendations_answers_are_sampled_and_a_seed_repeats_them() {
+    let place = place();
+    let of = |more: &[&str]| {
+        let arguments = [
+            "run",
+            "--float",
+            "-m",
+            "model.gguf",
+            "-n",
+            "24",
+            "-p",
+            "Hello",
+        ];
+        succeed(&place.triad(&[&arguments[..], more].concat()))
+    };
+    assert_eq!(of(&[]), of(&["--seed", "0"]));
+    assert_ne!(of(&["--seed", "1"]), of(&["--seed", "2"]));
+    assert_eq!(
+        of(&[]),
+        of(&[
+            "--temp",
+            "0.7",
+            "--top-p",
+            "0.95",
+            "--repetition-penalty",
+            "1.05"
+        ])
+    );
+    let greedy = of(&["--temperature", "0"]);
+    assert_eq!(
+        greedy,
+        of(&[
+            "--temperature",
+            "0",
+            "--seed",
+            "9",
+            "--top-p",
+            "1",
+            "--repetition-penalty",
+            "1"
+        ])
+    );
+}
+
+#[test]
+#[cfg(feature = "server")]
+fn ps_shows_what_a_server_has_in_memory() {
+    use std::io::{BufRead, BufReader};
+
+    let place = place();
+    let nothing = place.triad(&["ps", "--server", "127.0.0.1:1"]);
+    assert!(
+        stderr(&nothing).contains("there is no server at 127.0.0.1:1"),
+        "{}",
+        stderr(&nothing)
+    );
+    let mut server = place
+        .command(&[
+            "serve",
+            "--float",
+            "-m",
+            "model.gguf",
+            "--port",
+            "0",
+            "--context",
+            "64",
+        ])
+        .env("TRIAD_API_KEY", "key")
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(server.stderr.take().unwrap()).lines();
+    let address = lines.find_map(|line| {
+        let line = line.unwrap();
+        let (_, rest) = line.split_once("http://")?;
+        Some(rest.split(';').next().unwrap().to_owned())
+    });
+    let address = address.unwrap();
+    let ask = |key: &str| {
+        let mut command = place.command(&["ps", "--server", &address]);
+        command.env("TRIAD_API_KEY", key).output().unwrap()
+    };
+    let listed = succeed(&ask("key"));
+    let refused = ask("other");
+    server.kill().unwrap();
+    server.wait().unwrap();
+    assert!(
+        listed.contains("model.gguf") && listed.contains("64"),
+        "{listed}"
+    );
+    assert!(
+        stderr(&refused).contains("the key is wrong"),
+        "{}",
+        stderr(&refused)
+    );
+}

@@ -1,0 +1,350 @@
+//! The model author's rules for vectors of texts: pooling, prompts and normalization.
+//!
+//! Folders state them in the layout of `sentence-transformers`: `modules.json`, `1_Pooling/config.json` and
+//! `config_sentence_transformers.json`. GGUF files state the pooling.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::json;
+use super::source::{PACKAGED_POOLING, POOLING_FOLDER, PROMPTS, SENTENCE_MODULES, Source};
+use crate::error::{Error, ErrorKind, Result};
+use crate::gguf::Metadata;
+
+/// The method that makes one vector of the hidden states of a text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pooling {
+    /// The mean of all hidden states.
+    #[default]
+    Mean,
+    /// The hidden state of the last token.
+    Last,
+    /// The hidden state of the first token.
+    First,
+}
+
+/// The rules for vectors of texts, as far as the source states them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EmbeddingDefaults {
+    /// The pooling.
+    pub pooling: Option<Pooling>,
+    /// Texts that are put before inputs, by name: `query`, `document`.
+    pub prompts: BTreeMap<String, String>,
+    /// The name of the prompt for inputs without one.
+    pub default_prompt: Option<String>,
+    /// A part of the rules that Triad does not follow. Vectors of such a model are refused with this text.
+    pub unsupported: Option<String>,
+}
+
+impl EmbeddingDefaults {
+    /// Reads the rules of a source.
+    ///
+    /// # Errors
+    /// If a file cannot be read, or is not what its name states.
+    pub fn from_source(source: &Source) -> Result<Self> {
+        match source {
+            Source::Gguf(metadata) => Self::from_gguf(metadata),
+            Source::HuggingFace { folder, .. } => Self::from_folder(folder),
+        }
+    }
+
+    fn from_gguf(metadata: &Metadata) -> Result<Self> {
+        let Some(family) = metadata.string("general.architecture")? else {
+            return Ok(Self::default());
+        };
+        let key = format!("{family}.pooling_type");
+        let mut defaults = Self::default();
+        match metadata.integer(&key)? {
+            // 0 states that the file is no model of vectors.
+            None | Some(0) => {}
+            Some(1) => defaults.pooling = Some(Pooling::Mean),
+            Some(2) => defaults.pooling = Some(Pooling::First),
+            Some(3) => defaults.pooling = Some(Pooling::Last),
+            Some(4) => {
+                let message = "it ranks documents (pooling_type 4), and has no vectors of texts";
+                defaults.unsupported = Some(message.into());
+            }
+            Some(other) => {
+                let message = format!("metadata field `{key}` is {other}, expected 0 to 4");
+                return Err(Error::new(ErrorKind::Malformed, message));
+            }
+        }
+        Ok(defaults)
+    }
+
+    fn from_folder(folder: &Path) -> Result<Self> {
+        let mut defaults = Self::default();
+        let path = folder.join(SENTENCE_MODULES);
+        if let Some(modules) = json::read_any(&path)? {
+            let modules = modules
+                .as_array()
+                .ok_or_else(|| malformed("expected an array of modules").at(&path))?;
+            defaults.unsupported = modules.iter().find_map(unsupported_module);
+        }
+        // Packages have the file under another name, since they have no folders.
+        for path in [
+            folder.join(POOLING_FOLDER).join("config.json"),
+            folder.join(PACKAGED_POOLING),
+        ] {
+            if let Some(config) = json::read(&path)? {
+                defaults
+                    .read_pooling(&config)
+                    .map_err(|error| error.at(&path))?;
+                break;
+            }
+        }
+        let path = folder.join(PROMPTS);
+        if let Some(config) = json::read(&path)? {
+            defaults
+                .read_prompts(&config)
+                .map_err(|error| error.at(&path))?;
+        }
+        Ok(defaults)
+    }
+
+    /// Reads the configuration of the pooling module.
+    fn read_pooling(&mut self, config: &Value) -> Result<()> {
+        const PREFIX: &str = "pooling_mode_";
+        let mut modes = Vec::new();
+        if let Value::Object(fields) = config {
+            for (name, value) in fields {
+                let Some(mode) = name.strip_prefix(PREFIX) else {
+                    continue;
+                };
+                match value {
+                    Value::Bool(true) => modes.push(mode),
+                    Value::Bool(false) | Value::Null => {}
+                    _ => {
+                        return Err(malformed(&format!(
+                            "field `{name}` is {value}, expected true or false"
+                        )));
+                    }
+                }
+            }
+        }
+        // Newer files name the mode.
+        if let Some(mode) = config["pooling_mode"].as_str() {
+            modes = mode.split('+').collect();
+        }
+        self.pooling = match modes[..] {
+            [] => None,
+            ["mean_tokens" | "mean"] => Some(Pooling::Mean),
+            ["lasttoken"] => Some(Pooling::Last),
+            ["cls_token" | "cls"] => Some(Pooling::First),
+            _ => {
+                let message = format!(
+                    "its pooling is {}, expected mean, cls or lasttoken",
+                    modes.join(" + ")
+                );
+                self.unsupported.get_or_insert(message);
+                None
+            }
+        };
+        if config["include_prompt"] == false {
+            self.unsupported.get_or_insert(
+                "its pooling leaves out the prompt (`include_prompt` is false)".into(),
+            );
+        }
+        Ok(())
+    }
+
+    fn read_prompts(&mut self, config: &Value) -> Result<()> {
+        match &config["prompts"] {
+            Value::Null => {}
+            Value::Object(prompts) => {
+                for (name, text) in prompts {
+                    let text = text.as_str().ok_or_else(|| {
+                        malformed(&format!(
+                            "field `prompts.{name}` is {text}, expected a text"
+                        ))
+                    })?;
+                    self.prompts.insert(name.clone(), text.to_owned());
+                }
+            }
+            other => {
+                return Err(malformed(&format!(
+                    "field `prompts` is {other}, expected an object"
+                )));
+            }
+        }
+        match &config["default_prompt_name"] {
+            Value::Null => {}
+            Value::String(name) if self.prompts.contains_key(name) => {
+                self.default_prompt = Some(name.clone());
+            }
+            other => {
+                let message =
+                    format!("field `default_prompt_name` is {other}, expected one of `prompts`");
+                return Err(malformed(&message));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Describes a module that Triad does not compute.
+fn unsupported_module(module: &Value) -> Option<String> {
+    let kind = module["type"].as_str().unwrap_or_default();
+    let name = kind.rsplit('.').next().unwrap_or_default();
+    match name {
+        // Vectors are normalized unless a request wants the others.
+        "Transformer" | "Normalize" => None,
+        "Pooling" if module["path"] == POOLING_FOLDER => None,
+        "Pooling" => Some(format!(
+            "its pooling is in the folder {}, expected {POOLING_FOLDER}",
+            module["path"]
+        )),
+        _ => Some(format!(
+            "it has a module {kind:?}, expected Transformer, Pooling and Normalize"
+        )),
+    }
+}
+
+fn malformed(message: &str) -> Error {
+    Error::new(ErrorKind::Malformed, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::gguf;
+
+    /// Returns a folder with these files.
+    fn folder(files: &[(&str, Value)]) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, value) in files {
+            let path = folder.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, value.to_string()).unwrap();
+        }
+        folder
+    }
+
+    fn read(files: &[(&str, Value)]) -> Result<EmbeddingDefaults> {
+        EmbeddingDefaults::from_folder(folder(files).path())
+    }
+
+    const POOLING: &str = "1_Pooling/config.json";
+
+    fn module(kind: &str, path: &str) -> Value {
+        json!({"idx": 0, "name": "0", "path": path, "type": format!("sentence_transformers.models.{kind}")})
+    }
+
+    #[test]
+    fn the_layout_of_qwen3_embedding_is_the_last_token_with_named_prompts() {
+        let defaults = read(&[
+            (
+                SENTENCE_MODULES,
+                json!([
+                    module("Transformer", ""),
+                    module("Pooling", "1_Pooling"),
+                    module("Normalize", "2_Normalize")
+                ]),
+            ),
+            (
+                POOLING,
+                json!({
+                    "word_embedding_dimension": 1024, "pooling_mode_cls_token": false, "pooling_mode_mean_tokens": false,
+                    "pooling_mode_lasttoken": true, "include_prompt": true
+                }),
+            ),
+            (
+                PROMPTS,
+                json!({"prompts": {"query": "Instruct: a\nQuery:", "document": ""}, "default_prompt_name": null}),
+            ),
+        ])
+        .unwrap();
+        assert_eq!(defaults.pooling, Some(Pooling::Last));
+        assert_eq!(defaults.prompts["query"], "Instruct: a\nQuery:");
+        assert_eq!(
+            (defaults.default_prompt, defaults.unsupported),
+            (None, None)
+        );
+    }
+
+    #[test]
+    fn a_folder_without_these_files_states_nothing() {
+        assert_eq!(read(&[]).unwrap(), EmbeddingDefaults::default());
+    }
+
+    #[test]
+    fn a_part_that_is_not_computed_is_named() {
+        for (files, part) in [
+            (
+                vec![(SENTENCE_MODULES, json!([module("Dense", "2_Dense")]))],
+                "Dense",
+            ),
+            (
+                vec![(SENTENCE_MODULES, json!([module("Pooling", "other")]))],
+                "other",
+            ),
+            (
+                vec![(POOLING, json!({"pooling_mode_max_tokens": true}))],
+                "max_tokens",
+            ),
+            (
+                vec![(
+                    POOLING,
+                    json!({"pooling_mode_cls_token": true, "pooling_mode_mean_tokens": true}),
+                )],
+                "cls_token + mean_tokens",
+            ),
+            (
+                vec![(
+                    POOLING,
+                    json!({"pooling_mode_mean_tokens": true, "include_prompt": false}),
+                )],
+                "include_prompt",
+            ),
+        ] {
+            let unsupported = read(&files).unwrap().unsupported.unwrap();
+            assert!(unsupported.contains(part), "{unsupported}");
+        }
+    }
+
+    #[test]
+    fn files_of_other_types_are_errors_that_name_the_field() {
+        for (name, value, field) in [
+            (SENTENCE_MODULES, json!({"a": 1}), "modules"),
+            (
+                POOLING,
+                json!({"pooling_mode_lasttoken": "yes"}),
+                "pooling_mode_lasttoken",
+            ),
+            (PROMPTS, json!({"prompts": []}), "prompts"),
+            (PROMPTS, json!({"prompts": {"query": 5}}), "prompts.query"),
+            (
+                PROMPTS,
+                json!({"default_prompt_name": "query"}),
+                "default_prompt_name",
+            ),
+        ] {
+            let error = read(&[(name, value)]).unwrap_err().to_string();
+            assert!(error.contains(field) && error.contains(name), "{error}");
+        }
+    }
+
+    #[test]
+    fn gguf_states_the_pooling_by_number() {
+        let read = |number: i128| {
+            let mut metadata = Metadata::default();
+            metadata.insert("general.architecture", gguf::Value::String("qwen3".into()));
+            metadata.insert("qwen3.pooling_type", gguf::Value::Integer(number));
+            EmbeddingDefaults::from_gguf(&metadata)
+        };
+        let pooling = [0, 1, 2, 3].map(|number| read(number).unwrap().pooling);
+        let (mean, first, last) = (Pooling::Mean, Pooling::First, Pooling::Last);
+        assert_eq!(pooling, [None, Some(mean), Some(first), Some(last)]);
+        assert!(read(4).unwrap().unsupported.unwrap().contains("ranks"));
+        assert!(
+            read(5)
+                .unwrap_err()
+                .to_string()
+                .contains("qwen3.pooling_type")
+        );
+    }
+}

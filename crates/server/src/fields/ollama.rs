@@ -1,0 +1,178 @@
+//! The fields of Ollama's API.
+
+use super::chat::TOOL;
+use super::{Field, followed, ignored, noted, refused, with};
+
+const TEXTS: &str = "only text models are supported";
+const LOADING: &str = "the options of the server decide how models are loaded";
+const SAMPLERS: &str =
+    "this server samples only with temperature, top_k, top_p, min_p and penalties";
+
+pub(super) const CHAT: &[Field] = &[
+    followed("model", "M"),
+    with("messages", "M", MESSAGE),
+    with("tools", "M", TOOL),
+];
+
+pub(super) const GENERATE: &[Field] = &[
+    followed("model", "M"),
+    noted("prompt", "M", "without it, the model is loaded"),
+    followed("system", "M"),
+    noted("raw", "M", "true continues the prompt as it is"),
+    noted(
+        "suffix",
+        "M",
+        "the text after the completion; refused for models without tokens for filling in the middle",
+    ),
+    refused(
+        "template",
+        "M",
+        &["\"\""],
+        "the model's own template is used",
+    ),
+    refused(
+        "context",
+        "M",
+        &["[]"],
+        "expected /api/chat with the messages so far",
+    ),
+    refused("images", "M", &["[]"], TEXTS),
+];
+
+/// The fields that `/api/chat` and `/api/generate` share.
+pub(super) const HOW: &[Field] = &[
+    noted("format", "M", "json, or a JSON schema"),
+    with("options", "M", OPTIONS),
+    noted("stream", "M", "the default is true"),
+    noted("keep_alive", "M", KEEP_ALIVE),
+    noted(
+        "think",
+        "M",
+        "true is refused for models that do not mark reasoning; levels need a template that reads them",
+    ),
+    followed("logprobs", "M"),
+    followed("top_logprobs", "M"),
+];
+
+const KEEP_ALIVE: &str = "the time after which an idle model leaves the memory; no effect on a server whose keys are separate";
+
+const MESSAGE: &[Field] = &[
+    followed("role", "M"),
+    followed("content", "M"),
+    noted("thinking", "M", "if the template reads it"),
+    with(
+        "tool_calls",
+        "M",
+        &[
+            followed("id", "M"),
+            ignored("type", "M", "calls are of functions"),
+            with(
+                "function",
+                "M",
+                &[
+                    followed("name", "M"),
+                    noted("arguments", "M", "an object"),
+                    ignored("index", "M", "the order of the calls counts"),
+                    ignored("description", "M", "a copy of the tool's description"),
+                ],
+            ),
+        ],
+    ),
+    noted("tool_name", "M", "the tool whose result the message has"),
+    noted("name", "M", "alias of tool_name, and the author's name"),
+    followed("tool_call_id", "M"),
+    refused("images", "M", &["[]"], TEXTS),
+];
+
+pub(super) const OPTIONS: &[Field] = &[
+    noted("num_predict", "M", "-1 and -2 mean no limit"),
+    followed("temperature", "M"),
+    followed("top_k", "M"),
+    followed("top_p", "M"),
+    followed("min_p", "M"),
+    noted(
+        "repeat_penalty",
+        "M",
+        "it covers all tokens of the prompt and the completion",
+    ),
+    followed("presence_penalty", "M"),
+    followed("frequency_penalty", "M"),
+    followed("seed", "M"),
+    followed("stop", "M"),
+    refused("repeat_last_n", "M", &["-1"], "penalties cover all tokens"),
+    refused(
+        "penalize_newline",
+        "M",
+        &["true"],
+        "penalties cover all tokens",
+    ),
+    refused("typical_p", "M", &["1"], SAMPLERS),
+    refused("tfs_z", "M", &["1"], SAMPLERS),
+    refused("mirostat", "M", &["0"], SAMPLERS),
+    ignored("mirostat_tau", "M", "it belongs to mirostat"),
+    ignored("mirostat_eta", "M", "it belongs to mirostat"),
+    ignored(
+        "num_ctx",
+        "M",
+        "prompts are never cut: one that exceeds the server's context is refused",
+    ),
+    ignored("num_keep", "M", "the context is never shifted"),
+    ignored("num_batch", "M", LOADING),
+    ignored("num_gpu", "M", LOADING),
+    ignored("main_gpu", "M", LOADING),
+    ignored("low_vram", "M", LOADING),
+    ignored("f16_kv", "M", LOADING),
+    ignored("vocab_only", "M", LOADING),
+    ignored("use_mmap", "M", LOADING),
+    ignored("use_mlock", "M", LOADING),
+    ignored("num_thread", "M", LOADING),
+    ignored("numa", "M", LOADING),
+    ignored("logits_all", "M", "logprobs have the probabilities"),
+    ignored("embedding_only", "M", LOADING),
+    ignored("rope_frequency_base", "M", LOADING),
+    ignored("rope_frequency_scale", "M", LOADING),
+];
+
+pub(super) const EMBED: &[Field] = &[
+    followed("model", "M"),
+    followed("input", "M"),
+    noted("truncate", "M", "false refuses texts that are too long"),
+    noted("dimensions", "M", "leading components, of length 1 again"),
+    noted("keep_alive", "M", KEEP_ALIVE),
+    ignored("options", "M", "vectors have no options of sampling"),
+];
+
+pub(super) const EMBEDDINGS: &[Field] = &[
+    followed("model", "M"),
+    followed("prompt", "M"),
+    noted("keep_alive", "M", KEEP_ALIVE),
+    ignored("options", "M", "vectors have no options of sampling"),
+];
+
+pub(super) const SHOW: &[Field] = &[
+    followed("model", "M"),
+    noted("name", "M", "alias of model"),
+    ignored("verbose", "M", "the vocabulary is not shown"),
+    refused(
+        "system",
+        "M",
+        &["\"\""],
+        "models have no other system prompt",
+    ),
+    refused(
+        "template",
+        "M",
+        &["\"\""],
+        "the model's own template is used",
+    ),
+    ignored("options", "M", "the description is that of the model"),
+];
+
+pub(super) const PULL: &[Field] = &[
+    noted("model", "M", "a model that is served; others are refused"),
+    noted("name", "M", "alias of model"),
+    followed("stream", "M"),
+    ignored("insecure", "M", "nothing is fetched"),
+    ignored("username", "M", "nothing is fetched"),
+    ignored("password", "M", "nothing is fetched"),
+];

@@ -1,0 +1,62 @@
+//! Fill in the middle, for the endpoints of all APIs.
+
+use std::sync::Arc;
+
+use triad_engine::{Cancel, GenerateOptions};
+use triad_frontend::infill::{Gap, InfillTokens};
+
+use crate::error::{ApiError, ApiResult};
+use crate::prepare::Work;
+use crate::queue::Place;
+use crate::served::ServedModel;
+
+/// Returns the tokens of a model for filling in the middle, which `field` asks for.
+///
+/// # Errors
+/// If the model has none.
+pub(crate) fn tokens(model: &ServedModel, field: &str) -> ApiResult<InfillTokens> {
+    InfillTokens::of(model.model().tokenizer()?).ok_or_else(|| {
+        let message = "the model's vocabulary has no tokens for filling in the middle, such as <|fim_prefix|>";
+        ApiError::unsupported(field, message)
+    })
+}
+
+/// Ends completions at the tokens that end a middle. Control tokens have no text, so their names are stop strings.
+///
+/// # Errors
+/// If the model has no tokenizer.
+pub(crate) fn end_at(
+    options: &mut GenerateOptions,
+    model: &ServedModel,
+    tokens: &InfillTokens,
+) -> ApiResult<()> {
+    let tokenizer = model.model().tokenizer()?;
+    options.spelled.extend(tokens.ends());
+    let names = tokens
+        .ends()
+        .iter()
+        .filter_map(|token| tokenizer.piece(*token));
+    options.stop.extend(names.map(str::to_owned));
+    Ok(())
+}
+
+/// Returns the prompt of a gap, for a request that has a place.
+///
+/// # Errors
+/// If it is too long.
+pub(crate) async fn encode(
+    (model, place): (&Arc<ServedModel>, &Place),
+    tokens: InfillTokens,
+    gap: Gap,
+) -> ApiResult<Vec<u32>> {
+    let extra = gap.extra.iter().map(|(name, text)| name.len() + text.len());
+    let bytes = gap.prefix.len() + gap.suffix.len() + extra.sum::<usize>();
+    let encode = move |model: &ServedModel, cancel: &Cancel| {
+        Ok(tokens.prompt(model.model(), &gap, (model.context(), cancel))?)
+    };
+    let work = Work::Text(bytes);
+    model
+        .preparers()
+        .prepare((model, place), work, encode)
+        .await
+}

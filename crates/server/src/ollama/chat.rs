@@ -1,0 +1,250 @@
+//! `/api/chat`.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use super::answer::{Answer, Line, Shape, loaded};
+use super::error::OllamaError;
+use super::keep_alive::KeepAlive;
+use super::options::{Options, Think, form, log_probabilities};
+use super::turns::{Message, messages};
+use crate::app::App;
+use crate::body::JsonBody;
+use crate::conversation::{Begun, Conversation, Prefixes};
+use crate::error::{ApiError, ApiResult};
+use crate::fields;
+use crate::guard::{Caller, Client};
+use crate::left_out;
+use crate::prompt_fields::PromptOptions;
+use crate::reasoning::ReasoningOptions;
+use crate::tools::{ChatTool, ToolUse};
+
+/// A request for a message, without the fields of [`How`].
+#[derive(Debug, Deserialize, ToSchema)]
+pub(crate) struct ChatRequest {
+    /// The model's name, as in `/api/tags`. The default is the first model.
+    model: Option<String>,
+    /// The conversation so far. Without messages, the model is loaded.
+    messages: Option<Vec<Message>>,
+    /// Tools that the model may call.
+    tools: Option<Vec<ChatTool>>,
+}
+
+/// The body of a request for a message.
+#[derive(Debug, Deserialize, ToSchema)]
+pub(crate) struct OllamaChatBody {
+    #[serde(flatten)]
+    _chat: ChatRequest,
+    #[serde(flatten)]
+    _how: How,
+}
+
+/// The fields that `/api/chat` and `/api/generate` share.
+#[derive(Debug, Deserialize, ToSchema)]
+pub(crate) struct How {
+    /// `json`, or a JSON schema of the completion.
+    #[schema(value_type = Option<Object>)]
+    format: Option<Value>,
+    options: Option<Options>,
+    /// Whether the completion is streamed as lines of JSON. The default is true.
+    stream: Option<bool>,
+    keep_alive: Option<KeepAlive>,
+    think: Option<Think>,
+    /// Whether to return the log probability of each token.
+    logprobs: Option<bool>,
+    /// Number of most likely tokens to return with each token, 0 to 20.
+    top_logprobs: Option<usize>,
+}
+
+/// Generates a message of a conversation.
+#[utoipa::path(
+    post, path = "/api/chat", tag = "ollama", request_body = OllamaChatBody,
+    responses(
+        (status = 200, description = "The message; lines of JSON with parts of it unless `stream` is false",
+         content((Line = "application/json"), (Line = "application/x-ndjson"))),
+        (status = 400, body = OllamaError), (status = 404, body = OllamaError), (status = 429, body = OllamaError),
+    )
+)]
+pub(crate) async fn chat(
+    State(app): State<Arc<App>>,
+    Client(client): Client,
+    body: JsonBody,
+) -> ApiResult<Response> {
+    let began = Instant::now();
+    body.check(&fields::OLLAMA_CHAT)?;
+    let ChatRequest {
+        model,
+        messages: given,
+        tools,
+    } = body.parse()?;
+    let how: How = body.parse()?;
+    let given = given.unwrap_or_default();
+    if given.is_empty() {
+        return how.load(&app, model.as_deref(), Shape::Chat).await;
+    }
+    let asked = Asked {
+        messages: messages(given)?,
+        tools: ToolUse::of_chat(tools, None, None)?,
+        model,
+        began,
+        shape: Shape::Chat,
+    };
+    how.converse(&app, client, asked).await
+}
+
+/// A conversation of a request.
+pub(crate) struct Asked {
+    pub(crate) model: Option<String>,
+    pub(crate) messages: Vec<Value>,
+    pub(crate) tools: ToolUse,
+    /// The time when the request arrived.
+    pub(crate) began: Instant,
+    pub(crate) shape: Shape,
+}
+
+impl How {
+    /// Returns the fields that only conversations have as errors, for a prompt without a template.
+    ///
+    /// # Errors
+    /// If the request asks for reasoning.
+    pub(crate) fn check_plain(&self) -> ApiResult<()> {
+        match self.think {
+            Some(Think::Reasons(false)) | None => Ok(()),
+            Some(_) => Err(ApiError::unsupported(
+                "think",
+                "a prompt without the template has no reasoning of its own",
+            )),
+        }
+    }
+
+    /// Returns the parts that a prompt without a template needs.
+    pub(crate) fn plain(self) -> (Option<Value>, Options, Settings) {
+        let settings = Settings {
+            streams: self.stream.unwrap_or(true),
+            keep_alive: self.keep_alive,
+            logprobs: self.logprobs,
+            top_logprobs: self.top_logprobs,
+        };
+        (self.format, self.options.unwrap_or_default(), settings)
+    }
+
+    /// Loads a model, or lets it leave the memory, for a request without a prompt.
+    ///
+    /// # Errors
+    /// If there is no such model, or it can't be loaded.
+    pub(crate) async fn load(
+        self,
+        app: &App,
+        name: Option<&str>,
+        shape: Shape,
+    ) -> ApiResult<Response> {
+        let keep = self.keep_alive.as_ref().map(KeepAlive::read).transpose()?;
+        let leaves = keep == Some(Some(Duration::ZERO));
+        let model = app.model(name).await?;
+        app.keep(&model, keep);
+        Ok(loaded(shape, model.name(), leaves).into_response())
+    }
+
+    /// Completes a conversation.
+    ///
+    /// # Errors
+    /// If a field is out of range, there is no such model, or as [`Conversation::begin`].
+    pub(crate) async fn converse(
+        self,
+        app: &App,
+        client: Caller,
+        asked: Asked,
+    ) -> ApiResult<Response> {
+        let (sampling, max_tokens) = self.options.unwrap_or_default().read()?;
+        sampling.check(app.options.parallel).map_err(of_options)?;
+        let keep = self.keep_alive.as_ref().map(KeepAlive::read).transpose()?;
+        let log_probabilities = log_probabilities(self.logprobs, self.top_logprobs)?;
+        let form = form(self.format)?;
+        if let Some(think) = &self.think {
+            think.check()?;
+        }
+        let mut prompt = PromptOptions::default();
+        // As in Ollama, a last message of the assistant is continued.
+        let last = asked.messages.last();
+        if last.is_some_and(|it| it["role"] == "assistant" && it.get("tool_calls").is_none()) {
+            prompt.continue_last();
+        }
+        let model = app.model(asked.model.as_deref()).await?;
+        let loading = asked.began.elapsed();
+        app.keep(&model, keep);
+        let reasoning = match self.think {
+            Some(think) => think.apply(&mut prompt, model.model().chat_template())?,
+            None => ReasoningOptions::default(),
+        };
+        let conversation = Conversation {
+            model,
+            messages: asked.messages,
+            sampling: &sampling,
+            max_tokens,
+            log_probabilities,
+            tools: asked.tools,
+            form,
+            prompt,
+            reasoning,
+        };
+        let prefixes = Prefixes {
+            answer: "chat-",
+            call: "call_",
+        };
+        let begun = conversation.begin(app, client, prefixes).await;
+        let Begun {
+            reply,
+            answers,
+            mut readers,
+            left_out: other_tools,
+        } = begun.map_err(of_options)?;
+        let reader = readers
+            .pop()
+            .ok_or_else(|| ApiError::internal("there is no output"))?;
+        let times = (asked.began, loading);
+        let answer = Answer::new(
+            asked.shape,
+            (reply, reader),
+            times,
+            log_probabilities.is_some(),
+        );
+        let response = answer.respond(answers, self.stream.unwrap_or(true)).await?;
+        Ok(left_out::say(&other_tools, response))
+    }
+}
+
+/// The fields of a prompt without a template besides its options.
+pub(crate) struct Settings {
+    pub(crate) streams: bool,
+    pub(crate) keep_alive: Option<KeepAlive>,
+    pub(crate) logprobs: Option<bool>,
+    pub(crate) top_logprobs: Option<usize>,
+}
+
+/// Returns an error that names a field of `options` by its path.
+pub(crate) fn of_options(mut error: ApiError) -> ApiError {
+    let names = [
+        "temperature",
+        "top_k",
+        "top_p",
+        "min_p",
+        "repeat_penalty",
+        "presence_penalty",
+        "frequency_penalty",
+        "seed",
+        "stop",
+    ];
+    let param = error.detail.param.take();
+    if let Some(name) = param.as_deref().filter(|name| names.contains(name)) {
+        error.detail.message = format!("options.{}", error.detail.message);
+        return error.with_param(&format!("options.{name}"));
+    }
+    error.detail.param = param;
+    error
+}

@@ -1,0 +1,162 @@
+//! `/api/generate`.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::extract::State;
+use axum::response::Response;
+use serde::Deserialize;
+use serde_json::json;
+use triad_engine::Adapters;
+use triad_frontend::infill::Gap;
+use utoipa::ToSchema;
+
+use super::answer::{Answer, Line, Shape};
+use super::chat::{Asked, How, of_options};
+use super::error::OllamaError;
+use super::keep_alive::KeepAlive;
+use super::options::{form, log_probabilities};
+use crate::app::App;
+use crate::body::JsonBody;
+use crate::continuation::Continuation;
+use crate::error::{ApiError, ApiResult};
+use crate::fields;
+use crate::guard::{Caller, Client};
+use crate::infill;
+use crate::pieces::{AnswerStyle, PieceReader};
+use crate::prompts::{Prompts, TextFields, encode};
+use crate::tools::ToolUse;
+
+/// A request for a completion of a text, without the fields of [`How`].
+#[derive(Debug, Deserialize, ToSchema)]
+pub(crate) struct GenerateRequest {
+    /// The model's name, as in `/api/tags`. The default is the first model.
+    model: Option<String>,
+    /// The text of the user. Without it, the model is loaded.
+    prompt: Option<String>,
+    /// The system prompt.
+    system: Option<String>,
+    /// The text after the completion, for models with tokens for filling in the middle.
+    suffix: Option<String>,
+    /// Whether the text is continued as it is, without the chat template.
+    raw: Option<bool>,
+}
+
+/// The body of a request for a completion of a text.
+#[derive(Debug, Deserialize, ToSchema)]
+pub(crate) struct OllamaGenerateBody {
+    #[serde(flatten)]
+    _generate: GenerateRequest,
+    #[serde(flatten)]
+    _how: How,
+}
+
+/// Generates a completion of a text.
+#[utoipa::path(
+    post, path = "/api/generate", tag = "ollama", request_body = OllamaGenerateBody,
+    responses(
+        (status = 200, description = "The completion; lines of JSON with parts of it unless `stream` is false",
+         content((Line = "application/json"), (Line = "application/x-ndjson"))),
+        (status = 400, body = OllamaError), (status = 404, body = OllamaError), (status = 429, body = OllamaError),
+    )
+)]
+pub(crate) async fn generate(
+    State(app): State<Arc<App>>,
+    Client(client): Client,
+    body: JsonBody,
+) -> ApiResult<Response> {
+    let began = Instant::now();
+    body.check(&fields::OLLAMA_GENERATE)?;
+    let (request, how): (GenerateRequest, How) = (body.parse()?, body.parse()?);
+    let GenerateRequest { model, system, .. } = request;
+    let system = system.filter(|text| !text.is_empty());
+    let Some(prompt) = request.prompt.filter(|text| !text.is_empty()) else {
+        return how.load(&app, model.as_deref(), Shape::Generate).await;
+    };
+    let suffix = request.suffix.filter(|text| !text.is_empty());
+    if request.raw.unwrap_or(false) || suffix.is_some() {
+        if system.is_some() {
+            let message =
+                "a prompt with raw or suffix is continued as it is, without a system prompt";
+            return Err(ApiError::field("system", message));
+        }
+        how.check_plain()?;
+        let text = Text { prompt, suffix };
+        return continued(&app, client, (model, text), (how, began)).await;
+    }
+    let system = system.map(|text| json!({"role": "system", "content": text}));
+    let user = json!({"role": "user", "content": prompt});
+    let asked = Asked {
+        model,
+        messages: system.into_iter().chain([user]).collect(),
+        tools: ToolUse::default(),
+        began,
+        shape: Shape::Generate,
+    };
+    how.converse(&app, client, asked).await
+}
+
+/// A text to continue without the chat template.
+struct Text {
+    prompt: String,
+    /// The text after the completion.
+    suffix: Option<String>,
+}
+
+/// Continues a text without the chat template.
+async fn continued(
+    app: &App,
+    client: Caller,
+    (model, text): (Option<String>, Text),
+    (how, began): (How, Instant),
+) -> ApiResult<Response> {
+    let (format, options, settings) = how.plain();
+    let (sampling, max_tokens) = options.read()?;
+    sampling.check(app.options.parallel).map_err(of_options)?;
+    let form = form(format)?;
+    let log_probabilities = log_probabilities(settings.logprobs, settings.top_logprobs)?;
+    let keep = settings
+        .keep_alive
+        .as_ref()
+        .map(KeepAlive::read)
+        .transpose()?;
+    let model = app.model(model.as_deref()).await?;
+    let loading = began.elapsed();
+    app.keep(&model, keep);
+    let options = sampling.options(&model, max_tokens, log_probabilities);
+    let mut options = options.map_err(of_options)?;
+    let place = model.enter(client.address)?;
+    let prompt = match text.suffix {
+        Some(suffix) => {
+            let tokens = infill::tokens(&model, "suffix")?;
+            infill::end_at(&mut options, &model, &tokens)?;
+            let gap = Gap {
+                prefix: text.prompt,
+                suffix,
+                extra: Vec::new(),
+            };
+            infill::encode((&model, &place), tokens, gap).await?
+        }
+        None => {
+            let text = ("prompt", Prompts::Text(text.prompt));
+            let reading = TextFields::default().reading(&model);
+            let mut prompts = encode((&model, &place), text, reading).await?;
+            prompts.pop().unwrap_or_default()
+        }
+    };
+    let continuation = Continuation {
+        model,
+        place,
+        prompt,
+        options,
+        adapters: Adapters::default(),
+        form,
+        choices: 1,
+    };
+    let (reply, answers) = continuation.begin(app, client).await?;
+    let reader = PieceReader::new(AnswerStyle::default(), "call_");
+    let times = (began, loading);
+    let wants_tokens = log_probabilities.is_some();
+    let answer = Answer::new(Shape::Generate, (reply, reader), times, wants_tokens);
+    answer.respond(answers, settings.streams).await
+}

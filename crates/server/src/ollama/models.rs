@@ -1,0 +1,363 @@
+//! `/api/tags`, `/api/show`, `/api/ps`, `/api/version`, `/api/pull` and `/api/delete`.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+use triad_frontend::infill::InfillTokens;
+use triad_frontend::reasoning::Reasoning;
+use utoipa::ToSchema;
+
+use super::error::OllamaError;
+use super::time::rfc3339;
+use crate::app::App;
+use crate::body::JsonBody;
+use crate::error::{ApiError, ApiResult};
+use crate::fields;
+use crate::registry::HostedModel;
+use crate::served::ServedModel;
+
+/// The version of Ollama whose API this server follows. Clients compare it with the version of features.
+const VERSION: &str = "0.12.11";
+/// The remaining time of a model that stays in memory: clients show a date.
+const FOREVER: Duration = Duration::from_secs(100 * 365 * 86_400);
+
+/// The models of the server.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Tags {
+    models: Vec<Tag>,
+}
+
+/// A model.
+#[derive(Debug, Serialize, ToSchema)]
+struct Tag {
+    /// The model's name in requests.
+    name: String,
+    /// The same name.
+    model: String,
+    /// The time of the last change of the model's file.
+    modified_at: String,
+    /// Bytes of the model's file; of a model in memory, the bytes that it takes.
+    size: u64,
+    /// A hash of the name, size and time of the model's file, by which clients tell models apart. It is no hash of the
+    /// contents.
+    digest: String,
+    details: Details,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+struct Details {
+    /// Always empty.
+    parent_model: &'static str,
+    /// `gguf`, `safetensors` or `triad`.
+    format: String,
+    /// The model family, such as `llama` or `qwen2`.
+    family: String,
+    families: Vec<String>,
+    /// The number of parameters, such as `135M`.
+    parameter_size: String,
+    /// The number format of the weights, or `unknown`.
+    quantization_level: String,
+}
+
+/// The models in memory.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Running {
+    models: Vec<RunningModel>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+struct RunningModel {
+    #[serde(flatten)]
+    tag: Tag,
+    /// The time at which the model leaves the memory if it is not used.
+    expires_at: String,
+    /// Always 0.
+    size_vram: u64,
+    /// Maximum number of tokens of a prompt with its completion.
+    context_length: usize,
+}
+
+/// The version of the API.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Version {
+    /// The version of Ollama whose API this server follows.
+    version: &'static str,
+    /// Triad's own version.
+    triad: &'static str,
+}
+
+fn tag(model: &HostedModel, size: u64) -> Tag {
+    let facts = &model.facts;
+    let modified_at = rfc3339(facts.modified.unwrap_or(SystemTime::UNIX_EPOCH));
+    let identity = format!("{}\n{}\n{modified_at}", model.name, facts.file_bytes);
+    let digest = Sha256::digest(identity.as_bytes());
+    Tag {
+        name: model.name.clone(),
+        model: model.name.clone(),
+        modified_at,
+        size,
+        digest: digest.iter().map(|byte| format!("{byte:02x}")).collect(),
+        details: details(model),
+    }
+}
+
+fn details(model: &HostedModel) -> Details {
+    let facts = &model.facts;
+    let quantization = Some(&facts.quantization).filter(|text| !text.is_empty());
+    Details {
+        parent_model: "",
+        format: facts.format.clone(),
+        family: facts.family.clone(),
+        families: vec![facts.family.clone()],
+        parameter_size: parameter_size(facts.parameters),
+        quantization_level: quantization.map_or_else(|| "unknown".into(), String::clone),
+    }
+}
+
+/// Returns a number of parameters as Ollama writes it, such as `135M` or `7.2B`.
+fn parameter_size(count: u64) -> String {
+    let units = [(1e9, "B"), (1e6, "M"), (1e3, "K")];
+    let unit = units.iter().find(|(unit, _)| count as f64 >= *unit);
+    match unit {
+        Some((unit, name)) => {
+            let rounded = format!("{:.2}", count as f64 / unit);
+            let rounded = rounded.trim_end_matches('0').trim_end_matches('.');
+            format!("{rounded}{name}")
+        }
+        None => count.to_string(),
+    }
+}
+
+/// Lists the models of the server under all of their names.
+#[utoipa::path(get, path = "/api/tags", tag = "ollama", responses((status = 200, body = Tags)))]
+pub(crate) async fn tags(State(app): State<Arc<App>>) -> Json<Tags> {
+    let of_model = |model: &HostedModel| {
+        let names: Vec<_> = model.names().map(str::to_owned).collect();
+        let named = |name: String| Tag {
+            name: name.clone(),
+            model: name,
+            ..tag(model, model.facts.file_bytes)
+        };
+        names.into_iter().map(named).collect::<Vec<_>>()
+    };
+    Json(Tags {
+        models: app.catalog().hosted().iter().flat_map(of_model).collect(),
+    })
+}
+
+/// Lists the models in memory.
+#[utoipa::path(get, path = "/api/ps", tag = "ollama", responses((status = 200, body = Running)))]
+pub(crate) async fn ps(State(app): State<Arc<App>>) -> Json<Running> {
+    let loaded = app.catalog().loaded_until();
+    let models = app.catalog().hosted().iter().zip(loaded);
+    let models = models.filter_map(|(hosted, loaded)| {
+        let (model, rest) = loaded?;
+        Some(RunningModel {
+            tag: tag(hosted, hosted.bytes),
+            expires_at: rfc3339(SystemTime::now() + rest.unwrap_or(FOREVER).min(FOREVER)),
+            size_vram: 0,
+            context_length: model.context(),
+        })
+    });
+    Json(Running {
+        models: models.collect(),
+    })
+}
+
+/// Returns the version of the API.
+#[utoipa::path(get, path = "/api/version", tag = "ollama", responses((status = 200, body = Version)))]
+pub(crate) async fn version() -> Json<Version> {
+    Json(Version {
+        version: VERSION,
+        triad: env!("CARGO_PKG_VERSION"),
+    })
+}
+
+/// A request for the description of a model.
+#[derive(Debug, Deserialize, ToSchema)]
+pub(crate) struct ShowRequest {
+    /// The model's name. The default is the first model.
+    model: Option<String>,
+    /// Alias of `model`.
+    name: Option<String>,
+}
+
+/// The description of a model.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Shown {
+    modelfile: String,
+    /// The default sampling options, one in each line.
+    parameters: String,
+    /// The model's chat template, in Jinja.
+    template: String,
+    details: Details,
+    #[schema(value_type = Object)]
+    model_info: Map<String, Value>,
+    /// Some of `completion`, `tools`, `thinking` and `insert`.
+    capabilities: Vec<&'static str>,
+    modified_at: String,
+}
+
+/// Describes a model. Loads it if it is not in memory.
+#[utoipa::path(
+    post, path = "/api/show", tag = "ollama", request_body = ShowRequest,
+    responses((status = 200, body = Shown), (status = 400, body = OllamaError), (status = 404, body = OllamaError))
+)]
+pub(crate) async fn show(State(app): State<Arc<App>>, body: JsonBody) -> ApiResult<Json<Shown>> {
+    body.check(&fields::OLLAMA_SHOW)?;
+    let ShowRequest { model, name } = body.parse()?;
+    let name = crate::sampling::one_of(("name", name), ("model", model))?;
+    let model = app.model(name.as_deref()).await?;
+    let mut hosted = app.catalog().hosted().iter();
+    let hosted = hosted
+        .find(|hosted| hosted.name == model.name())
+        .ok_or_else(|| ApiError::internal("the model is not in the list"))?;
+    let template = model.model().chat_template();
+    let template = template.map(|template| template.source().to_owned());
+    Ok(Json(Shown {
+        modelfile: format!("FROM {}\n", model.name()),
+        parameters: parameters(&model),
+        details: details(hosted),
+        model_info: model_info(&model),
+        capabilities: capabilities(&model, template.as_deref())?,
+        template: template.unwrap_or_default(),
+        modified_at: tag(hosted, 0).modified_at,
+    }))
+}
+
+fn capabilities(model: &ServedModel, template: Option<&str>) -> ApiResult<Vec<&'static str>> {
+    let mut capabilities = vec!["completion"];
+    if template.is_some() {
+        capabilities.push("tools");
+    }
+    if Reasoning::of_model(template, model.model().tokenizer()?).is_some() {
+        capabilities.push("thinking");
+    }
+    if InfillTokens::of(model.model().tokenizer()?).is_some() {
+        capabilities.push("insert");
+    }
+    Ok(capabilities)
+}
+
+fn parameters(model: &ServedModel) -> String {
+    let sampling = model.sampling(None);
+    let lines = [
+        ("temperature", sampling.temperature.to_string()),
+        ("top_k", sampling.top_k.to_string()),
+        ("top_p", sampling.top_p.to_string()),
+        ("min_p", sampling.min_p.to_string()),
+        ("repeat_penalty", sampling.repetition_penalty.to_string()),
+        ("num_ctx", model.context().to_string()),
+    ];
+    let lines = lines.map(|(name, value)| format!("{name:<30} {value}"));
+    lines.join("\n")
+}
+
+fn model_info(model: &ServedModel) -> Map<String, Value> {
+    let description = model.model().description();
+    let family = &description.family;
+    let of_family = |name: &str| format!("{family}.{name}");
+    Map::from_iter([
+        ("general.architecture".into(), json!(family)),
+        (
+            "general.parameter_count".into(),
+            json!(description.parameters()),
+        ),
+        (of_family("context_length"), json!(model.context())),
+        (of_family("embedding_length"), json!(description.hidden)),
+        (of_family("block_count"), json!(description.blocks.len())),
+        (of_family("vocab_size"), json!(description.vocab)),
+    ])
+}
+
+/// A request to fetch a model.
+#[derive(Debug, Deserialize, ToSchema)]
+pub(crate) struct PullRequest {
+    model: Option<String>,
+    /// Alias of `model`.
+    name: Option<String>,
+    /// Whether the response is lines of JSON. The default is true.
+    stream: Option<bool>,
+}
+
+/// The progress of a fetch.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Progress {
+    status: &'static str,
+}
+
+/// Succeeds for a model that the server has, and refuses others: clients can't make the server fetch models.
+#[utoipa::path(
+    post, path = "/api/pull", tag = "ollama", request_body = PullRequest,
+    responses(
+        (status = 200, content((Progress = "application/json"), (Progress = "application/x-ndjson"))),
+        (status = 400, body = OllamaError), (status = 403, body = OllamaError),
+    )
+)]
+pub(crate) async fn pull(State(app): State<Arc<App>>, body: JsonBody) -> ApiResult<Response> {
+    body.check(&fields::OLLAMA_PULL)?;
+    let PullRequest {
+        model,
+        name,
+        stream,
+    } = body.parse()?;
+    let name = crate::sampling::one_of(("name", name), ("model", model))?;
+    let name = name.ok_or_else(|| ApiError::field("model", "it is missing"))?;
+    if !app
+        .catalog()
+        .hosted()
+        .iter()
+        .any(|model| model.is_called(&name))
+    {
+        let message = format!(
+            "model {name:?} is not served here, and clients can't make this server fetch models: fetch it with triad \
+             pull, and start the server with -m"
+        );
+        return Err(ApiError::refused(
+            StatusCode::FORBIDDEN,
+            "pull_not_allowed",
+            message,
+        ));
+    }
+    if !stream.unwrap_or(true) {
+        return Ok(Json(Progress { status: "success" }).into_response());
+    }
+    let lines =
+        ["pulling manifest", "success"].map(|status| json!({"status": status}).to_string() + "\n");
+    let kind = [(header::CONTENT_TYPE, "application/x-ndjson")];
+    Ok((kind, lines.concat()).into_response())
+}
+
+/// Refuses to delete a model: clients can't change the files of the server.
+#[utoipa::path(
+    delete, path = "/api/delete", tag = "ollama", responses((status = 403, body = OllamaError))
+)]
+pub(crate) async fn delete() -> ApiError {
+    let message = "clients can't delete models of this server: use triad remove on its machine";
+    ApiError::refused(StatusCode::FORBIDDEN, "delete_not_allowed", message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_parameters_have_a_unit() {
+        for (count, text) in [
+            (7, "7"),
+            (1_000, "1K"),
+            (134_515_008, "134.52M"),
+            (7_000_000_000, "7B"),
+            (7_240_000_000, "7.24B"),
+        ] {
+            assert_eq!(parameter_size(count), text);
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Messages of Ollama's API as input of templates.
+
+use std::collections::VecDeque;
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+
+use crate::error::{ApiError, ApiResult};
+use crate::messages::{Role, Turns, check_count};
+
+/// A message of a conversation.
+#[derive(Debug, Deserialize, ToSchema)]
+pub(crate) struct Message {
+    role: Role,
+    content: Option<String>,
+    /// The model's reasoning before the message, for templates that use it.
+    thinking: Option<String>,
+    /// The tool calls of an assistant message.
+    tool_calls: Option<Vec<Call>>,
+    /// The name of the tool whose result this message contains, if its role is `tool`.
+    tool_name: Option<String>,
+    /// Alias of `tool_name`.
+    name: Option<String>,
+    /// The id of the call whose result this message contains.
+    tool_call_id: Option<String>,
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+struct Call {
+    id: Option<String>,
+    function: Called,
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+struct Called {
+    name: String,
+    /// The arguments as a JSON object.
+    #[schema(value_type = Option<Object>)]
+    arguments: Option<Map<String, Value>>,
+}
+
+/// A call without a result so far.
+struct Open {
+    id: String,
+    name: String,
+}
+
+/// Returns the messages as input of templates. A result without an id belongs to the oldest call of its name that has no
+/// result, or to the oldest call if it has no name either.
+///
+/// # Errors
+/// If there are no messages or too many, or one has tool calls although it is not the assistant's.
+pub(crate) fn messages(given: Vec<Message>) -> ApiResult<Vec<Value>> {
+    check_count("messages", given.len())?;
+    let (mut turns, mut open) = (Turns::default(), VecDeque::<Open>::new());
+    for (index, message) in given.into_iter().enumerate() {
+        let field = format!("messages[{index}]");
+        let content = match (message.content, message.role) {
+            (Some(content), _) => content,
+            (None, Role::Assistant | Role::Tool) => String::new(),
+            (None, _) => {
+                return Err(ApiError::field(
+                    &format!("{field}.content"),
+                    "it is missing",
+                ));
+            }
+        };
+        let calls = message.tool_calls.unwrap_or_default();
+        if !calls.is_empty() && message.role != Role::Assistant {
+            return Err(ApiError::field(
+                &format!("{field}.tool_calls"),
+                "only assistant messages may have tool calls",
+            ));
+        }
+        if message.role == Role::Tool {
+            let name = message.tool_name.or(message.name);
+            let place = open
+                .iter()
+                .position(|call| match (&message.tool_call_id, &name) {
+                    (Some(id), _) => call.id == *id,
+                    (None, Some(name)) => call.name == *name,
+                    (None, None) => true,
+                });
+            let call = place.and_then(|place| open.remove(place));
+            let id = message.tool_call_id.or(call.map(|call| call.id));
+            turns.result(&id.unwrap_or_default(), content);
+            turns.set("name", name);
+            continue;
+        }
+        turns.say(message.role, content);
+        turns.set("name", message.name);
+        turns.set("reasoning_content", message.thinking);
+        for (place, Call { id, function }) in calls.into_iter().enumerate() {
+            if function.name.is_empty() {
+                let field = format!("{field}.tool_calls[{place}].function.name");
+                return Err(ApiError::field(&field, "it is empty"));
+            }
+            // Templates of some models want ids of nine letters and digits.
+            let id = id
+                .filter(|id| !id.is_empty())
+                .unwrap_or_else(|| format!("c{:04}{:04}", index % 10_000, place % 10_000));
+            let arguments = Value::Object(function.arguments.unwrap_or_default()).to_string();
+            turns.call(&id, &function.name, &arguments);
+            open.push_back(Open {
+                id,
+                name: function.name,
+            });
+        }
+    }
+    Ok(turns.messages(None))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(given: Value) -> ApiResult<Vec<Value>> {
+        messages(serde_json::from_value(given).unwrap())
+    }
+
+    #[test]
+    fn results_without_ids_belong_to_the_oldest_open_call_of_their_name() {
+        let call = |name: &str| json!({"function": {"name": name, "arguments": {"a": 1}}});
+        let messages = read(json!([
+            {"role": "user", "content": "Hi"},
+            {"role": "assistant", "content": "", "tool_calls": [call("f"), call("g"), call("f")]},
+            {"role": "tool", "content": "of g", "tool_name": "g"},
+            {"role": "tool", "content": "of f", "tool_name": "f"},
+            {"role": "tool", "content": "of the second f"},
+        ]))
+        .unwrap();
+        let calls = messages[1]["tool_calls"].as_array().unwrap();
+        assert_eq!(calls[0]["function"]["arguments"], "{\"a\":1}");
+        let ids: Vec<_> = calls.iter().map(|call| &call["id"]).collect();
+        let results: Vec<_> = messages[2..].iter().map(|it| &it["tool_call_id"]).collect();
+        assert_eq!(results, [ids[1], ids[0], ids[2]]);
+        assert_eq!(messages[4]["name"], "f");
+    }
+
+    #[test]
+    fn calls_of_others_and_missing_contents_are_refused_by_their_place() {
+        let call = json!([{"function": {"name": "f"}}]);
+        for (message, field) in [
+            (json!({"role": "user"}), "messages[0].content"),
+            (
+                json!({"role": "user", "content": "", "tool_calls": call}),
+                "messages[0].tool_calls",
+            ),
+            (
+                json!({"role": "assistant", "tool_calls": [{"function": {"name": ""}}]}),
+                "messages[0].tool_calls[0].function.name",
+            ),
+        ] {
+            let error = read(json!([message])).unwrap_err();
+            assert_eq!(error.detail.param.as_deref(), Some(field));
+        }
+    }
+}

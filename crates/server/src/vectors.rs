@@ -1,0 +1,158 @@
+//! Vectors of texts, for the endpoints of all APIs.
+//!
+//! The hidden states of a text are those after the last norm, which are the input of the output matrix. The model's
+//! files state how they become one vector, and which texts are put before inputs. A model that was not trained for
+//! vectors gives vectors of moderate quality.
+
+use std::sync::Arc;
+
+use triad_engine::Cancel;
+use triad_frontend::embedding::{Pooling, VectorOptions, embed};
+use triad_model::tokenizer::{Special, TokenKind, Tokenizer};
+
+use crate::blocking::blocking;
+use crate::error::{ApiError, ApiResult};
+use crate::guard::Caller;
+use crate::prepare::CancelOnDrop;
+use crate::prompts::{Prompts, TextFields, encode_within};
+use crate::served::ServedModel;
+
+/// Maximum number of tokens of a text that is truncated.
+const MAX_TOKENS: usize = 1 << 20;
+
+/// The vectors that a request asks for.
+pub(crate) struct Wanted {
+    /// The field with the inputs.
+    pub(crate) field: &'static str,
+    pub(crate) input: Prompts,
+    pub(crate) text: TextFields,
+    /// `None` takes what the model's authors state, else the mean.
+    pub(crate) pooling: Option<Pooling>,
+    /// The name of a text that is put before each input.
+    pub(crate) prompt_name: Option<String>,
+    /// The number of leading components that are kept.
+    pub(crate) dimensions: Option<usize>,
+    /// Whether vectors have length 1.
+    pub(crate) normalizes: bool,
+    /// Whether inputs that are too long are cut at their end, as Ollama does. Otherwise they are refused.
+    pub(crate) truncates: bool,
+}
+
+impl Wanted {
+    /// Does the checks that need no model.
+    ///
+    /// # Errors
+    /// If there are no inputs or too many, or no dimensions.
+    pub(crate) fn check(&self) -> ApiResult<()> {
+        let checked = self.input.check(self.field);
+        checked.map_err(|error| error.with_param(self.field))?;
+        if self.dimensions == Some(0) {
+            return Err(ApiError::field("dimensions", "0, expected at least 1"));
+        }
+        Ok(())
+    }
+
+    /// Returns a vector for each input, and the number of tokens of all inputs.
+    ///
+    /// # Errors
+    /// If the model's files state rules that are not supported, there is no prompt of the name, an input is too long, or
+    /// there are more dimensions than the model has.
+    pub(crate) async fn compute(
+        self,
+        model: &Arc<ServedModel>,
+        client: Caller,
+    ) -> ApiResult<(Vec<Vec<f32>>, usize)> {
+        let Self {
+            field,
+            mut input,
+            text,
+            pooling,
+            prompt_name,
+            dimensions,
+            normalizes,
+            truncates,
+        } = self;
+        let defaults = model.model().embedding_defaults();
+        if let Some(part) = &defaults.unsupported {
+            let message = format!("this model has no vectors of texts here: {part}");
+            return Err(ApiError::unsupported("model", message));
+        }
+        let hidden = model.model().description().hidden;
+        if dimensions.is_some_and(|dimensions| dimensions > hidden) {
+            let message = format!("this model's vectors have {hidden}");
+            return Err(ApiError::unsupported("dimensions", message));
+        }
+        let is_named = prompt_name.is_some();
+        if let Some(name) = prompt_name.or_else(|| defaults.default_prompt.clone()) {
+            let prompt = defaults.prompts.get(&name).ok_or_else(|| {
+                let names: Vec<_> = defaults.prompts.keys().map(String::as_str).collect();
+                let names = if names.is_empty() {
+                    "this model has none".into()
+                } else {
+                    format!("expected one of {}", names.join(", "))
+                };
+                let message = format!("there is no prompt {name:?}: {names}");
+                ApiError::field("prompt_name", message)
+            })?;
+            if !input.put_before(prompt) && is_named {
+                let message = "tokens are used as they are: expected texts";
+                return Err(ApiError::field("prompt_name", message));
+            }
+        }
+        let place = model.enter(client.address)?;
+        let reading = text.reading(model);
+        let context = model.context();
+        let most = if truncates { MAX_TOKENS } else { context };
+        let mut texts = encode_within((model, &place), (field, input), reading, most).await?;
+        if truncates {
+            let tokenizer = model.model().tokenizer()?;
+            texts
+                .iter_mut()
+                .for_each(|text| truncate(tokenizer, text, reading, context));
+        }
+        let tokens = texts.iter().map(Vec::len).sum();
+        let needs = texts.iter().map(|text| {
+            let need = model.need(text, Some(0), 1);
+            need.map_err(|error| error.with_param(field))
+        });
+        let needs = needs.collect::<ApiResult<Vec<_>>>()?;
+        let Some(most) = needs.into_iter().max_by_key(|need| need.pages) else {
+            return Err(ApiError::field(field, "there is none"));
+        };
+        // The texts are computed one after another, with the permit of one completion.
+        let permit = place.admit(most).await;
+        // Cancels the work if the client disconnects, which drops this future.
+        let cancel = CancelOnDrop(Cancel::new());
+        let options = VectorOptions {
+            pooling: pooling.or(defaults.pooling).unwrap_or_default(),
+            dimensions,
+            normalizes,
+        };
+        let (model, stop) = (Arc::clone(model), cancel.0.clone());
+        let vectors = blocking(move || {
+            let vector = |text: &Vec<u32>| embed(model.engine().session(), text, options, &stop);
+            let vectors = texts.iter().map(vector).collect::<Result<Vec<_>, _>>();
+            drop(permit);
+            vectors.map_err(ApiError::from)
+        });
+        Ok((vectors.await?, tokens))
+    }
+}
+
+/// Cuts a text at its end to at most `most` tokens. A control token that ends each text, such as EOS, still ends it.
+fn truncate(
+    tokenizer: &Tokenizer,
+    text: &mut Vec<u32>,
+    (_, adds_special): (Special, bool),
+    most: usize,
+) {
+    if text.len() <= most {
+        return;
+    }
+    let is_end = |token: &u32| adds_special && tokenizer.token_kind(*token) == TokenKind::Control;
+    let end = text.last().copied().filter(is_end);
+    text.truncate(most);
+    if let (Some(end), Some(last)) = (end, text.last_mut()) {
+        *last = end;
+    }
+}
