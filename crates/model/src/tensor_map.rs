@@ -304,4 +304,10 @@ mod tests {
         assert_eq!(Runs::from([dense]).as_range(), Some(1..7));
         assert_eq!(Runs::from(3..9).as_range(), Some(3..9));
     }
+
+    #[test]
+    fn numbers_of_a_vector_are_its_rows() {
+        assert_eq!(rows_of(&[7]), 7);
+        assert_eq!(rows_of(&[3, 5, 7]), 15);
+    }
 }

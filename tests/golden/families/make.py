@@ -822,7 +822,7 @@ def gguf_tensors(case, model):
     names = HYBRID_NAMES if architecture == "granitehybrid" else names
     if architecture == "granitehybrid" and config.num_local_experts:
         names = names | {"shared_mlp.output_linear": "ffn_down_shexp"}
-    stacked = {}
+    stacked, fused = {}, {}
     corrections = [(name, buffer) for name, buffer in model.named_buffers() if name.endswith(CORRECTIONS)]
     for name, parameter in [*model.named_parameters(), *corrections]:
         values = parameter.detach().float().numpy()
@@ -899,6 +899,14 @@ def gguf_tensors(case, model):
             values = values * math.sqrt(config.head_dim / config.query_pre_attn_scalar)
         if part_is_convolution(target):
             values = values.squeeze(1)
+        if architecture == "phi2" and any(part_is(stem, part) for part in ("q_proj", "k_proj", "v_proj")):
+            # Published files have the three in one tensor.
+            name = f"blk.{stem.split('.')[2]}.attn_qkv.{end}"
+            parts = fused.setdefault(name, {})
+            parts[stem[-len("q_proj")]] = values
+            if len(parts) == 3:
+                yield name, np.concatenate([parts[part] for part in "qkv"])
+            continue
         yield target, values
     for name, factor in block_factors(model):
         yield f"blk.{name.split('.')[2]}.layer_output_scale.weight", factor.float().numpy()

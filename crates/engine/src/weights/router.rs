@@ -39,14 +39,19 @@ pub struct Branch {
 }
 
 impl Branch {
-    fn bytes(&self) -> usize {
-        let norms = [
+    /// Returns all norms.
+    pub(super) fn norms(&self) -> [&Norm; 4] {
+        [
             &self.router_norm,
             &self.dense_norm,
             &self.norm,
             &self.post_norm,
-        ];
-        norms.map(Norm::bytes).iter().sum::<usize>() + size_of_val(&self.factors[..])
+        ]
+    }
+
+    fn bytes(&self) -> usize {
+        let norms = self.norms().map(Norm::bytes);
+        norms.iter().sum::<usize>() + size_of_val(&self.factors[..])
     }
 }
 

@@ -1,5 +1,7 @@
 //! The blocks of a model whose token mixer is not attention, and the sizes of these mixers.
 
+use serde_json::Value;
+
 use super::config::Config;
 use super::gguf::Reader;
 use super::kinds::Mixers;
@@ -7,7 +9,7 @@ use super::traits::Family;
 use super::{FULL, malformed, unsupported};
 use crate::description::{Activation, DeltaNet, HeadSharing, Mamba2, Mixer, ShortConv, limits};
 use crate::error::Result;
-use crate::gguf::Value;
+use crate::gguf::Value as OfGguf;
 
 /// The name of LFM2's convolution in a `config.json`.
 const CONV: &str = "conv";
@@ -86,7 +88,7 @@ fn mamba2(config: &Config<'_>, hidden: usize, epsilon: f32) -> Result<Mamba2> {
     let heads = size("mamba_n_heads", limits::HEADS, 128)?;
     let width = hidden * size("mamba_expand", limits::HEADS, 2)?;
     let field = "mamba_d_head";
-    let head_dim = match config.raw(field).and_then(serde_json::Value::as_str) {
+    let head_dim = match config.raw(field).and_then(Value::as_str) {
         Some("auto") => width / heads,
         _ => size(field, limits::HEAD_DIM, width / heads)?,
     };
@@ -105,10 +107,15 @@ fn mamba2(config: &Config<'_>, hidden: usize, epsilon: f32) -> Result<Mamba2> {
     }
     let limit = "time_step_limit";
     if let Some(limits) = config.raw(limit) {
-        // Files write infinity as a number of JSON that Rust does not know, or as a text.
-        let least = limits.get(0).and_then(serde_json::Value::as_f64);
-        let most = limits.get(1);
-        let is_none = most.is_some_and(|most| most.as_f64().is_none_or(|most| most > 1e30));
+        let least = limits.get(0).and_then(Value::as_f64);
+        // JSON has no infinity: version 5 of transformers writes an object.
+        let most = limits
+            .get(1)
+            .map(|most| most.get("__float__").unwrap_or(most));
+        let is_none = most.is_some_and(|most| match most.as_str() {
+            Some(text) => ["Infinity", "inf"].contains(&text),
+            None => most.as_f64().is_some_and(|most| most > 1e30),
+        });
         if least != Some(0.0) || !is_none {
             return Err(unsupported(format!(
                 "config.json sets `{limit}` to other than 0 and infinity, which Triad does not support"
@@ -356,7 +363,7 @@ impl Reader<'_> {
                 let interval = self.size("full_attention_interval", limits::BLOCKS)?;
                 attention_every(interval, blocks)
             }
-            Some(Value::Bools(recurrent)) if recurrent.len() >= blocks => {
+            Some(OfGguf::Bools(recurrent)) if recurrent.len() >= blocks => {
                 recurrent[..blocks].iter().map(|it| !it).collect()
             }
             Some(_) => {

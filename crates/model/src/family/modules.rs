@@ -107,7 +107,8 @@ impl Modules {
         let names = &names::gguf(family.mixers);
         let mut linears = in_order(layers(names), description, HeadSharing::Remainder);
         linears.push(("attn_qkv", vec![Linear::Query, Linear::Key, Linear::Value]));
-        if family.names.gate == family.names.up {
+        let is_one = family.names.gate == family.names.up;
+        if is_one && family.names.gate.ends_with("gate_up_proj") {
             let up = linears.iter_mut().filter(|(name, _)| *name == names.up);
             up.for_each(|(_, linears)| *linears = vec![Linear::Gate, Linear::Up]);
         }

@@ -1,4 +1,4 @@
-//! What a checkpoint has quantized, and how that is computed.
+//! Summaries of the quantized matrices of a checkpoint, and of how they are computed.
 
 use std::fmt;
 

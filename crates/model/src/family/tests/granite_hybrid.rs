@@ -42,8 +42,7 @@ fn blocks_of_granite_4_have_a_mamba_2_or_attention_without_rope() {
     assert!(!plain.has_experts());
     assert_eq!(plain.residual_scale, 0.25);
     let types = ["linear_attention", "full_attention", "linear_attention"];
-    let newer =
-        json!({ "layer_types": types, "mamba_d_head": "auto", "time_step_limit": [0.0, "inf"] });
+    let newer = json!({ "layer_types": types, "mamba_d_head": "auto", "time_step_limit": [0.0, { "__float__": "Infinity" }] });
     assert_eq!(described(newer).unwrap(), plain);
     let with_rope = described(json!({ "position_embedding_type": "rope" })).unwrap();
     assert_eq!(with_rope.blocks[1].attention().unwrap().rope.dims, 16);
@@ -65,6 +64,10 @@ fn what_granite_4_does_not_compute_is_refused_by_name() {
         (json!({ "time_step_limit": [0.0, 1.0] }), "time_step_limit"),
         (
             json!({ "time_step_limit": [0.1, "inf"] }),
+            "time_step_limit",
+        ),
+        (
+            json!({ "time_step_limit": [0.0, { "__float__": "NaN" }] }),
             "time_step_limit",
         ),
         (
