@@ -1,12 +1,10 @@
 //! Estimates of the memory that a run needs.
 
-use std::ops::Range;
-
 use serde::Serialize;
 use triad_kernels::attention::PAGE;
 use triad_model::checkpoint::Checkpoint;
 use triad_model::description::{BlockDescription, ModelDescription};
-use triad_model::tensor_map::{TensorSlice, rows_of};
+use triad_model::tensor_map::{Part, TensorSlice, rows_of};
 
 use crate::forward::Buffers;
 use crate::kv::{KvFormat, checkpoint_bytes, state_bytes};
@@ -59,14 +57,16 @@ pub fn of_weights(checkpoint: &Checkpoint) -> usize {
     let bytes_of = |slice: &TensorSlice| {
         if let Some(tensor) = checkpoint.quantized().get(&slice.name) {
             let [rows, columns] = tensor.shape();
-            let rows = slice.rows.as_ref().map_or(rows, Range::len);
-            return tensor.representation().bytes([rows, columns]);
+            return tensor.representation().bytes([slice.rows(rows), columns]);
         }
         let Ok(info) = checkpoint.tensor(&slice.name) else {
             return 0;
         };
+        if let Some(Part::Columns { rows, columns }) = &slice.part {
+            return info.bytes.len() / info.elements().max(1) * rows.len() * columns.len();
+        }
         let rows = rows_of(&info.shape).max(1);
-        info.bytes.len() / rows * slice.rows.as_ref().map_or(rows, Range::len)
+        info.bytes.len() / rows * slice.rows(rows)
     };
     let of_blocks = map
         .blocks

@@ -8,13 +8,14 @@ use std::sync::Arc;
 
 use safetensors::SafeTensors;
 use triad_engine::{Cancel, KvFormat, LoadOptions, Model, Session, SessionOptions, Threads};
+use triad_kernels::BlockArithmetic;
 
 /// The largest difference of a logit, relative to the largest logit of the prompt.
 const TOLERANCE: f32 = 1e-4;
 
 /// Checkpoint, its session in the golden file, and the context of a session here, which determines the frequencies of
 /// LongRoPE.
-const CASES: [(&str, &str, usize); 87] = [
+const CASES: [(&str, &str, usize); 100] = [
     ("llama", "llama", 512),
     ("llama.gguf", "llama", 512),
     ("llama-biases", "llama-biases", 512),
@@ -57,7 +58,12 @@ const CASES: [(&str, &str, usize); 87] = [
     ("qwen2_moe.gguf", "qwen2_moe", 512),
     ("olmoe", "olmoe", 512),
     ("olmoe.gguf", "olmoe", 512),
+    ("gpt_oss", "gpt_oss", 512),
     ("gpt_oss.gguf", "gpt_oss", 512),
+    ("gpt_oss-mxfp4", "gpt_oss-mxfp4", 512),
+    ("qwen3_moe-stacked", "qwen3_moe-stacked", 512),
+    ("qwen3_vl_moe", "qwen3_vl_moe", 512),
+    ("qwen3vlmoe.gguf", "qwen3vlmoe", 512),
     ("mixtral", "mixtral", 512),
     ("mixtral.gguf", "mixtral", 512),
     ("lfm2_moe", "lfm2_moe", 512),
@@ -85,6 +91,12 @@ const CASES: [(&str, &str, usize); 87] = [
     ("qwen3_5-images", "qwen3_5-images", 512),
     ("qwen3_5_moe", "qwen3_5_moe", 512),
     ("qwen3_5_moe.gguf", "qwen3_5_moe", 512),
+    ("qwen3_next", "qwen3_next", 512),
+    ("qwen3next.gguf", "qwen3next", 512),
+    ("granitehybrid", "granitehybrid", 512),
+    ("granitehybrid.gguf", "granitehybrid", 512),
+    ("granitemoehybrid", "granitemoehybrid", 512),
+    ("granitehybrid-moe.gguf", "granitehybrid-moe", 512),
     ("gemma", "gemma", 512),
     ("gemma.gguf", "gemma", 512),
     ("gemma2", "gemma2", 512),
@@ -95,6 +107,8 @@ const CASES: [(&str, &str, usize); 87] = [
     ("gemma4.gguf", "gemma4", 512),
     ("gemma4-one-layer", "gemma4-one-layer", 512),
     ("gemma4-one-layer.gguf", "gemma4-one-layer", 512),
+    ("gemma4-moe", "gemma4-moe", 512),
+    ("gemma4-moe.gguf", "gemma4-moe", 512),
     ("phi2", "phi2", 512),
     ("phi2.gguf", "phi2", 512),
     ("phi3", "phi3", 512),
@@ -139,6 +153,8 @@ fn model(checkpoint: &str) -> Arc<Model> {
             &folder().join(checkpoint),
             &LoadOptions {
                 threads: Threads::Count(2),
+                // MXFP4 is computed exactly.
+                block_arithmetic: BlockArithmetic::Exact,
                 ..Default::default()
             },
         )

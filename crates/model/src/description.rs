@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 pub use attention::{Attention, KeyValues, QkNorm, Rope, RopePairing, RopeScaling, Temperature};
 pub(crate) use check::limits;
 pub use feed_forward::{Activation, Experts, FeedForward, Routing};
-pub use mixer::{DeltaNet, HeadSharing, Mixer, MixerWeight, ShortConv, StateSize};
+pub use mixer::{DeltaNet, HeadSharing, Mamba2, Mixer, MixerWeight, ShortConv, StateSize};
 pub use token_inputs::TokenInputs;
 
 /// A decoder-only transformer: embedding, blocks, final norm, output matrix.
@@ -215,6 +215,12 @@ impl ModelDescription {
         self.blocks
             .iter()
             .any(|block| block.feed_forward.experts.is_some())
+    }
+
+    /// Returns whether the experts of a block are a branch next to a dense feed-forward.
+    pub fn has_expert_branches(&self) -> bool {
+        let mut experts = self.blocks.iter().filter_map(|it| it.feed_forward.experts);
+        experts.any(|experts| experts.branch)
     }
 
     /// Returns the bytes of keys and values per token of context. `bytes_per_head` returns the bytes of one key or

@@ -5,20 +5,147 @@ use std::ops::Range;
 
 use crate::description::{Linear, MixerWeight};
 
-/// A stored tensor, or some of its rows where a file keeps several parts in one tensor (Phi-3's
-/// query, key and value).
+/// A stored tensor, or a part of it where a file keeps several in one tensor (Phi-3's query, key and value).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorSlice {
     /// Name in the file.
     pub name: String,
-    /// Rows of the tensor as a matrix, whose columns are its last dimension; `None`: all of them.
-    pub rows: Option<Range<usize>>,
+    /// The part of the tensor as a matrix, whose columns are its last dimension; `None`: all of it.
+    pub part: Option<Part>,
 }
 
-/// Returns the rows of a tensor as a matrix, whose columns are its last dimension.
+impl TensorSlice {
+    /// Returns the whole of a tensor.
+    pub fn whole(name: impl Into<String>) -> Self {
+        let name = name.into();
+        Self { name, part: None }
+    }
+
+    /// Returns consecutive rows of a tensor.
+    pub fn of_rows(name: impl Into<String>, rows: Range<usize>) -> Self {
+        let (name, part) = (name.into(), Some(Part::Rows(rows.into())));
+        Self { name, part }
+    }
+
+    /// Returns its number of rows if the tensor has `rows` rows.
+    pub fn rows(&self, rows: usize) -> usize {
+        match &self.part {
+            None => rows,
+            Some(Part::Rows(runs) | Part::Columns { columns: runs, .. }) => runs.len(),
+        }
+    }
+}
+
+/// A part of a matrix.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Some rows.
+    Rows(Runs),
+    /// Some columns of consecutive rows, each of which is a row of the part: a matrix that a file has transposed.
+    Columns {
+        /// The rows.
+        rows: Range<usize>,
+        /// The columns.
+        columns: Runs,
+    },
+}
+
+/// Some rows or columns, in the order of their runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Runs(Vec<Run>);
+
+/// Rows or columns at equal distances: `count` times `length` consecutive ones, of which the first is `first` and each
+/// next time begins `period` later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// The first row or column.
+    pub first: usize,
+    /// Consecutive rows or columns, at most `period`.
+    pub length: usize,
+    /// The distance from the beginning of some to that of the next.
+    pub period: usize,
+    /// How often they come.
+    pub count: usize,
+}
+
+impl Run {
+    /// Returns the same `distance` rows or columns later.
+    pub fn after(self, distance: usize) -> Self {
+        let first = self.first + distance;
+        Self { first, ..self }
+    }
+}
+
+impl Runs {
+    /// Returns the number of rows or columns.
+    pub fn len(&self) -> usize {
+        self.0.iter().map(|run| run.length * run.count).sum()
+    }
+
+    /// Returns whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns the ranges of consecutive rows or columns.
+    pub fn ranges(&self) -> impl Iterator<Item = Range<usize>> {
+        self.0.iter().flat_map(|run| {
+            let first = |time: usize| run.first + time * run.period;
+            (0..run.count).map(move |time| first(time)..first(time) + run.length)
+        })
+    }
+
+    /// Returns all of them as one range, if they are consecutive.
+    pub fn as_range(&self) -> Option<Range<usize>> {
+        let mut ranges = self.ranges();
+        let first = ranges.next()?;
+        ranges.try_fold(first, |before, next| {
+            (before.end == next.start).then_some(before.start..next.end)
+        })
+    }
+
+    /// Returns the ranges of the rows or columns that are at these places among them.
+    pub fn at(&self, places: Range<usize>) -> Vec<Range<usize>> {
+        let (mut ranges, mut before) = (Vec::new(), 0);
+        for range in self.ranges() {
+            let from = places.start.max(before);
+            let to = places.end.min(before + range.len());
+            if from < to {
+                ranges.push(range.start + from - before..range.start + to - before);
+            }
+            before += range.len();
+            if before >= places.end {
+                break;
+            }
+        }
+        ranges
+    }
+}
+
+impl From<Range<usize>> for Runs {
+    fn from(range: Range<usize>) -> Self {
+        Self(vec![Run {
+            first: range.start,
+            length: range.len(),
+            period: range.len(),
+            count: 1,
+        }])
+    }
+}
+
+impl<const N: usize> From<[Run; N]> for Runs {
+    fn from(runs: [Run; N]) -> Self {
+        Self(runs.to_vec())
+    }
+}
+
+/// Returns the rows of a tensor as a matrix, whose columns are its last dimension; those of a vector have one column.
 pub fn rows_of(shape: &[usize]) -> usize {
-    let outer = shape.split_last().map_or(&[][..], |(_, outer)| outer);
-    outer.iter().product()
+    match shape {
+        [length] => *length,
+        [outer @ .., _] => outer.iter().product(),
+        [] => 1,
+    }
 }
 
 /// Weight `[out_features, in_features]` and bias `[out_features]` of one linear layer.
@@ -68,6 +195,23 @@ pub struct RouterTensors {
     pub correction: Option<TensorSlice>,
     /// Weight of the shared expert's gate, `[1, hidden]` or `[hidden]`.
     pub shared_gate: Option<TensorSlice>,
+    /// The tensors of experts that are a branch next to the dense layers.
+    pub branch: Option<BranchTensors>,
+}
+
+/// The tensors of experts that are a branch next to dense layers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BranchTensors {
+    /// Factors of the channels that the router reads, `[hidden]`.
+    pub channels: TensorSlice,
+    /// Factors on the weights of the experts, `[experts]`.
+    pub factors: TensorSlice,
+    /// Norm on the output of the dense layers.
+    pub dense_norm: NormTensors,
+    /// Norm before the experts.
+    pub norm: NormTensors,
+    /// Norm on the sum of the experts.
+    pub post_norm: NormTensors,
 }
 
 /// The tensors of the inputs by token outside the blocks.
@@ -132,6 +276,38 @@ pub struct TensorMap {
     pub output: LinearTensors,
     /// The inputs of blocks by token.
     pub token_inputs: Option<TokenInputsTensors>,
-    /// Names of tensors that the model does not use: for images, or to predict more than one token.
+    /// Names of tensors that the model does not use, such as those for images, but for those that predict more tokens.
     pub unused: Vec<String>,
+    /// Names of tensors that predict more than one token (MTP), which the model does not use, either.
+    pub more_tokens: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_give_the_rows_in_order() {
+        let run = Run {
+            first: 1,
+            length: 2,
+            period: 5,
+            count: 3,
+        };
+        let runs = Runs::from([run, run.after(20)]);
+        assert_eq!(runs.len(), 12);
+        let rows: Vec<_> = runs.ranges().flatten().collect();
+        assert_eq!(rows, [1, 2, 6, 7, 11, 12, 21, 22, 26, 27, 31, 32]);
+        assert_eq!(runs.as_range(), None);
+        assert_eq!(runs.at(1..7), [2..3, 6..8, 11..13, 21..22]);
+        let dense = Run { period: 2, ..run };
+        assert_eq!(Runs::from([dense]).as_range(), Some(1..7));
+        assert_eq!(Runs::from(3..9).as_range(), Some(3..9));
+    }
+
+    #[test]
+    fn numbers_of_a_vector_are_its_rows() {
+        assert_eq!(rows_of(&[7]), 7);
+        assert_eq!(rows_of(&[3, 5, 7]), 15);
+    }
 }

@@ -35,7 +35,9 @@ import gguf
 import numpy as np
 import torch
 import transformers
+from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
+from safetensors.torch import save_file as save_tensors
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 HERE = Path(__file__).resolve().parent
@@ -79,6 +81,10 @@ class Case:
     gguf_alone: bool = False
     # The version of transformers that has the model.
     version: int = 4
+    # Whether the file has tensors as version 5 computes with them: experts in one.
+    stacked: bool = False
+    # Whether experts are stored in MXFP4.
+    mxfp4: bool = False
     # The family and its fields in the file, if transformers computes it under another name: with those of `config`.
     written: dict | None = None
 
@@ -123,6 +129,17 @@ DELTA_NET = SMALL | dict(
 )
 INTERLEAVED = dict(
     rope_type="default", rope_theta=1e4, partial_rotary_factor=0.25, mrope_section=[1, 1, 0], mrope_interleaved=True,
+)
+GPT_OSS = SMALL | dict(
+    num_local_experts=6, num_experts_per_tok=2, intermediate_size=32, head_dim=8, sliding_window=WINDOW, rope_theta=1e4,
+    rope_scaling=YARN | dict(truncate=True),
+)
+GPT_OSS_CHANGES = [dict(num_experts_per_tok=3), dict(sliding_window=WINDOW + 1), dict(rope_scaling=None)]
+# Heads of 16 in one group; the second and the last block have attention.
+HYBRID = SMALL | dict(
+    num_hidden_layers=5, layer_types=["mamba", "attention", "mamba", "mamba", "attention"], num_local_experts=0,
+    shared_intermediate_size=40, mamba_n_heads=4, mamba_d_head=16, mamba_d_state=20, mamba_n_groups=1,
+    embedding_multiplier=3.0, attention_multiplier=0.2, residual_multiplier=0.4, logits_scaling=5.0,
 )
 SHORT = [1.0, 1.1, 1.2, 1.4, 1.7, 2.0]
 LONG = [1.2, 1.9, 3.1, 4.6, 6.0, 8.0]
@@ -274,15 +291,23 @@ CASES = {
         "mixtral", SMALL | dict(num_local_experts=6, num_experts_per_tok=2, intermediate_size=24, head_dim=8),
         features=[dict(num_experts_per_tok=3)], architecture="llama",
     ),
-    # Sinks, biases and a bounded activation; in GGUF alone, whose experts are in matrices of the usual layout.
-    "gpt_oss": Case(
-        "gpt_oss",
-        SMALL | dict(
-            num_local_experts=6, num_experts_per_tok=2, intermediate_size=32, head_dim=8, sliding_window=WINDOW,
-            rope_theta=1e4, rope_scaling=YARN | dict(truncate=True),
+    # Sinks, biases and a bounded activation; experts transposed, with columns of gate and up in turns.
+    "gpt_oss": Case("gpt_oss", GPT_OSS, features=GPT_OSS_CHANGES, architecture="gpt-oss"),
+    # As published.
+    "gpt_oss-mxfp4": Case("gpt_oss", GPT_OSS, mxfp4=True, golden=SECOND),
+    # Experts in one tensor, in the orders of two families.
+    "qwen3_moe-stacked": Case(
+        "qwen3_moe", EXPERTS | dict(norm_topk_prob=True), stacked=True, version=5, golden=SECOND,
+    ),
+    "qwen3_vl_moe": Case(
+        "qwen3_vl_moe", EXPERTS | dict(rope_scaling=dict(rope_type="default", mrope_section=[4, 2, 2])), vision=dict(
+            depth=1, hidden_size=16, intermediate_size=16, num_heads=2, out_hidden_size=32, num_position_embeddings=4,
+            deepstack_visual_indexes=[0],
         ),
-        features=[dict(num_experts_per_tok=3), dict(sliding_window=WINDOW + 1), dict(rope_scaling=None)],
-        architecture="gpt-oss", gguf_alone=True,
+        golden=SECOND,
+    ),
+    "qwen3vlmoe": Case(
+        "qwen3_moe", EXPERTS | dict(norm_topk_prob=True), architecture="qwen3vlmoe", gguf_alone=True, golden=SECOND,
     ),
     # Sigmoid routing with a correction of the choice; the first block has no experts.
     "lfm2_moe": Case(
@@ -432,6 +457,49 @@ CASES = {
         architecture="qwen35moe", version=5,
         golden=SECOND,
     ),
+    # The parts of each key head of a DeltaNet next to each other; the second block has no experts.
+    "qwen3_next": Case(
+        "qwen3_next",
+        DELTA_NET | MOE | dict(
+            num_hidden_layers=4, shared_expert_intermediate_size=32, mlp_only_layers=[1], rope_theta=1e4,
+        ),
+        features=[
+            dict(num_experts_per_tok=3), dict(norm_topk_prob=False), dict(mlp_only_layers=[]),
+            dict(full_attention_interval=2), dict(partial_rotary_factor=1.0),
+        ],
+        golden=SECOND,
+    ),
+    "qwen3next": Case(
+        "qwen3_next",
+        DELTA_NET | MOE | dict(num_hidden_layers=4, shared_expert_intermediate_size=32, rope_theta=1e4),
+        architecture="qwen3next", gguf_alone=True, golden=SECOND,
+    ),
+    # Mamba-2 and attention without RoPE take turns.
+    "granitehybrid": Case(
+        "granitemoehybrid", HYBRID,
+        features=[
+            dict(layer_types=["mamba", "mamba", "attention", "mamba", "attention"]), dict(position_embedding_type="rope"),
+            dict(residual_multiplier=1.0), dict(attention_multiplier=0.4), dict(mamba_conv_bias=False),
+        ],
+        architecture="granitehybrid", golden=SECOND,
+    ),
+    # With experts next to the shared one, RoPE, and biases of the mixer.
+    "granitemoehybrid": Case(
+        "granitemoehybrid",
+        HYBRID | dict(
+            num_local_experts=6, num_experts_per_tok=2, intermediate_size=24, position_embedding_type="rope",
+            mamba_d_conv=3, mamba_proj_bias=True,
+        ),
+        features=[dict(num_experts_per_tok=3), dict(position_embedding_type="nope"), dict(mamba_proj_bias=False)],
+        golden=SECOND,
+    ),
+    "granitehybrid-moe": Case(
+        "granitemoehybrid",
+        HYBRID | dict(
+            num_local_experts=6, num_experts_per_tok=2, intermediate_size=24, position_embedding_type="rope",
+        ),
+        architecture="granitehybrid", gguf_alone=True, golden=SECOND,
+    ),
     "qwen3_5-images": Case(
         "qwen3_5", DELTA_NET | dict(num_hidden_layers=4, rope_parameters=INTERLEAVED), vision=dict(
             depth=1, hidden_size=16, intermediate_size=16, num_heads=2, out_hidden_size=32, num_position_embeddings=4,
@@ -487,6 +555,15 @@ CASES = {
         ),
         features=[dict(sliding_window=WINDOW + 1)], architecture="gemma4", version=5,
     ),
+    # Experts next to the dense feed-forward.
+    "gemma4-moe": Case(
+        "gemma4_text",
+        GEMMA4 | dict(
+            attention_k_eq_v=True, num_global_key_value_heads=1, hidden_size_per_layer_input=0, enable_moe_block=True,
+            num_experts=6, top_k_experts=2, moe_intermediate_size=24,
+        ),
+        features=[dict(top_k_experts=3), dict(enable_moe_block=False)], architecture="gemma4", version=5, golden=SECOND,
+    ),
     "phi2": Case(
         "phi", PHI | dict(partial_rotary_factor=0.5, hidden_act="gelu_new"),
         features=[dict(partial_rotary_factor=0.25)], architecture="phi2",
@@ -521,7 +598,7 @@ def randomize(model, dtype):
     is_gemma = type(model).__name__.startswith("Gemma")
     less_one = is_gemma and not type(model).__name__.startswith("Gemma4")
     # Those of DeltaNets are stored as they are.
-    centered = less_one or type(model).__name__.startswith("Qwen3_5")
+    centered = less_one or type(model).__name__.startswith(("Qwen3_5", "Qwen3Next"))
     corrections = [(name, buffer) for name, buffer in model.named_buffers() if name.endswith(CORRECTIONS)]
     for name, parameter in sorted([*model.named_parameters(), *corrections]):
         values = torch.randn(parameter.shape, generator=generator)
@@ -561,7 +638,52 @@ def build(case, changes=None):
     newer = {} if transformers.__version__.startswith("4.") else {"experts_implementation": "eager"}
     model = auto.from_config(config, attn_implementation="eager", dtype=torch.float32, **newer)
     randomize(model, case.dtype)
+    if case.mxfp4:
+        for _, parameter in mxfp4_parameters(model):
+            parameter.data.copy_(torch.from_numpy(of_mxfp4(*to_mxfp4(parameter.numpy(force=True)))))
     return model.eval()
+
+
+def mxfp4_parameters(model):
+    """The matrices of experts, whose rows a file in MXFP4 has as columns."""
+    return [(name, it) for name, it in model.named_parameters() if name.endswith((".gate_up_proj", ".down_proj"))]
+
+
+FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], dtype=np.float32)
+
+
+def to_mxfp4(values):
+    """Codes [experts, rows, blocks, 16] and exponents of matrices [experts, columns, rows]."""
+    values = values.swapaxes(1, 2)
+    blocks = values.reshape(*values.shape[:-1], -1, 32)
+    largest = np.abs(blocks).max(axis=-1)
+    exponents = np.ceil(np.log2(largest / 6)).astype(int)
+    scaled = blocks / 2.0 ** exponents[..., None]
+    codes = np.abs(np.abs(scaled)[..., None] - FP4).argmin(axis=-1) + 8 * (scaled < 0)
+    return (codes[..., ::2] | codes[..., 1::2] << 4).astype(np.uint8), (exponents + 127).astype(np.uint8)
+
+
+def of_mxfp4(codes, exponents):
+    """The matrices [experts, columns, rows]."""
+    codes = np.stack([codes & 15, codes >> 4], axis=-1).reshape(*codes.shape[:-1], 32)
+    values = FP4[codes & 7] * np.where(codes < 8, 1, -1) * 2.0 ** (exponents.astype(np.float32) - 127)[..., None]
+    return values.reshape(*values.shape[:2], -1).swapaxes(1, 2).astype(np.float32)
+
+
+def store_mxfp4(folder, model):
+    """Replaces experts in a saved checkpoint."""
+    path = folder / "model.safetensors"
+    with safe_open(path, "pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}
+    for name, parameter in mxfp4_parameters(model):
+        codes, exponents = to_mxfp4(parameter.float().numpy(force=True))
+        del tensors[name]
+        tensors |= {f"{name}_blocks": torch.from_numpy(codes), f"{name}_scales": torch.from_numpy(exponents)}
+    save_tensors(tensors, path, metadata=dict(format="pt"))
+    config = json.loads((folder / "config.json").read_text())
+    skipped = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]
+    config["quantization_config"] = dict(quant_method="mxfp4", modules_to_not_convert=skipped)
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
 def tokens(count):
@@ -610,6 +732,8 @@ POST_NORM_NAMES = BLOCK_NAMES | {
     "post_feedforward_layernorm": "post_ffw_norm",
 }
 GEMMA4_NAMES = POST_NORM_NAMES | {
+    "router": "ffn_gate_inp", "router.proj": "ffn_gate_inp", "post_feedforward_layernorm_1": "post_ffw_norm_1",
+    "post_feedforward_layernorm_2": "post_ffw_norm_2", "pre_feedforward_layernorm_2": "pre_ffw_norm_2",
     "per_layer_input_gate": "inp_gate", "per_layer_projection": "proj", "post_per_layer_input_norm": "post_norm",
 }
 LFM2_NAMES = MOE_NAMES | {
@@ -623,6 +747,10 @@ DELTA_NET_NAMES = BLOCK_NAMES | {
     "linear_attn.in_proj_z": "attn_gate", "linear_attn.in_proj_b": "ssm_beta", "linear_attn.in_proj_a": "ssm_alpha",
     "linear_attn.out_proj": "ssm_out", "linear_attn.conv1d": "ssm_conv1d", "linear_attn.norm": "ssm_norm",
 }
+HYBRID_NAMES = MOE_NAMES | {
+    "shared_mlp.output_linear": "ffn_down", "mamba.in_proj": "ssm_in", "mamba.out_proj": "ssm_out",
+    "mamba.conv1d": "ssm_conv1d", "mamba.norm": "ssm_norm", "mamba": "ssm_d",
+}
 EXPERT_NAMES = {
     "gate_proj": "ffn_gate_exps", "up_proj": "ffn_up_exps", "down_proj": "ffn_down_exps",
     "w1": "ffn_gate_exps", "w3": "ffn_up_exps", "w2": "ffn_down_exps",
@@ -635,7 +763,7 @@ OUTER_NAMES = {
 
 
 # The architectures whose files have rows of queries and keys in this order.
-ADJACENT = ("llama", "granite", "granitemoe", "minicpm", "smollm3", "mistral3")
+ADJACENT = ("llama", "granite", "granitemoe", "granitehybrid", "minicpm", "smollm3", "mistral3")
 
 
 def pair_adjacent(weight, heads):
@@ -667,6 +795,20 @@ def delta_net(stem, end, values, config):
     return by_remainder(values, config, 0) if end == "dt_bias" else values
 
 
+def by_key_head(stem, values, config):
+    """The input layers of Qwen3-Next in llama.cpp's order: queries, keys and values apart, gates in a tensor of their own."""
+    block, part = stem.split(".")[2], stem.rpartition(".")[2]
+    if part == "in_proj_ba":
+        yield f"blk.{block}.ssm_ba.weight", values
+        return
+    keys, heads = config.linear_key_head_dim, config.linear_num_key_heads
+    shared = config.linear_num_value_heads // heads * config.linear_value_head_dim
+    parts = np.split(values.reshape(heads, -1, values.shape[1]), [keys, 2 * keys, 2 * keys + shared], axis=1)
+    *mixed, gates = (part.reshape(-1, values.shape[1]) for part in parts)
+    yield f"blk.{block}.attn_qkv.weight", np.concatenate(mixed)
+    yield f"blk.{block}.attn_gate.weight", np.ascontiguousarray(gates)
+
+
 def gguf_tensors(case, model):
     """Every tensor as llama.cpp wants it."""
     config, architecture = model.config, case.architecture
@@ -676,20 +818,28 @@ def gguf_tensors(case, model):
     names = POST_NORM_NAMES if architecture in ("gemma2", "gemma3", "exaone4", "olmo2") else names
     names = GEMMA4_NAMES if architecture == "gemma4" else names
     names = LFM2_NAMES if architecture in ("lfm2", "lfm2moe") else names
-    names = DELTA_NET_NAMES if architecture.startswith("qwen35") else names
-    stacked = {}
+    names = DELTA_NET_NAMES if architecture.startswith(("qwen35", "qwen3next")) else names
+    names = HYBRID_NAMES if architecture == "granitehybrid" else names
+    if architecture == "granitehybrid" and config.num_local_experts:
+        names = names | {"shared_mlp.output_linear": "ffn_down_shexp"}
+    stacked, fused = {}, {}
     corrections = [(name, buffer) for name, buffer in model.named_buffers() if name.endswith(CORRECTIONS)]
     for name, parameter in [*model.named_parameters(), *corrections]:
         values = parameter.detach().float().numpy()
         if name.endswith(CORRECTIONS):
             yield f"blk.{name.split('.')[2]}.exp_probs_b.bias", values.reshape(-1)
             continue
-        if architecture != "gpt-oss" and name.endswith((".experts.gate_up_proj", ".input_linear.weight")):
+        if name.endswith(".shared_mlp.input_linear.weight"):
+            end = "_shexp" if config.num_local_experts else ""
+            for part, rows in zip(("gate", "up"), np.split(values, 2)):
+                yield f"blk.{name.split('.')[2]}.ffn_{part}{end}.weight", np.ascontiguousarray(rows)
+            continue
+        if architecture != "gpt-oss" and name.endswith((".experts.gate_up_proj", "moe.input_linear.weight")):
             # The rows of gate come before those of up.
             for part, rows in zip(("gate", "up"), np.split(values, 2, axis=1)):
                 yield f"blk.{name.split('.')[2]}.ffn_{part}_exps.weight", np.ascontiguousarray(rows)
             continue
-        if architecture != "gpt-oss" and name.endswith((".experts.down_proj", ".output_linear.weight")):
+        if architecture != "gpt-oss" and name.endswith((".experts.down_proj", "moe.output_linear.weight")):
             yield f"blk.{name.split('.')[2]}.ffn_down_exps.weight", values
             continue
         if ".experts.gate_up_proj" in name:
@@ -704,6 +854,9 @@ def gguf_tensors(case, model):
             values = values if target == "bias" else np.ascontiguousarray(values.swapaxes(1, 2))
             yield f"blk.{block}.ffn_down_exps.{target}", values
             continue
+        if name.endswith(".per_expert_scale"):
+            yield f"blk.{name.split('.')[2]}.ffn_down_exps.scale", values
+            continue
         if name.endswith(".sinks"):
             yield f"blk.{name.split('.')[2]}.attn_sinks.weight", values
             continue
@@ -714,15 +867,25 @@ def gguf_tensors(case, model):
             stacked.setdefault(f"blk.{block}.{target}.weight", []).append(values)
             continue
         stem, _, end = name.rpartition(".")
-        if "linear_attn" in stem:
-            values = delta_net(stem, end, values, config)
-        elif architecture.startswith("qwen35") and "norm" in stem:
+        if architecture == "qwen3next" and "in_proj" in stem:
+            yield from by_key_head(stem, values, config)
+            continue
+        if architecture == "granitehybrid" and stem.endswith("mamba"):
+            # One row for each head.
+            values = -np.exp(values)[:, None] if end == "A_log" else values[:, None] if end == "D" else values
+            end = "" if end == "D" else end
+        elif stem.endswith("mamba.norm"):
+            values = values.reshape(config.mamba_n_groups, -1)
+        elif "linear_attn" in stem:
+            in_order = -np.exp(values) if end == "A_log" else values
+            values = in_order if architecture == "qwen3next" else delta_net(stem, end, values, config)
+        elif architecture.startswith(("qwen35", "qwen3next")) and "norm" in stem:
             values = values + 1.0
         if end in ("A_log", "dt_bias"):
             target = f"blk.{stem.split('.')[2]}.{'ssm_a' if end == 'A_log' else 'ssm_dt.bias'}"
         elif stem.startswith("model.layers."):
             _, _, block, part = stem.split(".", 3)
-            target = f"blk.{block}.{names[part]}.{end}"
+            target = f"blk.{block}.{names[part]}.{end}".rstrip(".")
         else:
             target = f"{OUTER_NAMES[stem]}.{end}"
         if architecture in ADJACENT and part_is(stem, "q_proj"):
@@ -736,6 +899,14 @@ def gguf_tensors(case, model):
             values = values * math.sqrt(config.head_dim / config.query_pre_attn_scalar)
         if part_is_convolution(target):
             values = values.squeeze(1)
+        if architecture == "phi2" and any(part_is(stem, part) for part in ("q_proj", "k_proj", "v_proj")):
+            # Published files have the three in one tensor.
+            name = f"blk.{stem.split('.')[2]}.attn_qkv.{end}"
+            parts = fused.setdefault(name, {})
+            parts[stem[-len("q_proj")]] = values
+            if len(parts) == 3:
+                yield name, np.concatenate([parts[part] for part in "qkv"])
+            continue
         yield target, values
     for name, factor in block_factors(model):
         yield f"blk.{name.split('.')[2]}.layer_output_scale.weight", factor.float().numpy()
@@ -779,7 +950,9 @@ def write_gguf(path, case, model, matrices, original_context=None):
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)
-    if case.architecture not in ("gemma4", "qwen35moe"):
+    if case.architecture == "granitehybrid":
+        writer.add_feed_forward_length(config.intermediate_size if config.num_local_experts else config.shared_intermediate_size)
+    elif case.architecture not in ("gemma4", "qwen35moe", "qwen3next"):
         writer.add_feed_forward_length(width(model) if case.architecture == "lfm2" else config.intermediate_size)
     writer.add_head_count(config.num_attention_heads)
     if case.architecture == "gemma4":
@@ -789,6 +962,10 @@ def write_gguf(path, case, model, matrices, original_context=None):
         writer.add_head_count_kv([config.num_key_value_heads * there for there in is_attention])
         writer.add_shortconv_l_cache(config.conv_L_cache)
         writer.add_vocab_size(VOCAB)
+    elif case.architecture == "granitehybrid":
+        is_attention = [kind == "attention" for kind in config.layer_types]
+        writer.add_head_count_kv([config.num_key_value_heads * there for there in is_attention])
+        write_mamba2(writer, config)
     else:
         writer.add_head_count_kv(config.num_key_value_heads)
     head_dim = case.config.get("head_dim") or getattr(config, "head_dim", None)
@@ -823,7 +1000,7 @@ def write_gguf(path, case, model, matrices, original_context=None):
         writer.add_rope_scaling_orig_ctx_len(yarn["original_max_position_embeddings"])
     if case.model_type.endswith(("moe", "moe_text")) or case.model_type in ("mixtral", "gpt_oss"):
         writer.add_expert_count(getattr(config, "num_local_experts", None) or config.num_experts)
-    if case.model_type.endswith("moe") or case.model_type in ("mixtral", "gpt_oss"):
+    if case.model_type.endswith(("moe", "_next")) or case.model_type in ("mixtral", "gpt_oss"):
         counts = (getattr(config, name, None) for name in ("num_local_experts", "n_routed_experts", "num_experts"))
         writer.add_expert_count(next(count for count in counts if count))
         writer.add_expert_used_count(config.num_experts_per_tok)
@@ -845,34 +1022,34 @@ def write_gguf(path, case, model, matrices, original_context=None):
         writer.add_expert_shared_feed_forward_length(config.moe_intermediate_size * config.moe_num_shared_experts)
     if case.architecture == "gpt-oss":
         writer.add_expert_feed_forward_length(config.intermediate_size)
-    if case.architecture in ("qwen2moe", "qwen3moe", "qwen35moe"):
+    if case.architecture in ("qwen2moe", "qwen3moe", "qwen3vlmoe", "qwen35moe", "qwen3next"):
         writer.add_expert_feed_forward_length(config.moe_intermediate_size)
-    if case.architecture in ("qwen2moe", "qwen35moe"):
+    if case.architecture in ("qwen2moe", "qwen35moe", "qwen3next"):
         writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
     if case.architecture == "mistral3":
         writer.add_rope_scaling_yarn_log_mul(scaling["mscale_all_dim"])
         writer.add_attn_temperature_scale(scaling["llama_4_scaling_beta"])
-    if case.architecture in ("qwen2vl", "qwen3vl"):
+    if case.architecture in ("qwen2vl", "qwen3vl", "qwen3vlmoe"):
         eighth = head_dim // 8
-        writer.add_rope_dimension_sections([2 * eighth, eighth, eighth, 0])
-    if case.architecture.startswith("qwen35"):
-        writer.add_rope_dimension_sections([*scaling["mrope_section"], 0])
+        # llama.cpp does not rotate the pairs that no axis of Qwen3-VL takes; with these numbers there are none.
+        three = [2 * eighth, eighth, eighth] if case.architecture == "qwen2vl" else [3, 3, 2]
+        writer.add_rope_dimension_sections([*three, 0])
+    if case.architecture.startswith(("qwen35", "qwen3next")):
         writer.add_ssm_conv_kernel(config.linear_conv_kernel_dim)
         writer.add_ssm_state_size(config.linear_key_head_dim)
         writer.add_ssm_group_count(config.linear_num_key_heads)
         writer.add_ssm_time_step_rank(config.linear_num_value_heads)
         writer.add_ssm_inner_size(config.linear_num_value_heads * config.linear_value_head_dim)
         writer.add_full_attention_interval(4)
-        # llama.cpp does not rotate the pairs that no axis of Qwen3-VL takes; with these numbers there are none.
-        three = [3, 3, 2] if case.architecture == "qwen3vl" else [2 * eighth, eighth, eighth]
-        writer.add_rope_dimension_sections([*three, 0])
-    if case.architecture == "qwen3vl":
+    if case.architecture.startswith("qwen35"):
+        writer.add_rope_dimension_sections([*scaling["mrope_section"], 0])
+    if case.architecture in ("qwen3vl", "qwen3vlmoe"):
         writer.add_num_deepstack_layers(0)
     if case.architecture == "minicpm":
         writer.add_rope_scaling_type(gguf.RopeScalingType.LONGROPE)
-    if case.architecture in ("granite", "granitemoe"):
+    if case.architecture in ("granite", "granitemoe", "granitehybrid"):
         writer.add_attention_scale(config.attention_multiplier)
-    if case.architecture in ("granite", "granitemoe", "minicpm"):
+    if case.architecture in ("granite", "granitemoe", "granitehybrid", "minicpm"):
         writer.add_embedding_scale(config.embedding_multiplier)
         writer.add_residual_scale(config.residual_multiplier)
         writer.add_logit_scale(config.logits_scaling)
@@ -903,6 +1080,21 @@ def write_gguf(path, case, model, matrices, original_context=None):
     writer.close()
 
 
+def write_mamba2(writer, config):
+    """The fields of Granite 4's mixers and experts."""
+    writer.add_ssm_conv_kernel(config.mamba_d_conv)
+    writer.add_ssm_state_size(config.mamba_d_state)
+    writer.add_ssm_group_count(config.mamba_n_groups)
+    writer.add_ssm_time_step_rank(config.mamba_n_heads)
+    writer.add_ssm_inner_size(config.mamba_n_heads * config.mamba_d_head)
+    writer.add_rope_scaling_finetuned(config.position_embedding_type == "rope")
+    if config.num_local_experts:
+        writer.add_expert_count(config.num_local_experts)
+        writer.add_expert_used_count(config.num_experts_per_tok)
+        writer.add_expert_feed_forward_length(config.intermediate_size)
+        writer.add_expert_shared_feed_forward_length(config.shared_intermediate_size)
+
+
 def write_gemma4(writer, config):
     """The fields of Gemma 4, whose blocks differ."""
     is_local = [kind == "sliding_attention" for kind in config["layer_types"]]
@@ -922,6 +1114,10 @@ def write_gemma4(writer, config):
     writer.add_sliding_window_pattern(is_local)
     writer.add_shared_kv_layers(shared)
     writer.add_embedding_length_per_layer_input(config["hidden_size_per_layer_input"])
+    if config.get("enable_moe_block"):
+        writer.add_expert_count(config["num_experts"])
+        writer.add_expert_used_count(config["top_k_experts"])
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
     # Without the field, llama.cpp takes 30.
     writer.add_final_logit_softcapping(config["final_logit_softcapping"])
 
@@ -970,7 +1166,10 @@ def main():
         model = build(case)
         folder = HERE / name
         shutil.rmtree(folder, ignore_errors=True)
-        model.to(case.dtype).save_pretrained(folder, max_shard_size="100KB" if case.sharded else "10MB")
+        as_computed = dict(save_original_format=False) if case.stacked else {}
+        model.to(case.dtype).save_pretrained(folder, max_shard_size="100KB" if case.sharded else "10MB", **as_computed)
+        if case.mxfp4:
+            store_mxfp4(folder, model)
         (folder / "generation_config.json").unlink(missing_ok=True)
         if case.written:
             config = json.loads((folder / "config.json").read_text()) | case.written

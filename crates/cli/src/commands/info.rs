@@ -72,6 +72,10 @@ struct Info {
     unused_tensors: usize,
     #[serde(skip)]
     unused: Option<String>,
+    /// The number of tensors that predict more than one token, which the model does not use, and the first one's name.
+    more_tokens_tensors: usize,
+    #[serde(skip)]
+    more_tokens: Option<String>,
     /// Bytes of all tensors, by format.
     stored_bytes: BTreeMap<String, usize>,
     /// Quantized matrices of safetensors by scheme and format of the computation.
@@ -252,6 +256,8 @@ fn inspect(checkpoint: &Arc<Checkpoint>, arguments: &Arguments) -> Result<Info> 
         tied_output: description.tied_output,
         unused_tensors: checkpoint.tensor_map().unused.len(),
         unused: checkpoint.tensor_map().unused.first().cloned(),
+        more_tokens_tensors: checkpoint.tensor_map().more_tokens.len(),
+        more_tokens: checkpoint.tensor_map().more_tokens.first().cloned(),
         stored_bytes,
         quantized,
         tokenizer: tokenizer.map(|tokenizer| TokenizerInfo {
@@ -342,12 +348,17 @@ fn print(info: &Info) -> Result<()> {
             ),
         ),
     ];
+    let tensors = |name: &str, count: usize| match count {
+        1 => format!("tensor {name}"),
+        count => format!("{} tensors, such as {name}", output::count(count)),
+    };
     if let Some(name) = &info.unused {
-        let others = match info.unused_tensors {
-            1 => format!("tensor {name}"),
-            count => format!("{} tensors, such as {name}", output::count(count)),
-        };
-        fields.push(("not used", others));
+        fields.push(("not used", tensors(name, info.unused_tensors)));
+    }
+    if let Some(name) = &info.more_tokens {
+        let tensors = tensors(name, info.more_tokens_tensors);
+        let more = format!("prediction of more than one token (MTP): {tensors}");
+        fields.push(("not used", more));
     }
     if !info.quantized.is_empty() {
         let quantized: Vec<_> = info.quantized.iter().map(|it| it.text.as_str()).collect();

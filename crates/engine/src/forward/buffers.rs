@@ -4,14 +4,14 @@ use std::ops::Range;
 use std::sync::{Mutex, RwLock};
 
 use triad_kernels::lease::{LeasedMatrix, ReadLease};
-use triad_kernels::mixer::DeltaNetShape;
+use triad_kernels::mixer::scratch_rows;
 use triad_kernels::rope::Angles;
 use triad_model::description::{
     Attention, BlockDescription, Linear, Mixer, ModelDescription, Rope, RopeScaling,
 };
 use triad_model::role::Role;
 
-use super::kernels::delta_net_shape;
+use super::kernels::{delta_net_shape, mamba2_shape};
 use crate::hot_rows::Requested;
 use crate::linear::{QuantizedInput, layers};
 
@@ -95,6 +95,8 @@ pub(super) struct ExpertBuffers {
     pub(super) out: Vec<f32>,
     /// The norm of the residual stream with which the experts of the next block are foreseen, `[rows, hidden]`.
     pub(super) foreseen: Vec<f32>,
+    /// The inputs of router and experts that are a branch, and the sums of the experts, `[rows, hidden]`.
+    pub(super) branch: [Vec<f32>; 3],
 }
 
 /// An expert of a row.
@@ -202,7 +204,7 @@ impl Buffers {
             keys: zeros(key_value),
             values: zeros(key_value),
             mixed: zeros(mixed),
-            mixer_scratch: LeasedMatrix::new(DeltaNetShape::scratch_rows(rows) * mixer_scratch),
+            mixer_scratch: LeasedMatrix::new(scratch_rows(rows) * mixer_scratch),
             attended: zeros(attended),
             projected: zeros(description.hidden),
             gate: zeros(width),
@@ -350,6 +352,7 @@ impl Widths {
             mixed: widest(&|block| block.mixer.state().map_or(0, |size| size.row)),
             mixer_scratch: widest(&|block| match &block.mixer {
                 Mixer::DeltaNet(net) => delta_net_shape(net).scratch_len(),
+                Mixer::Mamba2(mamba) => mamba2_shape(mamba).scratch_len(),
                 Mixer::Attention(_) | Mixer::ShortConv(_) => 0,
             }),
             attended: widest(&|block| block.mixer.width()),

@@ -3,9 +3,9 @@
 
 use std::ops::Range;
 
-use triad_kernels::activation::activate_and_multiply;
+use triad_kernels::activation::{activate_and_multiply, add};
 use triad_kernels::chunks::{chunks_mut, for_each_chunk};
-use triad_kernels::norm::{layer_norm, rms_norm};
+use triad_kernels::norm::{layer_norm, rms_norm, rms_norm_in_place};
 use triad_kernels::{OutputMut, lock, matmul};
 use triad_model::description::{Experts, Linear, Routing};
 use triad_model::role::Role;
@@ -16,7 +16,7 @@ use crate::error::Result;
 use crate::linear::{LinearOutput, QuantizedInput, Shadows, multiply};
 use crate::linear_input::LinearInput;
 use crate::statistics::{Bytes, Operator};
-use crate::weights::{ExpertMemory, Router};
+use crate::weights::{ExpertMemory, Norm, Router};
 
 impl ForwardContext<'_> {
     /// Computes the shared expert, if there is one, and adds the output of each row's experts in the order of their
@@ -39,19 +39,32 @@ impl ForwardContext<'_> {
         let buffers = &mut *lock(&chunk.buffers.experts);
         let normed = chunk.buffers.normed.read(hidden, 0..rows);
         let mut projected = chunk.buffers.projected.write(hidden, 0..rows);
-        self.route(router, &normed, rows, buffers);
+        let mut of_branch = std::mem::take(&mut buffers.branch);
+        let [routed, input, sums] = &mut of_branch;
+        let (routed, input, sums) = match &router.branch {
+            None => (&normed[..], &normed[..], &mut projected[..]),
+            Some(branch) => {
+                let x = chunk.buffers.x.read(hidden, 0..rows);
+                normalize(&branch.router_norm, &x, routed);
+                normalize(&branch.norm, &x, input);
+                resize(sums, x.len());
+                sums.fill(0.0);
+                (&routed[..], &input[..], &mut sums[..])
+            }
+        };
+        self.route(router, routed, rows, buffers);
         match &router.shared_gate {
             Some(gate) => {
                 for (x, out) in normed
                     .chunks_exact(hidden)
-                    .zip(projected.chunks_exact_mut(hidden))
+                    .zip(sums.chunks_exact_mut(hidden))
                 {
                     let factor = sigmoid(x.iter().zip(gate).map(|(x, gate)| x * gate).sum());
                     out.iter_mut().for_each(|value| *value *= factor);
                 }
             }
             None if is_shared => {}
-            None => projected.fill(0.0),
+            None => sums.fill(0.0),
         }
         // The buffers of an expert are written while these are read.
         let chosen = std::mem::take(&mut buffers.chosen);
@@ -72,17 +85,28 @@ impl ForwardContext<'_> {
                 }
                 done += of_expert.len();
             }
-            gather(&normed, hidden, of_expert, &mut buffers.x);
+            gather(input, hidden, of_expert, &mut buffers.x);
             self.expert((index, expert), of_expert.len(), buffers, multiplier)?;
             let outs = buffers.out.chunks_exact(hidden);
             for (Chosen { row, weight, .. }, out) in of_expert.iter().zip(outs) {
-                let sum = &mut projected[row * hidden..][..hidden];
+                let sum = &mut sums[row * hidden..][..hidden];
                 sum.iter_mut()
                     .zip(out)
                     .for_each(|(sum, out)| *sum += weight * out);
             }
         }
         buffers.chosen = chosen;
+        if let Some(branch) = &router.branch {
+            let [.., sums] = &mut of_branch;
+            for (x, norm) in [
+                (&mut projected[..], &branch.dense_norm),
+                (sums, &branch.post_norm),
+            ] {
+                rms_norm_in_place(x, &norm.weight, norm.epsilon);
+            }
+            add(&mut projected, sums);
+        }
+        buffers.branch = of_branch;
         Ok(())
     }
 
@@ -106,13 +130,13 @@ impl ForwardContext<'_> {
         }
         let x = chunk.buffers.x.read(hidden, 0..rows);
         let mut normed = std::mem::take(&mut buffers.foreseen);
-        resize(&mut normed, x.len());
-        match &block.feed_forward_norm {
-            Some(norm) => match &norm.bias {
-                Some(bias) => layer_norm(&x, &norm.weight, bias, norm.epsilon, &mut normed),
-                None => rms_norm(&x, &norm.weight, norm.epsilon, &mut normed),
-            },
-            None => normed.copy_from_slice(&x),
+        let of_branch = router.branch.as_ref().map(|branch| &branch.router_norm);
+        match of_branch.or(block.feed_forward_norm.as_ref()) {
+            Some(norm) => normalize(norm, &x, &mut normed),
+            None => {
+                normed.clear();
+                normed.extend_from_slice(&x);
+            }
         }
         self.route(router, &normed, rows, buffers);
         memory.foresee(index, by_expert(&buffers.chosen).map(|of| of[0].expert));
@@ -139,6 +163,11 @@ impl ForwardContext<'_> {
                 (row, scores),
                 &mut buffers.chosen,
             );
+        }
+        if let Some(branch) = &router.branch {
+            for chosen in &mut buffers.chosen {
+                chosen.weight *= branch.factors[chosen.expert];
+            }
         }
         buffers
             .chosen
@@ -320,6 +349,15 @@ fn gather(x: &[f32], hidden: usize, rows: &[Chosen], out: &mut Vec<f32>) {
     }
 }
 
+/// Writes a norm of rows.
+fn normalize(norm: &Norm, x: &[f32], out: &mut Vec<f32>) {
+    resize(out, x.len());
+    match &norm.bias {
+        Some(bias) => layer_norm(x, &norm.weight, bias, norm.epsilon, out),
+        None => rms_norm(x, &norm.weight, norm.epsilon, out),
+    }
+}
+
 /// Changes the length of a buffer whose content is overwritten.
 fn resize(buffer: &mut Vec<f32>, length: usize) {
     buffer.resize(length, 0.0);
@@ -342,6 +380,7 @@ mod tests {
         bias: false,
         clamp: None,
         shared_gate: false,
+        branch: false,
     };
 
     fn chosen(

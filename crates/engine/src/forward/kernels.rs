@@ -1,6 +1,6 @@
 //! Kernels of mixers, from their descriptions.
 
-use triad_kernels::mixer::{DeltaNet, DeltaNetShape};
+use triad_kernels::mixer::{DeltaNet, DeltaNetShape, Mamba2, Mamba2Heads, Mamba2Shape};
 use triad_model::description::{self, HeadSharing, MixerWeight};
 
 use crate::weights::MixerWeights;
@@ -30,5 +30,35 @@ pub(super) fn delta_net_shape(net: &description::DeltaNet) -> DeltaNetShape {
         value_dim: net.value_dim,
         taps: net.taps,
         tiled: net.sharing == HeadSharing::Remainder,
+    }
+}
+
+/// Returns the kernel of a Mamba-2 with these weights.
+///
+/// # Panics
+/// If a weight is missing or has another shape.
+pub fn mamba2_kernel<'a>(mamba: &description::Mamba2, weights: &'a MixerWeights) -> Mamba2<'a> {
+    let get = |weight: MixerWeight| &weights[&weight][..];
+    let bias = weights.get(&MixerWeight::ConvolutionBias);
+    Mamba2::new(
+        mamba2_shape(mamba),
+        (get(MixerWeight::Convolution), bias.map(Vec::as_slice)),
+        Mamba2Heads {
+            decay: get(MixerWeight::Decay),
+            step_bias: get(MixerWeight::DecayBias),
+            skip: get(MixerWeight::Skip),
+        },
+        (get(MixerWeight::HeadNorm), mamba.epsilon),
+    )
+}
+
+/// Returns the sizes for the kernel.
+pub(super) fn mamba2_shape(mamba: &description::Mamba2) -> Mamba2Shape {
+    Mamba2Shape {
+        heads: mamba.heads,
+        head_dim: mamba.head_dim,
+        groups: mamba.groups,
+        state: mamba.state,
+        taps: mamba.taps,
     }
 }

@@ -27,7 +27,7 @@ use triad_model::description::ModelDescription;
 use triad_model::role::Role;
 
 pub use buffers::{Buffers, Rotation};
-pub use kernels::delta_net_kernel;
+pub use kernels::{delta_net_kernel, mamba2_kernel};
 use rows::normalize;
 pub use subgraphs::{Chunk, ForwardContext, MatmulContext, activation};
 

@@ -66,9 +66,10 @@ pub fn layers(block: &BlockDescription, hidden: usize, role: Role) -> Layers {
             [(Linear::AttentionOutput, hidden)].into_iter().collect()
         }
         (Role::QueryKeyValue, Mixer::DeltaNet(net)) => net.inputs().into_iter().collect(),
-        (Role::AttentionOutput, Mixer::ShortConv(_) | Mixer::DeltaNet(_)) => {
-            [(Linear::MixerOutput, hidden)].into_iter().collect()
+        (Role::QueryKeyValue, Mixer::Mamba2(mamba)) => {
+            [(Linear::MixerInput, mamba.row())].into_iter().collect()
         }
+        (Role::AttentionOutput, _) => [(Linear::MixerOutput, hidden)].into_iter().collect(),
         (Role::GateUp, _) => {
             let gate = block.feed_forward.gated.then_some((Linear::Gate, width));
             [(Linear::Up, width)].into_iter().chain(gate).collect()

@@ -227,6 +227,8 @@ impl Package {
             bias: vector(RouterPart::Bias, experts.bias)?,
             correction: vector(RouterPart::Correction, experts.correction)?,
             shared_gate: vector(RouterPart::SharedGate, experts.shared_gate)?,
+            // Packages have none of these.
+            branch: None,
         })
     }
 

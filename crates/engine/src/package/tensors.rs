@@ -215,6 +215,11 @@ pub(super) fn alignment(entry: &Entry) -> usize {
 /// # Errors
 /// If a tensor would be larger than memory, or INT8 sums could overflow.
 pub fn entries(description: &ModelDescription, formats: &Formats) -> Result<Vec<Entry>> {
+    if description.has_expert_branches() {
+        let message =
+            "the package has experts next to a dense feed-forward, which Triad does not support";
+        return Err(Error::new(ErrorKind::Unsupported, message));
+    }
     let mut table = Table {
         entries: Vec::new(),
     };

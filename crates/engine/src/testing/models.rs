@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
 use triad_model::description::{
-    Activation, Attention, BlockDescription, DeltaNet, FeedForward, HeadSharing, KeyValues, Mixer,
-    ModelDescription, Norm, NormKind, Residual, Rope, RopePairing, RopeScaling, ShortConv,
+    Activation, Attention, BlockDescription, DeltaNet, FeedForward, HeadSharing, KeyValues, Mamba2,
+    Mixer, ModelDescription, Norm, NormKind, Residual, Rope, RopePairing, RopeScaling, ShortConv,
     TokenInputs,
 };
 
@@ -15,8 +15,16 @@ use crate::quantization::DecodeWeights;
 use crate::threads::Threads;
 
 /// The families whose golden models tests run.
-pub const FAMILIES: [&str; 8] = [
-    "llama", "qwen2", "gemma3", "gemma4", "phi2", "phi3", "lfm2", "qwen3_5",
+pub const FAMILIES: [&str; 9] = [
+    "llama",
+    "qwen2",
+    "gemma3",
+    "gemma4",
+    "phi2",
+    "phi3",
+    "lfm2",
+    "qwen3_5",
+    "granitehybrid",
 ];
 
 /// The vocabulary of [`description`].
@@ -108,7 +116,7 @@ pub fn tokens(count: usize, seed: usize) -> Vec<u32> {
 }
 
 /// Returns [`description`] with a convolution of three taps before its blocks, and one of five taps with biases, two
-/// DeltaNets and another convolution after them.
+/// DeltaNets, a Mamba-2 and another convolution after them.
 fn with_states() -> ModelDescription {
     let mut description = description();
     let conv = |taps, bias| BlockDescription {
@@ -135,12 +143,26 @@ fn with_states() -> ModelDescription {
         net(2, HeadSharing::Adjacent),
         net(2, HeadSharing::Remainder),
     ];
+    let mamba = BlockDescription {
+        mixer: Mixer::Mamba2(Mamba2 {
+            heads: 4,
+            head_dim: 12,
+            groups: 2,
+            state: 20,
+            taps: 3,
+            conv_bias: true,
+            bias: true,
+            epsilon: 1e-5,
+        }),
+        ..description.blocks[0].clone()
+    };
     let (first, last) = (conv(3, false), [conv(5, true), conv(2, false)]);
     if let Some(attention) = description.blocks[1].attention_mut() {
         attention.output_gate = true;
     }
     description.blocks.insert(0, first);
     description.blocks.extend(nets);
+    description.blocks.push(mamba);
     description.blocks.extend(last);
     description
 }

@@ -108,11 +108,15 @@ fn the_memory_of_states_is_counted_and_estimated_and_forks_share_it() {
         .unwrap();
     let usage = engine.usage().kv;
     let description = model.description();
-    // Two, four and one earlier products of 32 channels; three earlier inputs of a DeltaNet, and its matrices.
+    // Two, four and one earlier products of 32 channels; three earlier inputs of a DeltaNet, two of a Mamba-2, and their
+    // matrices.
     let (channels, matrices) = (2 * 2 * 40 + 4 * 28, 4 * 40 * 28);
-    let values = 32 * (2 + 4 + 1) + 2 * (3 * channels + matrices);
-    // Five states, and 16 rows: of three times the channels, and of a DeltaNet's channels, gates, rates and decays.
-    let rows = 3 * 3 * 32 + 2 * (channels + 4 * 28 + 2 * 4);
+    let width = 4 * 12;
+    let of_mamba = width + 2 * 2 * 20;
+    let values = 32 * (2 + 4 + 1) + 2 * (3 * channels + matrices) + 2 * of_mamba + width * 20;
+    // Five states, and 16 rows: of three times the channels, of a DeltaNet's channels, gates, rates and decays, and of a
+    // Mamba-2's gates, channels and steps.
+    let rows = 3 * 3 * 32 + 2 * (channels + 4 * 28 + 2 * 4) + width + of_mamba + 4;
     let states = 4 * (5 * values + 16 * rows);
     // Two blocks with two heads of eight each.
     let rows = 2 * 2 * 2 * 8 * 4 * 256;

@@ -50,6 +50,10 @@ impl Weights {
                 for values in vectors.into_iter().flatten() {
                     visit(bytemuck::cast_slice(values));
                 }
+                if let Some(branch) = &router.branch {
+                    branch.norms().iter().for_each(|norm| norm.visit(visit));
+                    visit(bytemuck::cast_slice(&branch.factors));
+                }
             }
             block
                 .linears

@@ -9,6 +9,7 @@ use triad_kernels::{BlockArithmetic, BlockFormat, int4};
 use triad_model::checkpoint::Checkpoint;
 use triad_model::quantized::{QuantizedTensor, Representation};
 use triad_model::tensor::Format;
+use triad_model::tensor_map::Runs;
 
 use super::WeightMatrix;
 use super::matrix::{Storage, Values};
@@ -25,14 +26,15 @@ const BLOCK: usize = 32;
 pub(super) fn matrix(
     checkpoint: &Checkpoint,
     tensor: &QuantizedTensor,
-    rows: Range<usize>,
+    rows: Runs,
     arithmetic: BlockArithmetic,
 ) -> WeightMatrix {
     let width = tensor.shape()[1];
     let source = Source {
         checkpoint,
         tensor,
-        rows: rows.clone(),
+        count: rows.len(),
+        rows,
         width,
     };
     let representation = match arithmetic {
@@ -56,13 +58,14 @@ pub(super) fn matrix(
         },
     };
     checkpoint.release_quantized(tensor);
-    WeightMatrix::new(rows.len(), width, storage)
+    WeightMatrix::new(source.count, width, storage)
 }
 
 struct Source<'a> {
     checkpoint: &'a Checkpoint,
     tensor: &'a QuantizedTensor,
-    rows: Range<usize>,
+    rows: Runs,
+    count: usize,
     width: usize,
 }
 
@@ -78,18 +81,24 @@ impl Source<'_> {
         (TASK_ELEMENTS / self.width).max(MIN_TASK_ROWS)
     }
 
-    fn rows_of(&self, task: usize) -> Range<usize> {
-        let first = self.rows.start + task * self.task_rows();
-        first..(first + self.task_rows()).min(self.rows.end)
+    /// Returns the stored rows of a task.
+    fn rows_of(&self, task: usize) -> Vec<Range<usize>> {
+        let first = task * self.task_rows();
+        self.rows
+            .at(first..(first + self.task_rows()).min(self.count))
     }
 
     fn floats<T: Copy + Send>(&self, zero: T, from: impl Fn(f32) -> T + Sync) -> Vec<T> {
-        let mut values = vec![zero; self.rows.len() * self.width];
+        let mut values = vec![zero; self.count * self.width];
         let chunks = chunks_mut(&mut values, self.task_rows() * self.width);
         for_each_chunk(chunks, 1, |task, values| {
             let mut wide = vec![0.0; values.len()];
-            self.checkpoint
-                .dequantize(self.tensor, self.rows_of(task), &mut wide);
+            let mut rest = &mut wide[..];
+            for rows in self.rows_of(task) {
+                let out;
+                (out, rest) = rest.split_at_mut(rows.len() * self.width);
+                self.checkpoint.dequantize(self.tensor, rows, out);
+            }
             for (value, wide) in values.iter_mut().zip(wide) {
                 *value = from(wide);
             }
@@ -105,18 +114,26 @@ impl Source<'_> {
         with: impl Fn(C::Chunk, &Integers) + Sync,
     ) {
         for_each_chunk(chunks, 1, |task, chunk| {
-            let rows = self.rows_of(task);
-            let mut values = vec![0.0; rows.len() * self.width];
-            let groups = rows.len() * group.map_or(1, |group| self.width / group);
+            let parts = self.rows_of(task);
+            let rows: usize = parts.iter().map(Range::len).sum();
+            let per_row = group.map_or(1, |group| self.width / group);
+            let mut values = vec![0.0; rows * self.width];
+            let groups = rows * per_row;
             let (mut scales, mut offsets) = (vec![0.0; groups], vec![0.0; groups]);
-            self.checkpoint.integers(
-                self.tensor,
-                rows,
-                &mut values,
-                group,
-                &mut scales,
-                &mut offsets,
-            );
+            let mut first = 0;
+            for part in parts {
+                let end = first + part.len();
+                let groups = first * per_row..end * per_row;
+                self.checkpoint.integers(
+                    self.tensor,
+                    part,
+                    &mut values[first * self.width..end * self.width],
+                    group,
+                    &mut scales[groups.clone()],
+                    &mut offsets[groups],
+                );
+                first = end;
+            }
             let integers = Integers {
                 values: &values,
                 scales: &scales,
@@ -127,8 +144,8 @@ impl Source<'_> {
     }
 
     fn int8(&self) -> Storage {
-        let mut values = vec![0i8; self.rows.len() * self.width];
-        let mut scales = vec![0.0; self.rows.len()];
+        let mut values = vec![0i8; self.count * self.width];
+        let mut scales = vec![0.0; self.count];
         let rows = self.task_rows();
         let chunks = (
             chunks_mut(&mut values, rows * self.width),
@@ -147,7 +164,7 @@ impl Source<'_> {
     }
 
     fn int4(&self) -> Storage {
-        let elements = self.rows.len() * self.width;
+        let elements = self.count * self.width;
         let mut values = vec![0u8; elements / 2];
         let mut scales = vec![f16::ZERO; elements / int4::GROUP];
         let per_task = self.task_rows() * self.width;
@@ -172,7 +189,19 @@ impl Source<'_> {
 
     fn blocks(&self, format: BlockFormat) -> Vec<u8> {
         let bytes_of = |elements: usize| elements / format.elements() * format.bytes();
-        let mut bytes = vec![0; bytes_of(self.rows.len() * self.width)];
+        let mut bytes = vec![0; bytes_of(self.count * self.width)];
+        if format == BlockFormat::MXFP4 {
+            let chunks = chunks_mut(&mut bytes, bytes_of(self.task_rows() * self.width));
+            for_each_chunk(chunks, 1, |task, bytes| {
+                let mut rest = bytes;
+                for rows in self.rows_of(task) {
+                    let out;
+                    (out, rest) = rest.split_at_mut(bytes_of(rows.len() * self.width));
+                    self.checkpoint.blocks(self.tensor, rows, out);
+                }
+            });
+            return bytes;
+        }
         let chunks = chunks_mut(&mut bytes, bytes_of(self.task_rows() * self.width));
         self.integers(chunks, Some(BLOCK), |bytes, integers| {
             let groups = integers.scales.iter().zip(integers.offsets);

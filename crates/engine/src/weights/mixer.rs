@@ -18,8 +18,7 @@ impl Reader<'_> {
                 let message = format!("no tensor for the mixer's {}", weight.name());
                 return Err(Error::new(ErrorKind::Missing, message));
             };
-            let (name, rows) = (name.clone(), None);
-            let mut values = self.slice(&TensorSlice { name, rows })?.to_f32();
+            let mut values = self.vector(&TensorSlice::whole(name))?;
             match (stored, &shape[..]) {
                 (StoredAs::Transposed, [rows, columns]) => {
                     let stored = std::mem::take(&mut values);

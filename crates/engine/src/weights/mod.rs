@@ -13,31 +13,28 @@ mod mixer;
 mod quantized;
 mod random;
 mod router;
+mod slice;
 mod token_inputs;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use triad_kernels::BlockArithmetic;
-use triad_kernels::chunks::{chunks_mut, for_each_chunk};
 use triad_model::checkpoint::Checkpoint;
-use triad_model::dequantize::dequantize;
 use triad_model::description::{Experts, ModelDescription, Norm as NormDescription};
 use triad_model::mapped::MappedBytes;
-use triad_model::tensor::{Format, TensorInfo};
 use triad_model::tensor_map::{
-    BlockTensors, LinearTensors, NormTensors, RouterTensors, TensorSlice, rows_of,
+    BlockTensors, BranchTensors, LinearTensors, NormTensors, RouterTensors, TensorSlice,
 };
 use triad_model::{Error, ErrorKind, Result, description};
 
 pub use embedding::Embedding;
 pub use expert_memory::{ExpertMemory, ExpertUse};
 pub use int8::Int8Matrix;
-use matrix::Storage;
 pub use matrix::WeightMatrix;
 pub use mixer::MixerWeights;
 pub use quantized::{linear_to_int4, quantize_linear, quantize_output};
-pub use router::{Router, RouterPart};
+pub use router::{Branch, Router, RouterPart};
 pub use token_inputs::{TokenInput, TokenInputs};
 
 use crate::linear_input::Inputs;
@@ -273,9 +270,6 @@ impl Weights {
     }
 }
 
-/// The number of elements that one task dequantizes.
-const TASK_ELEMENTS: usize = 1 << 16;
-
 struct Reader<'a> {
     checkpoint: &'a Arc<Checkpoint>,
     block_arithmetic: BlockArithmetic,
@@ -321,31 +315,63 @@ impl Reader<'_> {
             value_norm: Norm::of_values(description),
             inputs: None,
             router: match (&description.feed_forward.experts, &tensors.router) {
-                (Some(experts), Some(tensors)) => Some(self.router(experts, tensors, hidden)?),
+                (Some(experts), Some(tensors)) => {
+                    Some(self.router(experts, tensors, (hidden, &description.norm))?)
+                }
                 _ => None,
             },
             linears: linears.collect::<Result<_>>()?,
             mixer: self.mixer(&description.mixer, tensors)?,
             token_input: self.token_input(model, tensors.token_input.as_ref())?,
             scale: match &tensors.scale {
-                Some(scale) => self.slice(scale)?.to_f32().first().copied(),
+                Some(scale) => self.vector(scale)?.first().copied(),
                 None => None,
             },
         })
     }
 
-    fn router(&self, experts: &Experts, tensors: &RouterTensors, hidden: usize) -> Result<Router> {
+    fn router(
+        &self,
+        experts: &Experts,
+        tensors: &RouterTensors,
+        (hidden, norm): (usize, &NormDescription),
+    ) -> Result<Router> {
         let vector = |slice: &Option<TensorSlice>| {
-            let vector = slice.as_ref().map(|slice| Ok(self.slice(slice)?.to_f32()));
+            let vector = slice.as_ref().map(|slice| self.vector(slice));
             vector.transpose()
         };
-        let weight = self.slice(&tensors.linear.weight)?;
         Ok(Router {
             bias: vector(&tensors.linear.bias)?,
             experts: *experts,
-            weight: weight.into_matrix(experts.count, hidden, self.block_arithmetic),
+            weight: self.matrix(&tensors.linear.weight, experts.count, hidden)?,
             correction: vector(&tensors.correction)?,
             shared_gate: vector(&tensors.shared_gate)?,
+            branch: match &tensors.branch {
+                Some(tensors) => Some(self.branch(tensors, hidden, norm)?),
+                None => None,
+            },
+        })
+    }
+
+    fn branch(
+        &self,
+        tensors: &BranchTensors,
+        hidden: usize,
+        norm: &NormDescription,
+    ) -> Result<Branch> {
+        let mut channels = self.vector(&tensors.channels)?;
+        let root = (hidden as f32).sqrt();
+        channels.iter_mut().for_each(|factor| *factor /= root);
+        Ok(Branch {
+            router_norm: Norm {
+                weight: channels,
+                bias: None,
+                epsilon: norm.epsilon,
+            },
+            factors: self.vector(&tensors.factors)?,
+            dense_norm: self.norm(&tensors.dense_norm, norm)?,
+            norm: self.norm(&tensors.norm, norm)?,
+            post_norm: self.norm(&tensors.post_norm, norm)?,
         })
     }
 
@@ -358,7 +384,7 @@ impl Reader<'_> {
         let bias = tensors
             .bias
             .as_ref()
-            .map(|bias| Ok(self.slice(bias)?.to_f32()))
+            .map(|bias| self.vector(bias))
             .transpose()?;
         let weight = Weight::Float(self.matrix(&tensors.weight, out_features, in_features)?);
         Ok(Linear {
@@ -369,14 +395,7 @@ impl Reader<'_> {
     }
 
     fn norm(&self, tensors: &NormTensors, description: &NormDescription) -> Result<Norm> {
-        let read = |name: &String| {
-            Ok(self
-                .slice(&TensorSlice {
-                    name: name.clone(),
-                    rows: None,
-                })?
-                .to_f32())
-        };
+        let read = |name: &String| self.vector(&TensorSlice::whole(name));
         let mut weight = read(&tensors.weight)?;
         weight
             .iter_mut()
@@ -386,19 +405,6 @@ impl Reader<'_> {
             bias: tensors.bias.as_ref().map(read).transpose()?,
             epsilon: description.epsilon,
         })
-    }
-
-    /// Returns the matrix of a tensor that the file has quantized; `None` if it is not.
-    fn quantized(&self, slice: &TensorSlice) -> Option<WeightMatrix> {
-        let tensor = self.checkpoint.quantized().get(&slice.name)?;
-        let rows = slice.rows.clone().unwrap_or(0..tensor.shape()[0]);
-        let arithmetic = self.block_arithmetic;
-        Some(from_quantized::matrix(
-            self.checkpoint,
-            tensor,
-            rows,
-            arithmetic,
-        ))
     }
 
     /// Reads the embedding; it shares the values of the output matrix if both are one quantized tensor.
@@ -424,73 +430,11 @@ impl Reader<'_> {
         if let Some(matrix) = self.quantized(tensor) {
             return Ok(Embedding::Matrix(matrix));
         }
-        let stored = self.slice(tensor)?;
-        let row_bytes = stored.info.bytes.len() / stored.info.shape[0];
+        let info = self.checkpoint.tensor(&tensor.name)?;
         Ok(Embedding::Stored {
-            bytes: stored.bytes,
-            row_bytes,
-            format: stored.info.format,
+            bytes: self.checkpoint.mapped(info),
+            row_bytes: info.bytes.len() / info.shape[0],
+            format: info.format,
         })
-    }
-
-    fn slice(&self, slice: &TensorSlice) -> Result<Stored<'_>> {
-        let info = self.checkpoint.tensor(&slice.name)?;
-        let bytes = self.checkpoint.mapped(info);
-        let bytes = match &slice.rows {
-            None => bytes,
-            Some(rows) => {
-                let row_bytes = info.bytes.len() / rows_of(&info.shape);
-                bytes.part(rows.start * row_bytes..rows.end * row_bytes)
-            }
-        };
-        Ok(Stored {
-            checkpoint: self.checkpoint,
-            info,
-            bytes,
-        })
-    }
-}
-
-/// A tensor or some rows of it, in the file's format.
-struct Stored<'a> {
-    checkpoint: &'a Checkpoint,
-    info: &'a TensorInfo,
-    bytes: MappedBytes,
-}
-
-impl Stored<'_> {
-    fn into_matrix(
-        self,
-        out_features: usize,
-        in_features: usize,
-        block_arithmetic: BlockArithmetic,
-    ) -> WeightMatrix {
-        let aligned = |size: usize| (self.bytes.as_ptr() as usize).is_multiple_of(size);
-        let storage = match self.info.format {
-            Format::F32 if aligned(4) => Storage::MappedF32(self.bytes),
-            Format::F16 if aligned(2) => Storage::MappedF16(self.bytes),
-            Format::Bf16 if aligned(2) => Storage::MappedBf16(self.bytes),
-            Format::Blocks(format) => Storage::MappedBlocks {
-                format,
-                bytes: self.bytes,
-                arithmetic: block_arithmetic,
-            },
-            Format::F32 | Format::F16 | Format::Bf16 => Storage::F32(self.to_f32().into()),
-        };
-        WeightMatrix::new(out_features, in_features, storage)
-    }
-
-    fn to_f32(&self) -> Vec<f32> {
-        let format = self.info.format;
-        let elements = self.bytes.len() / format.block_bytes() * format.block_elements();
-        let mut values = vec![0.0; elements];
-        let task_elements = TASK_ELEMENTS.next_multiple_of(format.block_elements());
-        let task_bytes = task_elements / format.block_elements() * format.block_bytes();
-        for_each_chunk(chunks_mut(&mut values, task_elements), 1, |task, values| {
-            let stored = &self.bytes[task * task_bytes..];
-            dequantize(format, &stored[..stored.len().min(task_bytes)], values);
-        });
-        self.checkpoint.release(self.info);
-        values
     }
 }

@@ -3,7 +3,8 @@
 use triad_model::description::{ModelDescription, Norm as NormDescription, NormKind};
 
 use super::{
-    Block, Embedding, Linear, Norm, Router, Weight, WeightMatrix, Weights, mixer, token_inputs,
+    Block, Branch, Embedding, Linear, Norm, Router, Weight, WeightMatrix, Weights, mixer,
+    token_inputs,
 };
 
 impl Weights {
@@ -59,6 +60,13 @@ impl Weights {
                     bias: experts.bias.then(|| vec![0.0; experts.count]),
                     correction: experts.correction.then(|| vec![0.0; experts.count]),
                     shared_gate: experts.shared_gate.then(|| vec![0.0; hidden]),
+                    branch: experts.branch.then(|| Branch {
+                        router_norm: norm(&block.norm, hidden),
+                        factors: vec![1.25; experts.count],
+                        dense_norm: norm(&block.norm, hidden),
+                        norm: norm(&block.norm, hidden),
+                        post_norm: norm(&block.norm, hidden),
+                    }),
                 }),
                 linears: block
                     .linears(hidden)

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use triad_model::description::Experts;
 
-use super::WeightMatrix;
+use super::{Norm, WeightMatrix};
 
 /// The weights that choose experts for a row.
 #[derive(Clone)]
@@ -19,6 +19,40 @@ pub struct Router {
     pub correction: Option<Vec<f32>>,
     /// Weight of the shared expert's gate, `[hidden]`.
     pub shared_gate: Option<Vec<f32>>,
+    /// The weights of experts that are a branch next to the dense layers.
+    pub branch: Option<Branch>,
+}
+
+/// The weights of experts that are a branch next to dense layers.
+#[derive(Clone)]
+pub struct Branch {
+    /// Norm before the router: its factors are those of the channels, divided by √hidden.
+    pub router_norm: Norm,
+    /// Factors on the weights of the experts.
+    pub factors: Vec<f32>,
+    /// Norm on the output of the dense layers.
+    pub dense_norm: Norm,
+    /// Norm before the experts.
+    pub norm: Norm,
+    /// Norm on the sum of the experts.
+    pub post_norm: Norm,
+}
+
+impl Branch {
+    /// Returns all norms.
+    pub(super) fn norms(&self) -> [&Norm; 4] {
+        [
+            &self.router_norm,
+            &self.dense_norm,
+            &self.norm,
+            &self.post_norm,
+        ]
+    }
+
+    fn bytes(&self) -> usize {
+        let norms = self.norms().map(Norm::bytes);
+        norms.iter().sum::<usize>() + size_of_val(&self.factors[..])
+    }
 }
 
 /// One of the tensors of a [`Router`].
@@ -77,5 +111,6 @@ impl Router {
             + vector(&self.bias)
             + vector(&self.correction)
             + vector(&self.shared_gate)
+            + self.branch.as_ref().map_or(0, Branch::bytes)
     }
 }

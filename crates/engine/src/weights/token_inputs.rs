@@ -2,7 +2,7 @@
 
 use triad_model::Result;
 use triad_model::description::{ModelDescription, Norm as NormDescription};
-use triad_model::tensor_map::{TensorSlice, TokenInputTensors, TokenInputsTensors};
+use triad_model::tensor_map::{TokenInputTensors, TokenInputsTensors};
 
 use super::{Embedding, Norm, Reader, WeightMatrix};
 
@@ -73,23 +73,6 @@ impl Reader<'_> {
             output: self.matrix(&tensors.output, hidden, width)?,
             norm: self.norm(&tensors.norm, &described.norm)?,
         }))
-    }
-
-    /// Reads a matrix that is multiplied with floats.
-    pub(super) fn matrix(
-        &self,
-        slice: &TensorSlice,
-        out_features: usize,
-        in_features: usize,
-    ) -> Result<WeightMatrix> {
-        match self.quantized(slice) {
-            Some(matrix) => Ok(matrix),
-            None => {
-                Ok(self
-                    .slice(slice)?
-                    .into_matrix(out_features, in_features, self.block_arithmetic))
-            }
-        }
     }
 }
 

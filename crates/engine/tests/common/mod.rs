@@ -4,8 +4,8 @@ use proptest::prelude::*;
 use triad_engine::{LoadOptions, Model, Threads};
 use triad_model::description::{
     Activation, Attention, BlockDescription, DeltaNet, Experts, FeedForward, HeadSharing,
-    KeyValues, Mixer, ModelDescription, Norm, NormKind, QkNorm, Residual, Rope, RopePairing,
-    RopeScaling, Routing, Temperature, TokenInputs,
+    KeyValues, Mamba2, Mixer, ModelDescription, Norm, NormKind, QkNorm, Residual, Rope,
+    RopePairing, RopeScaling, Routing, Temperature, TokenInputs,
 };
 
 pub const VOCAB: usize = 97;
@@ -14,7 +14,7 @@ pub const CONTEXT: usize = 80;
 prop_compose! {
     fn experts()(
         count in 1usize..6, share in 1usize..4, width in 1usize..20, sigmoid: bool, normalized: bool, correction: bool,
-        shared_gate: bool, bias: bool, clamp in prop::option::of(0.5f32..8.0),
+        shared_gate: bool, bias: bool, clamp in prop::option::of(0.5f32..8.0), branch in prop::bool::weighted(0.3),
     ) -> Experts {
         Experts {
             count,
@@ -28,7 +28,8 @@ prop_compose! {
             correction,
             bias,
             clamp,
-            shared_gate,
+            shared_gate: shared_gate && !branch,
+            branch,
         }
     }
 }
@@ -51,13 +52,29 @@ prop_compose! {
 }
 
 prop_compose! {
+    fn mambas()(
+        groups in 1usize..4, share in 1usize..4, head_dim in 1usize..20, state in 1usize..40, taps in 2usize..6,
+        conv_bias: bool, bias: bool,
+    ) -> Mamba2 {
+        Mamba2 { heads: groups * share, head_dim, groups, state, taps, conv_bias, bias, epsilon: 1e-5 }
+    }
+}
+
+fn states() -> impl Strategy<Value = Mixer> {
+    prop_oneof![
+        delta_nets().prop_map(Mixer::DeltaNet),
+        mambas().prop_map(Mixer::Mamba2)
+    ]
+}
+
+prop_compose! {
     fn blocks()(
         kv_heads in 1usize..3, group in 1usize..3, pairs in 1usize..5, unrotated in 0usize..3,
         window in prop::option::of(1usize..30), soft_cap in prop::option::of(2f32..20.0), qkv_bias: bool,
         qk_norm in 0usize..4, halves: bool, layer_norm: bool, residual in 0usize..4, has_rope in prop::bool::weighted(0.8),
         temperature in prop::option::of(0.1f32..1.0), experts in prop::option::of(experts()), has_shared: bool, has_sinks: bool, gated: bool, width in 1usize..40,
         activation in 0usize..3, scaling in 0usize..4, one_layer: bool, value_norm: bool, still in 0usize..3, scaled: bool,
-        output_gate: bool, net in prop::option::weighted(0.3, delta_nets()),
+        output_gate: bool, state in prop::option::weighted(0.4, states()),
     ) -> BlockDescription {
         let rms = Norm { kind: NormKind::Rms, epsilon: 1e-5, weight_offset: 0.0 };
         let residual =
@@ -66,8 +83,8 @@ prop_compose! {
         let pairs = if has_rope { pairs } else { 0 };
         let unrotated = if has_rope { unrotated } else { unrotated + 2 };
         BlockDescription {
-            mixer: match net {
-                Some(net) => Mixer::DeltaNet(net),
+            mixer: match state {
+                Some(state) => state,
                 None => Mixer::Attention(Attention {
                     heads: kv_heads * group,
                     kv_heads,
@@ -110,6 +127,7 @@ prop_compose! {
                 width: if experts.is_some() && !has_shared { 0 } else { width },
                 experts: experts.map(|experts| Experts {
                     shared_gate: experts.shared_gate && has_shared,
+                    branch: experts.branch && has_shared && !layer_norm,
                     ..experts
                 }),
                 gated: gated || experts.is_some(),

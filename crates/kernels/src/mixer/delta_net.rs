@@ -1,14 +1,14 @@
 //! Gated DeltaNet (Qwen3-Next, Qwen3.5): a short convolution over queries, keys and values, and a matrix for each head
 //! that each position decays and corrects by the delta rule.
 
+use super::BLOCK;
+use super::convolution::Convolution;
 use crate::activation::{exp, silu};
 use crate::chunks::{chunks_mut, for_each_chunk};
 use crate::dot::dot;
 use crate::norm::rms_norm;
 use crate::vectorize::{Fused, vectorize_fused};
 
-/// Rows that go through one step before the next step begins. Their intermediate values stay in the cache.
-const BLOCK: usize = 32;
 /// Rows that one task of the convolution or of the norm computes.
 const TASK_ROWS: usize = 2;
 /// Steps with fewer values than this run on the calling thread alone.
@@ -69,11 +69,6 @@ impl DeltaNetShape {
     /// Returns the values of scratch memory that a row needs.
     pub fn scratch_len(self) -> usize {
         self.channels() + self.values()
-    }
-
-    /// Returns the number of rows for which scratch memory is useful.
-    pub fn scratch_rows(rows: usize) -> usize {
-        rows.min(BLOCK)
     }
 
     fn key_head(self, value_head: usize) -> usize {
@@ -176,7 +171,7 @@ impl<'a> DeltaNet<'a> {
                 self.normalize(&rows[first * row_len..], mixed, out);
             }
         }
-        self.remember(history, rows);
+        self.convolution().remember(history, rows);
     }
 
     /// Computes the convolution of rows from `first` on, its activation, and queries and keys of unit length.
@@ -206,21 +201,7 @@ impl<'a> DeltaNet<'a> {
         fused: Fused,
     ) {
         let shape = self.shape;
-        let (channels, before) = (shape.channels(), shape.taps - 1);
-        out.fill(0.0);
-        for (tap, factors) in self.taps.chunks_exact(channels).enumerate() {
-            // Positions are counted from the first of the state.
-            let x = match (row + tap).checked_sub(before) {
-                None => &history[(row + tap) * channels..][..channels],
-                Some(row) => &rows[row * shape.row_len()..][..channels],
-            };
-            for ((out, x), factor) in out.iter_mut().zip(x).zip(factors) {
-                *out = fused.multiply_add(*x, *factor, *out);
-            }
-        }
-        for out in out.iter_mut() {
-            *out = silu(*out, fused);
-        }
+        self.convolution().compute(history, rows, row, out, fused);
         let (queries, keys) = out[..2 * shape.keys()].split_at_mut(shape.keys());
         let scale = (shape.key_dim as f32).sqrt().recip();
         for (x, factor) in [(queries, scale), (keys, 1.0)] {
@@ -308,19 +289,13 @@ impl<'a> DeltaNet<'a> {
         });
     }
 
-    /// Brings the convolution's inputs from before `rows` to after them.
-    fn remember(&self, history: &mut [f32], rows: &[f32]) {
-        let (channels, row_len) = (self.shape.channels(), self.shape.row_len());
-        let count = rows.len() / row_len;
-        let kept = (self.shape.taps - 1).saturating_sub(count);
-        // The latest positions of the state come before the rows.
-        let first = history.len() - kept * channels;
-        history.copy_within(first.., 0);
-        let new = &mut history[kept * channels..];
-        let first = count - new.len() / channels;
-        let rows = rows[first * row_len..].chunks_exact(row_len);
-        for (new, row) in new.chunks_exact_mut(channels).zip(rows) {
-            new.copy_from_slice(&row[..channels]);
+    fn convolution(&self) -> Convolution<'a> {
+        Convolution {
+            factors: self.taps,
+            bias: None,
+            channels: self.shape.channels(),
+            first: 0,
+            row_len: self.shape.row_len(),
         }
     }
 }
@@ -401,7 +376,7 @@ impl Step<'_> {
 }
 
 /// Computes `ln(1 + eˣ)`.
-fn softplus(x: f32) -> f32 {
+pub(super) fn softplus(x: f32) -> f32 {
     x.max(0.0) + (-x.abs()).exp().ln_1p()
 }
 

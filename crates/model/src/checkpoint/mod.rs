@@ -289,6 +289,14 @@ impl Checkpoint {
         tensor.integers(&files_of(&self.files), rows, out, group, scales, offsets);
     }
 
+    /// Writes some rows as blocks of GGUF by [`QuantizedTensor::blocks`].
+    ///
+    /// # Panics
+    /// As [`QuantizedTensor::blocks`].
+    pub fn blocks(&self, tensor: &QuantizedTensor, rows: Range<usize>, out: &mut [u8]) -> bool {
+        tensor.blocks(&files_of(&self.files), rows, out)
+    }
+
     /// Does the same as [`Self::release`] for all parts of a quantized tensor.
     pub fn release_quantized(&self, tensor: &QuantizedTensor) {
         for (file, bytes) in tensor.places() {

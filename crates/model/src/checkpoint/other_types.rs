@@ -34,6 +34,7 @@ pub(super) fn describe(
     // Some parts are there if their tensors are.
     let (description, mut map) = describe(&all)?;
     map.unused.clone_from(&described.1.unused);
+    map.more_tokens.clone_from(&described.1.more_tokens);
     if (&description, &map) == (&described.0, &described.1) {
         return Ok(described);
     }

@@ -3,8 +3,8 @@
 use std::ops::RangeInclusive;
 
 use super::{
-    Attention, BlockDescription, DeltaNet, Experts, FeedForward, Mixer, ModelDescription, Norm,
-    NormKind, QkNorm, RopeScaling, ShortConv, Temperature, TokenInputs,
+    Attention, BlockDescription, DeltaNet, Experts, FeedForward, Mamba2, Mixer, ModelDescription,
+    Norm, NormKind, QkNorm, RopeScaling, ShortConv, Temperature, TokenInputs,
 };
 use crate::error::{Error, ErrorKind, Result};
 
@@ -123,6 +123,11 @@ impl BlockDescription {
         } = self;
         feed_forward.check()?;
         norm.check()?;
+        if feed_forward.experts.is_some_and(|it| it.branch) && norm.kind != NormKind::Rms {
+            return Err(malformed(
+                "experts next to a dense feed-forward with layer norms, expected RMS norms",
+            ));
+        }
         match mixer {
             Mixer::Attention(attention) => attention.check(),
             Mixer::ShortConv(ShortConv { channels, taps, .. }) => {
@@ -130,6 +135,7 @@ impl BlockDescription {
                 check_taps(*taps)
             }
             Mixer::DeltaNet(net) => net.check(),
+            Mixer::Mamba2(mamba) => mamba.check(),
         }
     }
 }
@@ -176,6 +182,38 @@ impl DeltaNet {
     }
 }
 
+impl Mamba2 {
+    fn check(&self) -> Result<()> {
+        let Self {
+            heads,
+            head_dim,
+            groups,
+            state,
+            taps,
+            conv_bias: _,
+            bias: _,
+            epsilon,
+        } = *self;
+        size("the number of heads", heads, limits::HEADS)?;
+        size("the width of a head", head_dim, limits::HEAD_DIM)?;
+        size("the number of groups of heads", groups, heads)?;
+        size("the width of a state's vectors", state, limits::HEAD_DIM)?;
+        if heads % groups != 0 {
+            return Err(malformed(format!(
+                "{heads} heads can't be cut into {groups} groups: expected a divisor of {heads}"
+            )));
+        }
+        let state = heads * head_dim * state;
+        size(
+            "the number of values of a block's state",
+            state,
+            limits::STATE,
+        )?;
+        check_taps(taps)?;
+        within("the norms' epsilon", Some(epsilon), ranges::EPSILON)
+    }
+}
+
 impl FeedForward {
     fn check(&self) -> Result<()> {
         let Some(experts) = self.experts else {
@@ -190,6 +228,7 @@ impl FeedForward {
             sum_floor,
             clamp,
             shared_gate,
+            branch,
             ..
         } = experts;
         size("the number of experts", count, limits::EXPERTS)?;
@@ -217,6 +256,11 @@ impl FeedForward {
         } else if shared_gate {
             return Err(malformed(
                 "a gate of a shared expert of width 0, expected a width",
+            ));
+        }
+        if branch && (self.width == 0 || shared_gate) {
+            return Err(malformed(
+                "experts next to a dense feed-forward of width 0 or with a gate, expected a width and no gate",
             ));
         }
         if !self.gated || self.bias {

@@ -50,6 +50,11 @@ pub struct Experts {
     pub clamp: Option<f32>,
     /// Whether the dense layers are a shared expert whose output has a sigmoid gate (Qwen2-MoE).
     pub shared_gate: bool,
+    /// Whether the experts are a branch of their own next to the dense layers (Gemma 4). They read a norm of their own of
+    /// the residual stream, and both outputs have a norm before they are added. The router reads an RMS norm of the
+    /// stream, divided by √hidden, with a factor for each channel; the weight of each expert has a factor, too.
+    #[serde(default)]
+    pub branch: bool,
 }
 
 /// The function from the router's outputs to the scores of the experts.
@@ -75,11 +80,17 @@ pub enum Activation {
 }
 
 impl Experts {
-    /// Returns the parameters of the router, the correction and the shared expert's gate.
+    /// Returns the parameters of the router, the correction, the shared expert's gate and a branch.
     pub(super) fn router_parameters(&self, hidden: usize) -> usize {
         let correction = if self.correction { self.count } else { 0 };
         let gate = if self.shared_gate { hidden } else { 0 };
         let bias = if self.bias { self.count } else { 0 };
-        self.count * hidden + bias + correction + gate
+        // Three norms, and the factors of the router's channels and of the experts.
+        let branch = if self.branch {
+            4 * hidden + self.count
+        } else {
+            0
+        };
+        self.count * hidden + bias + correction + gate + branch
     }
 }

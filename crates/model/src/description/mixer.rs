@@ -17,6 +17,8 @@ pub enum Mixer {
     ShortConv(ShortConv),
     /// A matrix for each head that the delta rule corrects (Qwen3-Next, Qwen3.5).
     DeltaNet(DeltaNet),
+    /// A matrix for each head that decays and is added to (Granite 4).
+    Mamba2(Mamba2),
 }
 
 /// A gated convolution. The input layer gives each row three parts, `b`, `c` and `x`; the operator computes
@@ -107,6 +109,55 @@ impl DeltaNet {
     }
 }
 
+/// A Mamba-2. The input layer gives each row an output gate, the channels of a short convolution with SiLU (the values of
+/// all heads, then input and output vectors of all groups), and a step for each head. Each head keeps a matrix: a position
+/// decays it, adds the head's values times the input vector of its group, and reads it under the output vector. The
+/// outputs are multiplied by SiLU of the gates, then normed in as many parts as there are groups.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Mamba2 {
+    /// Heads.
+    pub heads: usize,
+    /// Width of a head.
+    pub head_dim: usize,
+    /// Groups of neighboring heads with the same input and output vectors; divides `heads`.
+    pub groups: usize,
+    /// Width of these vectors.
+    pub state: usize,
+    /// The positions that an output of the convolution depends on, its own among them.
+    pub taps: usize,
+    /// Whether the convolution has a bias.
+    pub conv_bias: bool,
+    /// Whether both linear layers have a bias.
+    pub bias: bool,
+    /// The number that is added to the mean square of the outputs.
+    pub epsilon: f32,
+}
+
+impl Mamba2 {
+    /// Returns the width of all heads.
+    pub fn width(&self) -> usize {
+        self.heads * self.head_dim
+    }
+
+    /// Returns the channels of the convolution.
+    pub fn channels(&self) -> usize {
+        self.width() + 2 * self.groups * self.state
+    }
+
+    /// Returns the width of the input layer's output.
+    pub fn row(&self) -> usize {
+        self.width() + self.channels() + self.heads
+    }
+
+    /// Returns the sizes of the state: the convolution's last inputs, and a matrix for each head.
+    pub fn state_size(&self) -> StateSize {
+        StateSize {
+            state: (self.taps - 1) * self.channels() + self.width() * self.state,
+            row: self.row(),
+        }
+    }
+}
+
 /// A weight of a mixer's operator, in f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -117,12 +168,14 @@ pub enum MixerWeight {
     ConvolutionBias,
     /// The sinks of attention `[heads]`.
     Sinks,
-    /// The factors from a DeltaNet's steps to the logarithms of its decays `[value_heads]`, which are negative.
+    /// The factors from steps to the logarithms of decays, which are negative, of each head.
     Decay,
-    /// The summands of a DeltaNet's steps `[value_heads]`.
+    /// The summands of steps, of each head.
     DecayBias,
-    /// The factors of the norm of a DeltaNet's head `[value_dim]`.
+    /// The factors of the norm of a DeltaNet's head `[value_dim]`, or of all heads of a Mamba-2 `[width]`.
     HeadNorm,
+    /// The factors of the values that a Mamba-2 adds to its outputs `[heads]`.
+    Skip,
 }
 
 impl MixerWeight {
@@ -135,6 +188,7 @@ impl MixerWeight {
             Self::Decay => "decay",
             Self::DecayBias => "decay-bias",
             Self::HeadNorm => "head-norm",
+            Self::Skip => "skip",
         }
     }
 }
@@ -176,6 +230,7 @@ impl Mixer {
                 .inputs()
                 .map(|(linear, width)| shape(linear, width, false))
                 .to_vec(),
+            Self::Mamba2(mamba) => vec![shape(Linear::MixerInput, mamba.row(), mamba.bias)],
         }
     }
 
@@ -193,6 +248,7 @@ impl Mixer {
                     (input == linear).then_some(first - width..first)
                 })
             }
+            Self::Mamba2(mamba) => (linear == Linear::MixerInput).then_some(0..mamba.row()),
         }
     }
 
@@ -202,6 +258,7 @@ impl Mixer {
             Self::Attention(attention) => (Linear::AttentionOutput, attention.output_bias),
             Self::ShortConv(ShortConv { bias, .. }) => (Linear::MixerOutput, *bias),
             Self::DeltaNet(_) => (Linear::MixerOutput, false),
+            Self::Mamba2(Mamba2 { bias, .. }) => (Linear::MixerOutput, *bias),
         };
         LinearShape {
             linear,
@@ -217,6 +274,7 @@ impl Mixer {
             Self::Attention(attention) => attention.heads * attention.head_dim,
             Self::ShortConv(ShortConv { channels, .. }) => *channels,
             Self::DeltaNet(net) => net.values(),
+            Self::Mamba2(mamba) => mamba.width(),
         }
     }
 
@@ -244,6 +302,19 @@ impl Mixer {
                 (MixerWeight::DecayBias, vec![net.value_heads]),
                 (MixerWeight::HeadNorm, vec![net.value_dim]),
             ],
+            Self::Mamba2(mamba) => {
+                let mut weights = vec![
+                    (MixerWeight::Convolution, vec![mamba.taps, mamba.channels()]),
+                    (MixerWeight::Decay, vec![mamba.heads]),
+                    (MixerWeight::DecayBias, vec![mamba.heads]),
+                    (MixerWeight::Skip, vec![mamba.heads]),
+                    (MixerWeight::HeadNorm, vec![mamba.width()]),
+                ];
+                if mamba.conv_bias {
+                    weights.push((MixerWeight::ConvolutionBias, vec![mamba.channels()]));
+                }
+                weights
+            }
         }
     }
 
@@ -253,6 +324,7 @@ impl Mixer {
             Self::Attention(_) => None,
             Self::ShortConv(conv) => Some(conv.state()),
             Self::DeltaNet(net) => Some(net.state()),
+            Self::Mamba2(mamba) => Some(mamba.state_size()),
         }
     }
 }
@@ -262,7 +334,7 @@ impl BlockDescription {
     pub fn attention(&self) -> Option<&Attention> {
         match &self.mixer {
             Mixer::Attention(attention) => Some(attention),
-            Mixer::ShortConv(_) | Mixer::DeltaNet(_) => None,
+            Mixer::ShortConv(_) | Mixer::DeltaNet(_) | Mixer::Mamba2(_) => None,
         }
     }
 
@@ -270,7 +342,7 @@ impl BlockDescription {
     pub fn attention_mut(&mut self) -> Option<&mut Attention> {
         match &mut self.mixer {
             Mixer::Attention(attention) => Some(attention),
-            Mixer::ShortConv(_) | Mixer::DeltaNet(_) => None,
+            Mixer::ShortConv(_) | Mixer::DeltaNet(_) | Mixer::Mamba2(_) => None,
         }
     }
 

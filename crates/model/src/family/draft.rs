@@ -146,7 +146,10 @@ impl Draft {
         let feed_forward = |has_experts: bool, width: usize| {
             let experts = self.experts.filter(|_| has_experts);
             FeedForward {
-                width: experts.map_or(width, |(_, shared)| shared),
+                width: match experts {
+                    Some((experts, shared)) if !experts.branch => shared,
+                    _ => width,
+                },
                 gated: family.gated,
                 activation: self.activation,
                 bias: self.feed_forward_bias,

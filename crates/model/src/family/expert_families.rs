@@ -3,9 +3,9 @@
 use super::kinds::{
     Correction, DenseBlocks, ExpertTraits, Normalized, QkNorms, Shared, SumBounds, Windows,
 };
-use super::mixer_families::{LFM2, QWEN3_5};
+use super::mixer_families::{GRANITE_HYBRID, LFM2, QWEN3_5};
 use super::names;
-use super::traits::{ERNIE4_5, Family, GRANITE, LLAMA, QWEN2, QWEN3};
+use super::traits::{ERNIE4_5, Family, GEMMA4, GRANITE, LLAMA, QWEN2, QWEN3};
 use crate::description::Routing;
 
 /// The experts of most families; the numbers are those of each.
@@ -113,21 +113,69 @@ pub(super) const MIXTRAL: Family = Family {
     ..LLAMA
 };
 
-/// gpt-oss, in GGUF.
 pub(super) const GPT_OSS: Family = Family {
     name: "gpt-oss",
+    names: names::GPT_OSS,
     sinks: true,
+    bias_fields: [
+        ("attention_bias", true),
+        ("attention_bias", true),
+        ("", false),
+    ],
     experts: Some(ExpertTraits {
-        count: 32,
+        count: 128,
         used: ("num_experts_per_tok", 4),
-        width: ("", None),
+        width: ("intermediate_size", Some(2880)),
         bias: true,
         clamp: Some(7.0),
         ..EXPERTS
     }),
     windows: Windows::AllButEvery(2),
     window: Some(128),
+    rope_base: 150_000.0,
+    epsilon: 1e-5,
+    head_dim: Some(64),
+    context: 131_072,
     ..LLAMA
+};
+
+/// The text model of Qwen3-VL with experts.
+pub(super) const QWEN3_VL_MOE: Family = Family {
+    name: "qwen3vlmoe",
+    names: names::QWEN3_VL_MOE,
+    images: true,
+    experts: Some(ExpertTraits {
+        count: 60,
+        used: ("num_experts_per_tok", 4),
+        width: ("moe_intermediate_size", Some(1408)),
+        dense: DenseBlocks::Listed,
+        ..EXPERTS
+    }),
+    rope_base: 500_000.0,
+    older_rope_base: Some(5_000_000.0),
+    context: 128_000,
+    ..QWEN3_MOE
+};
+
+/// Qwen3-Next: DeltaNets and attention take turns, with experts.
+pub(super) const QWEN3_NEXT: Family = Family {
+    name: "qwen3next",
+    names: names::QWEN3_NEXT,
+    images: false,
+    experts: Some(ExpertTraits {
+        normalized: Normalized::Stated {
+            default: true,
+            gguf: Some(true),
+        },
+        count: 512,
+        used: ("num_experts_per_tok", 10),
+        width: ("moe_intermediate_size", Some(512)),
+        shared: Shared::Gated(512),
+        dense: DenseBlocks::Listed,
+        ..EXPERTS
+    }),
+    sizes: &[("num_key_value_heads", 2), ("intermediate_size", 5632)],
+    ..QWEN3_5
 };
 
 /// The models of Qwen3.5 with experts.
@@ -187,6 +235,28 @@ pub(super) const GRANITE_MOE: Family = Family {
     ..GRANITE
 };
 
+/// Granite 4 with experts: Mamba-2 and attention take turns.
+pub(super) const GRANITE_HYBRID_MOE: Family = Family {
+    experts: Some(ExpertTraits {
+        count: 8,
+        width: ("intermediate_size", None),
+        shared: Shared::Stated("shared_intermediate_size"),
+        ..EXPERTS
+    }),
+    ..GRANITE_HYBRID
+};
+
+/// Gemma 4 with experts next to a dense feed-forward.
+pub(super) const GEMMA4_MOE: Family = Family {
+    names: names::GEMMA4_MOE,
+    experts: Some(ExpertTraits {
+        used: ("top_k_experts", 0),
+        shared: Shared::Branch,
+        ..EXPERTS
+    }),
+    ..GEMMA4
+};
+
 /// The models of ERNIE 4.5 with experts.
 pub(super) const ERNIE4_5_MOE: Family = Family {
     name: "ernie4_5-moe",
@@ -212,7 +282,7 @@ pub(super) const ERNIE4_5_MOE: Family = Family {
     ..ERNIE4_5
 };
 
-/// GLM-4.5, without the blocks that predict further tokens.
+/// GLM-4.5.
 pub(super) const GLM4_MOE: Family = Family {
     name: "glm4moe",
     names: names::GLM4_MOE,
@@ -243,6 +313,7 @@ pub(super) const GLM4_MOE: Family = Family {
         dense: DenseBlocks::First("first_k_dense_replace", 1),
         ..EXPERTS
     }),
+    predicts_more: true,
     epsilon: 1e-5,
     context: 131_072,
     ..LLAMA

@@ -66,20 +66,21 @@ pub(super) fn read(family: &Family, config: &Config<'_>) -> Result<Option<(Exper
     // Versions of `transformers` write the number under one name or another; the router's shape must be that of the number.
     let count = agreed(config, &COUNTS)?.unwrap_or(traits.count);
     let (used, default) = traits.used;
-    let used = match used == USED[0] {
-        true => {
+    let used = match used == USED[1] {
+        // `transformers` takes the one name for the other.
+        true => agreed(config, &USED)?,
+        false => {
             config.refuse(&USED[1..])?;
             config.size(used, limits::EXPERTS)?
         }
-        // `transformers` takes the one name for the other.
-        false => agreed(config, &USED)?,
     };
     let used = used.unwrap_or(default);
     let (field, default) = traits.width;
     let width = config.size(field, limits::WIDTH)?.or(default);
     let width = config.required(field, width)?;
     let shared = match traits.shared {
-        Shared::Never | Shared::IfStated => 0,
+        Shared::Never | Shared::IfStated | Shared::Branch => 0,
+        Shared::Stated(field) => config.required(field, config.size(field, limits::WIDTH)?)?,
         Shared::Gated(default) => config
             .size("shared_expert_intermediate_size", limits::WIDTH)?
             .unwrap_or(default),
@@ -107,6 +108,16 @@ pub(super) fn read(family: &Family, config: &Config<'_>) -> Result<Option<(Exper
         false => 1.0,
     };
     let mut traits = traits;
+    if let Some(clamp) = traits.clamp {
+        // Version 4 of transformers does not read them.
+        for (field, value) in [("swiglu_limit", f64::from(clamp)), ("swiglu_alpha", 1.702)] {
+            if config.positive(field)?.is_some_and(|it| it != value) {
+                return Err(unsupported(format!(
+                    "config.json sets `{field}` to other than {value}, which Triad does not support"
+                )));
+            }
+        }
+    }
     if traits.sum.floor > 0.0
         && let Some(floor) = config.positive("moe_norm_min")?
     {
@@ -137,6 +148,7 @@ fn of_family(traits: &ExpertTraits, normalized: bool, correction: bool) -> Exper
         bias: traits.bias,
         clamp: traits.clamp,
         shared_gate: matches!(traits.shared, Shared::Gated(_)),
+        branch: traits.shared == Shared::Branch,
     }
 }
 
@@ -219,13 +231,13 @@ impl Reader<'_> {
         let scale = self.expert_scale(&traits)?;
         // The families whose experts are as wide as a feed-forward lack the field.
         let width = match traits.width.0 {
-            "intermediate_size" => required("feed_forward_length", limits::WIDTH)?,
+            "intermediate_size" if !traits.bias => required("feed_forward_length", limits::WIDTH)?,
             _ => required("expert_feed_forward_length", limits::WIDTH)?,
         };
         let (of_shared, count) = ("expert_shared_feed_forward_length", "expert_shared_count");
         let shared = match traits.shared {
-            Shared::Never => 0,
-            Shared::Gated(_) => required(of_shared, limits::WIDTH)?,
+            Shared::Never | Shared::Branch => 0,
+            Shared::Gated(_) | Shared::Stated(_) => required(of_shared, limits::WIDTH)?,
             Shared::Experts {
                 counted_in_gguf: true,
                 ..
@@ -313,8 +325,10 @@ impl Reader<'_> {
         let first = match dense {
             DenseBlocks::Never | DenseBlocks::Listed => return Ok(vec![true; blocks]),
             DenseBlocks::First(..) | DenseBlocks::Outside => {
-                // Their blocks are the last ones, which the number of blocks includes.
-                self.refuse_unless("nextn_predict_layers", 0.0)?;
+                if !self.family.predicts_more {
+                    // Their blocks are the last ones, which the number of blocks includes.
+                    self.refuse_unless("nextn_predict_layers", 0.0)?;
+                }
                 self.metadata.integer(&self.key(first))?.unwrap_or(0)
             }
         };

@@ -16,7 +16,7 @@ const PER_LAYER: &str = "per_layer_config";
 const BIDIRECTIONAL: &str = "use_bidirectional_attention";
 
 /// Fields of a `config.json` that change the computation in a way that Triad does not support.
-const REFUSED: [&str; 3] = ["enable_moe_block", "rope_scaling", "rope_theta"];
+const REFUSED: [&str; 2] = ["rope_scaling", "rope_theta"];
 
 /// The default part of the pairs of a head that RoPE rotates in blocks without a window.
 const ROTATED: f64 = 0.25;
@@ -52,6 +52,9 @@ pub(super) fn hugging_face(
     sizes: Sizes,
 ) -> Result<Gemma4> {
     config.refuse(&REFUSED)?;
+    if family.experts.is_none() {
+        config.refuse(&["enable_moe_block"])?;
+    }
     if config.has(BIDIRECTIONAL)
         && config
             .string(BIDIRECTIONAL)?

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::draft::{Draft, head_dim};
 use super::expert_families;
-use super::kinds::{BlockShapes, LocalRope, Mixers, QkNorms, SoftCaps, Windows};
+use super::kinds::{BlockShapes, LocalRope, Mixers, QkNorms, SoftCaps};
 use super::mixer_families;
 use super::traits::{self, Family};
 use super::{ReadF32, malformed, missing, ollama, unsupported};
@@ -17,7 +17,7 @@ use crate::gguf::{Metadata, Value};
 use crate::tensor::TensorInfo;
 
 /// `general.architecture` of every family, and how it pairs RoPE's dimensions. Mistral's files say `llama`.
-pub(super) const FAMILIES: [(&str, &Family, RopePairing); 32] = [
+pub(super) const FAMILIES: [(&str, &Family, RopePairing); 35] = [
     ("llama", &traits::LLAMA, RopePairing::Adjacent),
     ("qwen2", &traits::QWEN2, RopePairing::Halves),
     ("qwen3", &traits::QWEN3, RopePairing::Halves),
@@ -46,6 +46,16 @@ pub(super) const FAMILIES: [(&str, &Family, RopePairing); 32] = [
     ("lfm2", &mixer_families::LFM2, RopePairing::Halves),
     ("qwen35", &mixer_families::QWEN3_5, RopePairing::Halves),
     (
+        "qwen3vlmoe",
+        &expert_families::QWEN3_VL_MOE,
+        RopePairing::Halves,
+    ),
+    (
+        "qwen3next",
+        &expert_families::QWEN3_NEXT,
+        RopePairing::Halves,
+    ),
+    (
         "qwen35moe",
         &expert_families::QWEN3_5_MOE,
         RopePairing::Halves,
@@ -54,6 +64,11 @@ pub(super) const FAMILIES: [(&str, &Family, RopePairing); 32] = [
     (
         "granitemoe",
         &expert_families::GRANITE_MOE,
+        RopePairing::Adjacent,
+    ),
+    (
+        "granitehybrid",
+        &mixer_families::GRANITE_HYBRID,
         RopePairing::Adjacent,
     ),
     (
@@ -80,9 +95,6 @@ const EXPERT_COUNT: (&str, f32) = ("expert_count", 0.0);
 
 /// A factor that only Ministral 3 has.
 const TEMPERATURE: (&str, f32) = ("attention.temperature_scale", 0.0);
-
-/// Blocks of the model of EXAONE 4 that has windows.
-const EXAONE4_WINDOWED: usize = 64;
 
 /// The family that the file names, and the model that it describes.
 pub(super) fn describe(
@@ -112,6 +124,8 @@ pub(super) fn describe(
     let has_experts = count.is_some_and(|count| count > 0.0);
     let family = match architecture {
         "llama" if has_experts => &expert_families::MIXTRAL,
+        "gemma4" if has_experts => &expert_families::GEMMA4_MOE,
+        "granitehybrid" if has_experts => &expert_families::GRANITE_HYBRID_MOE,
         _ => family,
     };
     let translated = match architecture {
@@ -143,7 +157,7 @@ pub(super) fn describe(
 pub(super) struct Reader<'a> {
     pub(super) metadata: &'a Metadata,
     pub(super) tensors: &'a BTreeMap<String, TensorInfo>,
-    architecture: &'a str,
+    pub(super) architecture: &'a str,
     pub(super) family: &'a Family,
 }
 
@@ -346,7 +360,11 @@ impl Reader<'_> {
         let field = "attention.head_count_kv";
         let key = self.key(field);
         let list = match self.metadata.get(&key) {
-            Some(Value::Integers(list)) if self.family.mixers == Mixers::ShortConv => list,
+            Some(Value::Integers(list))
+                if [Mixers::ShortConv, Mixers::Mamba2].contains(&self.family.mixers) =>
+            {
+                list
+            }
             _ => {
                 let kv_heads = self.size_of_blocks(field, limits::HEADS, blocks)?;
                 let kv_heads = kv_heads.unwrap_or(heads);
@@ -424,74 +442,5 @@ impl Reader<'_> {
         } else {
             head_dim as f32
         })
-    }
-
-    fn windows(&self, blocks: usize) -> Result<Vec<Option<usize>>> {
-        let field = "attention.sliding_window";
-        // 0 means none, but in gpt-oss.
-        let window = match self.metadata.integer(&self.key(field))? {
-            Some(0) if !self.family.sinks => None,
-            // llama.cpp gives all attention of LFM2 the window.
-            Some(_) if self.family.mixers != Mixers::Attention => {
-                self.refuse_unless(field, 0.0)?;
-                None
-            }
-            // Files carry Qwen's `sliding_window` though `use_sliding_window`, which they don't carry, is false. In files of
-            // the families without windows, llama.cpp doesn't read the field.
-            Some(_)
-                if matches!(self.family.windows, Windows::FromLayer | Windows::Never)
-                    || [traits::LLAMA.name, traits::MINISTRAL3.name]
-                        .contains(&self.architecture) =>
-            {
-                None
-            }
-            Some(_) if self.family.name == "exaone4" && blocks != EXAONE4_WINDOWED => {
-                return Err(unsupported(format!(
-                    "metadata sets `{}` in a model of {blocks} blocks, expected {EXAONE4_WINDOWED} for exaone4 with windows",
-                    self.key(field)
-                )));
-            }
-            Some(_) => self.size(field, limits::CONTEXT)?,
-            None if self.family.name == "gemma2" => self.family.window,
-            // llama.cpp knows the model with windows by its number of blocks.
-            None if self.family.name == "exaone4" && blocks == EXAONE4_WINDOWED => {
-                self.family.window
-            }
-            None => None,
-        };
-        let pattern_field = self.key("attention.sliding_window_pattern");
-        let windowed: Box<dyn Fn(usize) -> bool> = match (
-            self.family.windows,
-            self.metadata.get(&pattern_field),
-        ) {
-            // llama.cpp reads no pattern for these families.
-            (Windows::Everywhere, Some(Value::Bools(windowed)))
-                if window.is_some() && windowed.contains(&false) =>
-            {
-                return Err(unsupported(format!(
-                    "metadata field `{pattern_field}` leaves layers without a window, which Triad does not support for {}",
-                    self.family.name
-                )));
-            }
-            (_, Some(Value::Bools(windowed))) if windowed.len() == blocks => {
-                Box::new(|block| windowed[block])
-            }
-            (Windows::AllButEvery(_), Some(Value::Integer(every @ 1..=1024))) => {
-                let every = *every as usize;
-                Box::new(move |block| !(block + 1).is_multiple_of(every))
-            }
-            (_, Some(_)) => {
-                return Err(malformed(format!(
-                    "metadata field `{pattern_field}` is neither an integer from 1 to 1024 nor {blocks} booleans"
-                )));
-            }
-            (Windows::AllButEvery(every), None) => {
-                Box::new(move |block| !(block + 1).is_multiple_of(every))
-            }
-            (_, None) => Box::new(|_| true),
-        };
-        Ok((0..blocks)
-            .map(|block| window.filter(|_| windowed(block)))
-            .collect())
     }
 }

@@ -81,6 +81,10 @@ impl Reader<'_> {
             NoRope::Global if windows.iter().any(Option::is_some) => {
                 windows.iter().map(Option::is_some).collect()
             }
+            NoRope::UnlessStated => {
+                let stated = self.metadata.bool(&self.key("rope.scaling.finetuned"))?;
+                vec![stated.unwrap_or(true); windows.len()]
+            }
             NoRope::Never | NoRope::Global => vec![true; windows.len()],
         })
     }

@@ -19,7 +19,7 @@ use crate::description::{Activation, ModelDescription, NormKind, limits};
 use crate::error::Result;
 
 /// `model_type` of every family.
-const FAMILIES: [(&str, &Family); 41] = [
+const FAMILIES: [(&str, &Family); 45] = [
     ("llama", &traits::LLAMA),
     ("mistral", &traits::MISTRAL),
     ("qwen2", &traits::QWEN2),
@@ -51,23 +51,28 @@ const FAMILIES: [(&str, &Family); 41] = [
     ("qwen2_moe", &expert_families::QWEN2_MOE),
     ("qwen3_moe", &expert_families::QWEN3_MOE),
     ("olmoe", &expert_families::OLMOE),
+    ("gpt_oss", &expert_families::GPT_OSS),
     ("mixtral", &expert_families::MIXTRAL),
     ("lfm2_moe", &expert_families::LFM2_MOE),
     ("granitemoe", &expert_families::GRANITE_MOE),
+    ("granitemoehybrid", &expert_families::GRANITE_HYBRID_MOE),
     ("ernie4_5_moe", &expert_families::ERNIE4_5_MOE),
     ("glm4_moe", &expert_families::GLM4_MOE),
     ("qwen2_vl_text", &traits::QWEN2_VL),
     ("qwen2_5_vl_text", &traits::QWEN2_VL),
     ("qwen3_vl_text", &traits::QWEN3_VL),
+    ("qwen3_vl_moe_text", &expert_families::QWEN3_VL_MOE),
+    ("qwen3_next", &expert_families::QWEN3_NEXT),
     ("qwen3_5_text", &mixer_families::QWEN3_5),
     ("qwen3_5_moe_text", &expert_families::QWEN3_5_MOE),
 ];
 
 /// `model_type` of models with images whose text Triad computes, and that of the text if `text_config` does not state it.
-const WITH_IMAGES: [(&str, &str); 10] = [
+const WITH_IMAGES: [(&str, &str); 11] = [
     ("qwen2_vl", "qwen2_vl_text"),
     ("qwen2_5_vl", "qwen2_5_vl_text"),
     ("qwen3_vl", "qwen3_vl_text"),
+    ("qwen3_vl_moe", "qwen3_vl_moe_text"),
     ("qwen3_5", "qwen3_5_text"),
     ("qwen3_5_moe", "qwen3_5_moe_text"),
     ("smolvlm", "llama"),
@@ -109,6 +114,17 @@ pub(super) fn describe(config: &Value) -> Result<(&'static Family, ModelDescript
             known.join(", ")
         )));
     };
+    let family = match model_type {
+        "granitemoehybrid" if config.count("num_local_experts")? == Some(0) => {
+            &mixer_families::GRANITE_HYBRID
+        }
+        _ if family.shapes == BlockShapes::Gemma4
+            && config.bool("enable_moe_block")?.unwrap_or(false) =>
+        {
+            &expert_families::GEMMA4_MOE
+        }
+        _ => family,
+    };
     if ["smolvlm", "idefics3"].contains(&outer.string("model_type")?.unwrap_or_default()) {
         // Versions of transformers differ in the default.
         config.required("rms_norm_eps", config.raw("rms_norm_eps"))?;
@@ -135,6 +151,11 @@ pub(super) fn describe(config: &Value) -> Result<(&'static Family, ModelDescript
         config.refuse(&["attn_logit_softcapping"])?;
     }
     mixer::refuse_ambiguous(family, &config)?;
+    if family.sinks {
+        // `transformers` has a default with scaling.
+        let (older, newer) = ("rope_scaling", config.raw("rope_parameters"));
+        config.required(older, newer.or(config.raw(older)))?;
+    }
     if family.remote {
         // Attention over some blocks of positions, from a length on that the file states.
         config.refuse(&["sparse_config"])?;
@@ -148,6 +169,15 @@ pub(super) fn describe(config: &Value) -> Result<(&'static Family, ModelDescript
         None => outer.bool("tie_word_embeddings")?.unwrap_or(family.tied),
     };
     Ok((family, draft(family, &config, tied)?.describe(family)?))
+}
+
+/// Returns the number of blocks that predict more than one token, which the number of blocks does not include.
+pub(super) fn more_tokens(config: &Value) -> Result<usize> {
+    let outer = Config::new(config)?;
+    let config = outer
+        .object("text_config", "text_config.")?
+        .unwrap_or(outer);
+    Ok(config.count("num_nextn_predict_layers")?.unwrap_or(0))
 }
 
 /// Refuses attention without a mask. `transformers` treats null as false.
@@ -240,7 +270,9 @@ fn draft(family: &Family, config: &Config<'_>, tied: bool) -> Result<Draft> {
     let width = match family.mixers {
         // Without a dense feed-forward, a file need not state its width.
         Mixers::DeltaNet if has_experts.iter().all(|it| *it) => 0,
-        Mixers::Attention | Mixers::DeltaNet => required("intermediate_size", limits::WIDTH)?,
+        Mixers::Attention | Mixers::DeltaNet | Mixers::Mamba2 => {
+            required(family.width_field, limits::WIDTH)?
+        }
         Mixers::ShortConv if family.experts.is_some() => {
             required("intermediate_size", limits::WIDTH)?
         }
@@ -321,6 +353,17 @@ fn has_rope(family: &Family, config: &Config<'_>, windows: &[Option<usize>]) -> 
     let blocks = windows.len();
     let default = match family.no_rope {
         NoRope::Never => return Ok(vec![true; blocks]),
+        NoRope::UnlessStated => {
+            let field = "position_embedding_type";
+            return match config.string(field)? {
+                Some("rope") => Ok(vec![true; blocks]),
+                None | Some("nope") => Ok(vec![false; blocks]),
+                Some(other) => Err(unsupported(format!(
+                    "config.json: `{field}` is `{}`, expected rope, nope or none",
+                    other.chars().take(40).collect::<String>()
+                ))),
+            };
+        }
         // `transformers` asks whether the field is null, and not whether a block has a window.
         NoRope::Global
             if config.has("sliding_window") && config.raw("sliding_window").is_none() =>

@@ -62,6 +62,10 @@ pub(super) enum Shared {
     },
     /// One without a gate, if a file of GGUF states its width.
     IfStated,
+    /// The dense feed-forward, next to which the experts are a branch.
+    Branch,
+    /// One without a gate, whose width a field of a `config.json` states, and one of GGUF.
+    Stated(&'static str),
 }
 
 /// The summands of the scores for the choice of experts.
@@ -163,6 +167,9 @@ pub(super) enum NoRope {
     Every(usize),
     /// Blocks without a window, in a model in which others have one.
     Global,
+    /// All of them, unless `position_embedding_type` of a `config.json` is `rope`, or `rope.scaling.finetuned` of a GGUF
+    /// file is not false.
+    UnlessStated,
 }
 
 /// The mixers of a family other than attention.
@@ -174,6 +181,8 @@ pub(super) enum Mixers {
     ShortConv,
     /// Some blocks have a gated DeltaNet.
     DeltaNet,
+    /// Some blocks have a Mamba-2.
+    Mamba2,
 }
 
 /// Default soft caps.

@@ -1,18 +1,26 @@
 //! The blocks of a model whose token mixer is not attention, and the sizes of these mixers.
 
+use serde_json::Value;
+
 use super::config::Config;
 use super::gguf::Reader;
 use super::kinds::Mixers;
 use super::traits::Family;
 use super::{FULL, malformed, unsupported};
-use crate::description::{Activation, DeltaNet, HeadSharing, Mixer, ShortConv, limits};
+use crate::description::{Activation, DeltaNet, HeadSharing, Mamba2, Mixer, ShortConv, limits};
 use crate::error::Result;
-use crate::gguf::Value;
+use crate::gguf::Value as OfGguf;
 
 /// The name of LFM2's convolution in a `config.json`.
 const CONV: &str = "conv";
 /// The name of a DeltaNet in a `config.json`.
 const LINEAR: &str = "linear_attention";
+/// Ends of the names in GGUF of layers that have the parts of each key head next to each other: queries, keys, values and
+/// gates (old files of Qwen3-Next), and rates and decays (all of them).
+pub(super) const BY_KEY_HEAD: [&str; 2] = [".ssm_in.weight", ".ssm_ba.weight"];
+/// The names of Granite's blocks.
+const MAMBA: &str = "mamba";
+const ATTENTION: &str = "attention";
 /// The default interval of blocks with attention among those with a DeltaNet.
 const INTERVAL: usize = 4;
 
@@ -32,7 +40,7 @@ pub(super) fn hugging_face(
                 // `transformers` has no default.
                 config.required("layer_types", config.raw("layer_types"))?;
             }
-            let has_attention = match types(config, blocks, CONV)? {
+            let has_attention = match types(config, blocks, &[CONV])? {
                 Some(has_attention) => has_attention,
                 None => attention_by_index(config, blocks)?,
             };
@@ -47,7 +55,7 @@ pub(super) fn hugging_face(
                     family.activation_field, family.name
                 )));
             }
-            let has_attention = match types(config, blocks, LINEAR)? {
+            let has_attention = match types(config, blocks, &[LINEAR])? {
                 Some(has_attention) => has_attention,
                 None => {
                     let interval = config.size("full_attention_interval", limits::BLOCKS)?;
@@ -56,7 +64,76 @@ pub(super) fn hugging_face(
             };
             Ok(mixers(&Mixer::DeltaNet(net), has_attention.into_iter()))
         }
+        Mixers::Mamba2 => {
+            let mamba = mamba2(config, hidden, epsilon)?;
+            if activation != Activation::Silu {
+                return Err(unsupported(format!(
+                    "config.json: `{}` is other than silu, which Triad does not support for {}",
+                    family.activation_field, family.name
+                )));
+            }
+            let types = types(config, blocks, &[MAMBA, LINEAR])?;
+            let has_attention = types.unwrap_or_else(|| vec![false; blocks]);
+            Ok(mixers(&Mixer::Mamba2(mamba), has_attention.into_iter()))
+        }
     }
+}
+
+/// Reads the sizes of a Mamba-2.
+fn mamba2(config: &Config<'_>, hidden: usize, epsilon: f32) -> Result<Mamba2> {
+    let size = |field: &str, most, default| {
+        let size = config.size(field, most)?;
+        Ok(size.unwrap_or(default))
+    };
+    let heads = size("mamba_n_heads", limits::HEADS, 128)?;
+    let width = hidden * size("mamba_expand", limits::HEADS, 2)?;
+    let field = "mamba_d_head";
+    let head_dim = match config.raw(field).and_then(Value::as_str) {
+        Some("auto") => width / heads,
+        _ => size(field, limits::HEAD_DIM, width / heads)?,
+    };
+    if head_dim * heads != width {
+        return Err(malformed(format!(
+            "config.json: `mamba_n_heads` is {heads} and `{field}` {head_dim}, expected `mamba_expand` times \
+             `hidden_size`, {width}, as their product"
+        )));
+    }
+    let groups = size("mamba_n_groups", limits::HEADS, 1)?;
+    if groups != 1 {
+        return Err(unsupported(format!(
+            "config.json: `mamba_n_groups` is {groups}: versions 4 and 5 of transformers compute another norm each, \
+             expected 1"
+        )));
+    }
+    let limit = "time_step_limit";
+    if let Some(limits) = config.raw(limit) {
+        let least = limits.get(0).and_then(Value::as_f64);
+        // JSON has no infinity: version 5 of transformers writes an object.
+        let most = limits
+            .get(1)
+            .map(|most| most.get("__float__").unwrap_or(most));
+        let is_none = most.is_some_and(|most| match most.as_str() {
+            Some(text) => ["Infinity", "inf"].contains(&text),
+            None => most.as_f64().is_some_and(|most| most > 1e30),
+        });
+        if least != Some(0.0) || !is_none {
+            return Err(unsupported(format!(
+                "config.json sets `{limit}` to other than 0 and infinity, which Triad does not support"
+            )));
+        }
+    }
+    Ok(Mamba2 {
+        heads,
+        head_dim,
+        groups,
+        state: size("mamba_d_state", limits::HEAD_DIM, 256)?,
+        taps: size("mamba_d_conv", limits::TAPS, 4)?,
+        conv_bias: config
+            .bool("mamba_conv_bias")?
+            .unwrap_or(!config.has("mamba_conv_bias")),
+        bias: config.bool("mamba_proj_bias")?.unwrap_or(false),
+        epsilon,
+    })
 }
 
 /// Reads the sizes of a DeltaNet.
@@ -84,8 +161,8 @@ fn attention_every(interval: Option<usize>, blocks: usize) -> Vec<bool> {
         .collect()
 }
 
-/// Reads whether each block has attention or the mixer of this name, if the file has a list of that.
-fn types(config: &Config<'_>, blocks: usize, mixer: &str) -> Result<Option<Vec<bool>>> {
+/// Reads whether each block has attention or the mixer of these names, if the file has a list of that.
+fn types(config: &Config<'_>, blocks: usize, mixer: &[&str]) -> Result<Option<Vec<bool>>> {
     let Some(types) = config.strings("layer_types")? else {
         return Ok(None);
     };
@@ -97,10 +174,12 @@ fn types(config: &Config<'_>, blocks: usize, mixer: &str) -> Result<Option<Vec<b
     }
     let has_attention = |(block, kind): (usize, &&str)| match *kind {
         FULL => Ok(true),
-        kind if kind == mixer => Ok(false),
+        ATTENTION if mixer.contains(&MAMBA) => Ok(true),
+        kind if mixer.contains(&kind) => Ok(false),
         other => Err(unsupported(format!(
-            "config.json: `layer_types[{block}]` is `{}`, which Triad does not run; it runs {FULL} and {mixer}",
-            other.chars().take(40).collect::<String>()
+            "config.json: `layer_types[{block}]` is `{}`, which Triad does not run; it runs {FULL} and {}",
+            other.chars().take(40).collect::<String>(),
+            mixer[0]
         ))),
     };
     let types = types.iter().enumerate().map(has_attention);
@@ -118,7 +197,7 @@ fn attention_by_index(config: &Config<'_>, blocks: usize) -> Result<Vec<bool>> {
 /// Returns whether the output matrix is the embedding, if a field says so that only this family has.
 pub(super) fn tied(family: &Family, config: &Config<'_>) -> Result<Option<bool>> {
     match family.mixers {
-        Mixers::Attention | Mixers::DeltaNet => Ok(None),
+        Mixers::Attention | Mixers::DeltaNet | Mixers::Mamba2 => Ok(None),
         Mixers::ShortConv => config.bool("tie_embedding"),
     }
 }
@@ -211,7 +290,41 @@ impl Reader<'_> {
                 Ok(short_convs((hidden, taps, false), has_attention))
             }
             Mixers::DeltaNet => self.delta_nets(kv_heads.len(), epsilon),
+            Mixers::Mamba2 => {
+                let mamba = Mixer::Mamba2(self.mamba2(hidden, epsilon)?);
+                let has_attention = kv_heads.iter().map(|heads| *heads > 0);
+                Ok(mixers(&mamba, has_attention))
+            }
         }
+    }
+
+    /// Reads the sizes of a Mamba-2 of a GGUF file.
+    fn mamba2(&self, hidden: usize, epsilon: f32) -> Result<Mamba2> {
+        let required = |field: &str, most| {
+            self.size(field, most)
+                .and_then(|size| self.required(field, size))
+        };
+        let heads = required("ssm.time_step_rank", limits::HEADS)?;
+        let width = required("ssm.inner_size", limits::HEADS * limits::HEAD_DIM)?;
+        let groups = required("ssm.group_count", limits::HEADS)?;
+        if !width.is_multiple_of(heads) || !width.is_multiple_of(groups * hidden) {
+            return Err(malformed(format!(
+                "metadata field `{}` is {width}, expected a multiple of {heads} heads, and of {groups} groups of the \
+                 width {hidden}",
+                self.key("ssm.inner_size")
+            )));
+        }
+        let has = |end: &str| self.tensors.keys().any(|name| name.ends_with(end));
+        Ok(Mamba2 {
+            heads,
+            head_dim: width / heads,
+            groups,
+            state: required("ssm.state_size", limits::HEAD_DIM)?,
+            taps: required("ssm.conv_kernel", limits::TAPS)?,
+            conv_bias: has(".ssm_conv1d.bias"),
+            bias: has(".ssm_in.bias"),
+            epsilon,
+        })
     }
 
     /// Reads the DeltaNets of a GGUF file.
@@ -234,7 +347,14 @@ impl Reader<'_> {
             key_dim: required("ssm.state_size", limits::HEAD_DIM)?,
             value_dim: values / value_heads,
             taps: required("ssm.conv_kernel", limits::TAPS)?,
-            sharing: HeadSharing::Remainder,
+            sharing: match self
+                .tensors
+                .keys()
+                .any(|name| name.ends_with(BY_KEY_HEAD[1]))
+            {
+                true => HeadSharing::Adjacent,
+                false => HeadSharing::Remainder,
+            },
             epsilon,
         });
         let field = self.key("attention.recurrent_layers");
@@ -243,7 +363,7 @@ impl Reader<'_> {
                 let interval = self.size("full_attention_interval", limits::BLOCKS)?;
                 attention_every(interval, blocks)
             }
-            Some(Value::Bools(recurrent)) if recurrent.len() >= blocks => {
+            Some(OfGguf::Bools(recurrent)) if recurrent.len() >= blocks => {
                 recurrent[..blocks].iter().map(|it| !it).collect()
             }
             Some(_) => {
@@ -261,9 +381,9 @@ impl Reader<'_> {
         let blocks = self.size(field, limits::BLOCKS)?;
         let blocks = self.required(field, blocks)?;
         let field = self.key("nextn_predict_layers");
-        let more = match self.family.mixers {
-            Mixers::DeltaNet => self.metadata.integer(&field)?.unwrap_or(0),
-            Mixers::Attention | Mixers::ShortConv => 0,
+        let more = match self.family.predicts_more {
+            true => self.metadata.integer(&field)?.unwrap_or(0),
+            false => 0,
         };
         match blocks.checked_sub(more) {
             Some(blocks @ 1..) => Ok(blocks),

@@ -1,8 +1,8 @@
 //! The families with blocks whose token mixer is not attention.
 
-use super::kinds::{Mixers, QkNorms};
+use super::kinds::{Mixers, NoRope, QkNorms};
 use super::names;
-use super::traits::{Family, LLAMA};
+use super::traits::{Family, GRANITE, LLAMA};
 
 /// LFM2, whose convolutions and attention take turns.
 pub(super) const LFM2: Family = Family {
@@ -36,9 +36,25 @@ pub(super) const QWEN3_5: Family = Family {
     images: true,
     output_gate: true,
     mixers: Mixers::DeltaNet,
+    predicts_more: true,
     rotary_fraction: Some(0.25),
     head_dim: Some(256),
     context: 32_768,
     sizes: &[("num_key_value_heads", 4)],
     ..LLAMA
+};
+
+/// Granite 4 without experts: Mamba-2 and attention take turns.
+pub(super) const GRANITE_HYBRID: Family = Family {
+    name: "granitehybrid",
+    names: names::GRANITE_HYBRID,
+    bias_fields: [
+        ("attention_bias", false),
+        ("attention_bias", false),
+        ("", false),
+    ],
+    no_rope: NoRope::UnlessStated,
+    mixers: Mixers::Mamba2,
+    width_field: "shared_intermediate_size",
+    ..GRANITE
 };

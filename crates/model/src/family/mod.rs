@@ -16,14 +16,18 @@ mod config;
 mod config_rope;
 mod draft;
 mod expert_families;
+mod expert_names;
+mod expert_tensors;
 mod experts;
 mod gemma4;
 mod gguf;
 mod gguf_rope;
+mod gguf_windows;
 mod hugging_face;
 mod kinds;
 mod mixer;
 mod mixer_families;
+mod mixer_tensors;
 mod modules;
 mod multipliers;
 mod names;
@@ -72,7 +76,8 @@ pub fn from_hugging_face(
     are_equal: &AreEqual<'_>,
 ) -> Result<(ModelDescription, TensorMap)> {
     let (family, description) = hugging_face::describe(config)?;
-    let map = tensors::hugging_face(family, &description, tensors, are_equal)?;
+    let predicted = hugging_face::more_tokens(config)?;
+    let map = tensors::hugging_face(family, &description, (tensors, predicted), are_equal)?;
     Ok((description, map))
 }
 

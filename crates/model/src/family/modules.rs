@@ -13,7 +13,7 @@ use crate::description::{
 use crate::error::Result;
 
 /// Every family by name; GGUF's list lacks families that it calls by the name of another.
-const ALL: [&Family; 35] = [
+const ALL: [&Family; 38] = [
     &traits::LLAMA,
     &traits::MISTRAL,
     &traits::QWEN2,
@@ -49,6 +49,9 @@ const ALL: [&Family; 35] = [
     &mixer_families::LFM2,
     &mixer_families::QWEN3_5,
     &expert_families::QWEN3_5_MOE,
+    &expert_families::QWEN3_VL_MOE,
+    &expert_families::QWEN3_NEXT,
+    &expert_families::GRANITE_HYBRID_MOE,
 ];
 
 /// The names of linear layers in the adapters of one model, in one layout.
@@ -104,7 +107,8 @@ impl Modules {
         let names = &names::gguf(family.mixers);
         let mut linears = in_order(layers(names), description, HeadSharing::Remainder);
         linears.push(("attn_qkv", vec![Linear::Query, Linear::Key, Linear::Value]));
-        if family.names.gate == family.names.up {
+        let is_one = family.names.gate == family.names.up;
+        if is_one && family.names.gate.ends_with("gate_up_proj") {
             let up = linears.iter_mut().filter(|(name, _)| *name == names.up);
             up.for_each(|(_, linears)| *linears = vec![Linear::Gate, Linear::Up]);
         }
@@ -173,7 +177,7 @@ fn in_order(
         Mixer::DeltaNet(net) => {
             net.sharing != of_adapter && net.key_heads > 1 && net.value_heads > net.key_heads
         }
-        Mixer::Attention(_) | Mixer::ShortConv(_) => false,
+        Mixer::Attention(_) | Mixer::ShortConv(_) | Mixer::Mamba2(_) => false,
     };
     if description.blocks.iter().any(is_other) {
         layers.retain(|(_, linears)| !linears.iter().any(|linear| linear.is_of_mixer()));
@@ -199,6 +203,13 @@ fn layers(names: &Names) -> Vec<(&'static str, Vec<Linear>)> {
         Linear::MixerDecay,
     ] {
         let name = names.linear(linear);
+        let is_by_key_head = |one: &str, other: &str| one == other && name == one;
+        if is_by_key_head(names.mixer_input, names.mixer_gate)
+            || is_by_key_head(names.mixer_rate, names.mixer_decay)
+        {
+            // Rows of several layers take turns.
+            continue;
+        }
         match layers.iter_mut().find(|(other, _)| *other == name) {
             Some((_, linears)) => linears.push(linear),
             None if name.is_empty() => {}

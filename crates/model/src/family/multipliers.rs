@@ -2,7 +2,7 @@
 
 use super::config::Config;
 use super::gguf::Reader;
-use super::kinds::Multipliers;
+use super::kinds::{Multipliers, NoRope};
 use super::traits::Family;
 use super::unsupported;
 use crate::error::Result;
@@ -90,7 +90,8 @@ impl Reader<'_> {
             Multipliers::Stated => {
                 // llama.cpp reads this as a switch of RoPE in Granite.
                 let field = self.key("rope.scaling.finetuned");
-                if self.metadata.bool(&field)? == Some(false) {
+                let is_read = self.family.no_rope == NoRope::UnlessStated;
+                if !is_read && self.metadata.bool(&field)? == Some(false) {
                     return Err(unsupported(format!(
                         "metadata field `{field}` is false, which Triad does not support for {}",
                         self.family.name

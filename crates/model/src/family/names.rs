@@ -1,5 +1,6 @@
 //! The names of tensors.
 
+use super::expert_names::{EXPERTS, ExpertNames, Stacking};
 use super::kinds::Mixers;
 use crate::tensor_map::StoredAs;
 
@@ -38,6 +39,10 @@ pub(super) struct Names {
     pub(super) decay_bias: &'static str,
     /// The whole name of the norm of a mixer's heads.
     pub(super) head_norm: &'static str,
+    /// The whole name of the factors of values that a mixer adds to its outputs.
+    pub(super) skip: &'static str,
+    /// The whole name of the sinks of attention.
+    pub(super) sinks: &'static str,
     /// Names in the blocks with experts.
     pub(super) experts: ExpertNames,
     /// Names of inputs by token.
@@ -64,34 +69,6 @@ const TOKEN_INPUTS: TokenInputNames = TokenInputNames {
     gate: "per_layer_input_gate",
     output: "per_layer_projection",
     norm: "post_per_layer_input_norm",
-};
-
-/// Tensor names of a block with experts. A `*` stands for the number of an expert; without one, the tensor holds all
-/// experts one after another.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct ExpertNames {
-    pub(super) router: &'static str,
-    pub(super) correction: &'static str,
-    pub(super) gate: &'static str,
-    pub(super) up: &'static str,
-    pub(super) down: &'static str,
-    /// Names of the shared expert.
-    pub(super) shared: [&'static str; 3],
-    pub(super) shared_gate: &'static str,
-}
-
-const EXPERTS: ExpertNames = ExpertNames {
-    router: "mlp.gate",
-    correction: "mlp.gate.e_score_correction_bias",
-    gate: "mlp.experts.*.gate_proj",
-    up: "mlp.experts.*.up_proj",
-    down: "mlp.experts.*.down_proj",
-    shared: [
-        "mlp.shared_expert.gate_proj",
-        "mlp.shared_expert.up_proj",
-        "mlp.shared_expert.down_proj",
-    ],
-    shared_gate: "mlp.shared_expert_gate",
 };
 
 pub(super) const LLAMA: Names = Names {
@@ -121,6 +98,8 @@ pub(super) const LLAMA: Names = Names {
     decay: ("", StoredAs::Itself),
     decay_bias: "",
     head_norm: "",
+    skip: "",
+    sinks: "",
     experts: EXPERTS,
     token_inputs: TOKEN_INPUTS,
     scale: "layer_scalar",
@@ -144,7 +123,61 @@ pub(super) const GRANITE_MOE: Names = Names {
         gate: "block_sparse_moe.input_linear",
         up: "block_sparse_moe.input_linear",
         down: "block_sparse_moe.output_linear",
+        stacked: None,
         ..EXPERTS
+    },
+    ..LLAMA
+};
+
+/// gpt-oss, whose experts are stacked.
+pub(super) const GPT_OSS: Names = Names {
+    sinks: "self_attn.sinks",
+    experts: ExpertNames {
+        router: "mlp.router",
+        gate: "mlp.experts.gate_up_proj",
+        up: "mlp.experts.gate_up_proj",
+        down: "mlp.experts.down_proj",
+        endings: ["", "_bias"],
+        stacking: Stacking::Alternating,
+        stacked: None,
+        ..EXPERTS
+    },
+    ..LLAMA
+};
+
+/// The text of Qwen3-VL with experts, which are stacked.
+pub(super) const QWEN3_VL_MOE: Names = Names {
+    experts: ExpertNames {
+        gate: "mlp.experts.gate_up_proj",
+        up: "mlp.experts.gate_up_proj",
+        down: "mlp.experts.down_proj",
+        endings: ["", ""],
+        stacking: Stacking::Columns,
+        stacked: None,
+        ..EXPERTS
+    },
+    ..QWEN3
+};
+
+/// Granite 4 with Mamba-2.
+pub(super) const GRANITE_HYBRID: Names = Names {
+    gate: "shared_mlp.input_linear",
+    up: "shared_mlp.input_linear",
+    down: "shared_mlp.output_linear",
+    mixer_input: "mamba.in_proj",
+    mixer_output: "mamba.out_proj",
+    convolution: "mamba.conv1d",
+    decay: ("mamba.A_log", StoredAs::Logarithm),
+    decay_bias: "mamba.dt_bias",
+    head_norm: "mamba.norm.weight",
+    skip: "mamba.D",
+    experts: ExpertNames {
+        shared: [
+            "shared_mlp.input_linear",
+            "shared_mlp.input_linear",
+            "shared_mlp.output_linear",
+        ],
+        ..GRANITE_MOE.experts
     },
     ..LLAMA
 };
@@ -219,6 +252,28 @@ pub(super) const GEMMA3: Names = Names {
     ..GEMMA2
 };
 
+/// Gemma 4 with experts next to the dense layers.
+pub(super) const GEMMA4_MOE: Names = Names {
+    experts: ExpertNames {
+        router: "router.proj",
+        gate: "experts.gate_up_proj",
+        up: "experts.gate_up_proj",
+        down: "experts.down_proj",
+        endings: ["", ""],
+        stacked: None,
+        shared: ["mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"],
+        branch: [
+            "router.scale",
+            "router.per_expert_scale",
+            "post_feedforward_layernorm_1",
+            "pre_feedforward_layernorm_2",
+            "post_feedforward_layernorm_2",
+        ],
+        ..EXPERTS
+    },
+    ..GEMMA3
+};
+
 pub(super) const PHI2: Names = Names {
     output_norm: "final_layernorm",
     attention_output: "self_attn.dense",
@@ -260,6 +315,11 @@ pub(super) const LFM2_MOE: Names = Names {
         gate: "feed_forward.experts.*.w1",
         up: "feed_forward.experts.*.w3",
         down: "feed_forward.experts.*.w2",
+        stacked: Some([
+            "feed_forward.gate",
+            "feed_forward.experts.gate_up_proj",
+            "feed_forward.experts.down_proj",
+        ]),
         ..EXPERTS
     },
     ..LFM2
@@ -276,6 +336,15 @@ pub(super) const QWEN3_5: Names = Names {
     decay_bias: "linear_attn.dt_bias",
     head_norm: "linear_attn.norm.weight",
     ..QWEN3
+};
+
+/// Qwen3-Next, whose mixers have the parts of each key head next to each other.
+pub(super) const QWEN3_NEXT: Names = Names {
+    mixer_input: "linear_attn.in_proj_qkvz",
+    mixer_gate: "linear_attn.in_proj_qkvz",
+    mixer_rate: "linear_attn.in_proj_ba",
+    mixer_decay: "linear_attn.in_proj_ba",
+    ..QWEN3_5
 };
 
 /// Returns the names in GGUF.
@@ -298,6 +367,16 @@ pub(super) fn gguf(mixers: Mixers) -> Names {
             decay: ("ssm_a", StoredAs::Itself),
             decay_bias: "ssm_dt.bias",
             head_norm: "ssm_norm.weight",
+            ..GGUF
+        },
+        Mixers::Mamba2 => Names {
+            mixer_input: "ssm_in",
+            mixer_output: "ssm_out",
+            convolution: "ssm_conv1d",
+            decay: ("ssm_a", StoredAs::Itself),
+            decay_bias: "ssm_dt.bias",
+            head_norm: "ssm_norm.weight",
+            skip: "ssm_d",
             ..GGUF
         },
     }
@@ -330,14 +409,26 @@ const GGUF: Names = Names {
     decay: ("", StoredAs::Itself),
     decay_bias: "",
     head_norm: "",
+    skip: "",
+    sinks: "attn_sinks.weight",
     experts: ExpertNames {
         router: "ffn_gate_inp",
         correction: "exp_probs_b.bias",
         gate: "ffn_gate_exps",
         up: "ffn_up_exps",
         down: "ffn_down_exps",
+        endings: [".weight", ".bias"],
+        stacking: Stacking::Rows,
+        stacked: None,
         shared: ["ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp"],
         shared_gate: "ffn_gate_inp_shexp",
+        branch: [
+            "ffn_gate_inp.scale",
+            "ffn_down_exps.scale",
+            "post_ffw_norm_1",
+            "pre_ffw_norm_2",
+            "post_ffw_norm_2",
+        ],
     },
     token_inputs: TokenInputNames {
         table: "per_layer_token_embd",

@@ -4,28 +4,28 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::gguf_rope::ROPE_TENSORS;
 use super::kinds::Mixers;
+use super::mixer::BY_KEY_HEAD;
 use super::names::{self, Names};
-use super::next_tokens::more_tokens;
+use super::next_tokens;
 use super::traits::Family;
 use super::{AreEqual, malformed, missing, ollama, unsupported};
-use crate::description::{
-    BlockDescription, Experts, Linear, LinearShape, MixerWeight, ModelDescription, Norm, NormKind,
-};
+use crate::description::{BlockDescription, Linear, ModelDescription, Norm, NormKind};
 use crate::error::Result;
 use crate::tensor::TensorInfo;
 use crate::tensor_map::{
-    BlockTensors, LinearTensors, MixerTensor, NormTensors, RouterTensors, StoredAs, TensorMap,
-    TensorSlice,
+    BlockTensors, LinearTensors, NormTensors, Part, Runs, TensorMap, TensorSlice,
 };
 
 /// Prefixes of the text model's tensors, and of its output matrix, in Hugging Face checkpoints: alone, and as a part of
-/// a model with images (older and newer layout). Models of vectors are saved without their output, and without a prefix.
-pub(super) const ROOTS: [(&str, &str); 5] = [
+/// a model with images (older and newer layout).
+pub(super) const ROOTS: [(&str, &str); 6] = [
     ("model.", ""),
-    ("", ""),
     ("language_model.model.", "language_model."),
     ("model.language_model.", ""),
     ("model.text_model.", ""),
+    // Saved from the model without its output matrix.
+    ("", ""),
+    ("language_model.", ""),
 ];
 
 /// Suffixes of tensors in old checkpoints that need not be loaded: RoPE's frequencies and the causal mask.
@@ -35,17 +35,14 @@ const INERT: [&str; 3] = [
     ".self_attn.masked_bias",
 ];
 
-/// The sinks of attention in GGUF.
-const SINKS: &str = "attn_sinks.weight";
-
 /// Maps the tensors of a Hugging Face checkpoint.
 pub(super) fn hugging_face(
     family: &Family,
     description: &ModelDescription,
-    tensors: &BTreeMap<String, TensorInfo>,
+    (tensors, predicted): (&BTreeMap<String, TensorInfo>, usize),
     are_equal: &AreEqual<'_>,
 ) -> Result<TensorMap> {
-    let names = &family.names;
+    let names = &stacked(family.names, tensors);
     let here = |(root, _): &&(&str, &str)| {
         tensors.contains_key(&format!("{root}{}.weight", names.embedding))
     };
@@ -60,6 +57,8 @@ pub(super) fn hugging_face(
         used: BTreeSet::new(),
     };
     let mut map = mapper.map()?;
+    map.more_tokens = next_tokens::hugging_face(description, (root, predicted), tensors);
+    mapper.used.extend(map.more_tokens.iter().cloned());
     map.unused = mapper.account_for_the_rest(&[root, &output])?;
     if let Some(head) = tensors
         .get(&format!("{output}.weight"))
@@ -85,6 +84,19 @@ pub(super) fn gguf(
 ) -> Result<TensorMap> {
     let has = |name: &str| tensors.contains_key(name);
     let mut names = names::gguf(family.mixers);
+    let any_has = |end: &str| tensors.keys().any(|name| name.ends_with(end));
+    if any_has(BY_KEY_HEAD[0]) {
+        (names.mixer_input, names.mixer_gate) = ("ssm_in", "ssm_in");
+    }
+    if any_has(BY_KEY_HEAD[1]) {
+        (names.mixer_rate, names.mixer_decay) = ("ssm_ba", "ssm_ba");
+    }
+    if family.has_expert_branches() {
+        names.experts.shared = [names.gate, names.up, names.down];
+    }
+    if any_has(".ffn_gate_up_exps.weight") {
+        (names.experts.gate, names.experts.up) = ("ffn_gate_up_exps", "ffn_gate_up_exps");
+    }
     if family.mixers != Mixers::DeltaNet && has("blk.0.attn_qkv.weight") {
         (names.query, names.key, names.value) = ("attn_qkv", "attn_qkv", "attn_qkv");
     }
@@ -112,13 +124,28 @@ pub(super) fn gguf(
         let images = tensors.keys().filter(|name| ollama::is_for_images(name));
         others.extend(images.cloned());
     }
-    if family.mixers == Mixers::DeltaNet {
-        others.extend(more_tokens(description, tensors).cloned());
+    if family.predicts_more {
+        map.more_tokens = next_tokens::gguf(description, tensors);
     }
     mapper.used.extend(others.iter().cloned());
+    mapper.used.extend(map.more_tokens.iter().cloned());
     map.unused = mapper.account_for_the_rest(&[""])?;
     map.unused.extend(others);
     Ok(map)
+}
+
+/// Returns the names for a file whose experts are stacked, if it is one.
+fn stacked(mut names: Names, tensors: &BTreeMap<String, TensorInfo>) -> Names {
+    let Some([router, gate_up, down]) = names.experts.stacked else {
+        return names;
+    };
+    if tensors.keys().any(|name| name.ends_with(gate_up)) {
+        let experts = &mut names.experts;
+        (experts.router, experts.down) = (router, down);
+        (experts.gate, experts.up) = (gate_up, gate_up);
+        experts.endings = [""; 2];
+    }
+    names
 }
 
 /// Finds the tensors of a model.
@@ -128,7 +155,7 @@ pub(super) struct Mapper<'a> {
     pub(super) root: &'a str,
     output: &'a str,
     pub(super) description: &'a ModelDescription,
-    tensors: &'a BTreeMap<String, TensorInfo>,
+    pub(super) tensors: &'a BTreeMap<String, TensorInfo>,
     pub(super) used: BTreeSet<String>,
 }
 
@@ -147,10 +174,7 @@ impl Mapper<'_> {
             &format!("{root}{}.weight", names.embedding),
             &[vocab, hidden],
         )?;
-        let embedding = TensorSlice {
-            name: embedding,
-            rows: None,
-        };
+        let embedding = TensorSlice::whole(embedding);
         let blocks = self.description.blocks.iter().enumerate();
         let blocks = blocks
             .map(|(index, block)| self.block(index, block))
@@ -163,17 +187,14 @@ impl Mapper<'_> {
         let weight = if tied_output {
             embedding.clone()
         } else {
-            TensorSlice {
-                name: self.tensor(&format!("{output}.weight"), &[vocab, hidden])?,
-                rows: None,
-            }
+            TensorSlice::whole(self.tensor(&format!("{output}.weight"), &[vocab, hidden])?)
         };
         let bias = if output_bias {
             Some(self.tensor(&format!("{output}.bias"), &[vocab])?)
         } else {
             None
         };
-        let bias = bias.map(|name| TensorSlice { name, rows: None });
+        let bias = bias.map(TensorSlice::whole);
         Ok(TensorMap {
             embedding,
             blocks,
@@ -181,6 +202,7 @@ impl Mapper<'_> {
             output: LinearTensors { weight, bias },
             token_inputs: self.token_inputs()?,
             unused: Vec::new(),
+            more_tokens: Vec::new(),
         })
     }
 
@@ -231,129 +253,12 @@ impl Mapper<'_> {
             feed_forward_norm,
             feed_forward_post_norm,
             router: match &block.feed_forward.experts {
-                Some(experts) => Some(self.router(&prefix, experts)?),
+                Some(experts) => Some(self.router(&prefix, experts, &block.norm)?),
                 None => None,
             },
             linears: self.linears(&prefix, block)?,
             mixer: self.mixer(&prefix, block)?,
         })
-    }
-
-    /// Returns the weights of the mixer's operator.
-    fn mixer(
-        &mut self,
-        prefix: &str,
-        block: &BlockDescription,
-    ) -> Result<BTreeMap<MixerWeight, MixerTensor>> {
-        let weights = block.mixer.weights().into_iter();
-        let found = weights.map(|(weight, shape)| {
-            let names = self.names;
-            let itself = |name: &str| (name.to_owned(), StoredAs::Itself);
-            let (name, stored) = match weight {
-                MixerWeight::Convolution => (
-                    format!("{}.weight", names.convolution),
-                    StoredAs::Transposed,
-                ),
-                MixerWeight::ConvolutionBias => itself(&format!("{}.bias", names.convolution)),
-                MixerWeight::Sinks => itself(SINKS),
-                MixerWeight::Decay => (names.decay.0.to_owned(), names.decay.1),
-                MixerWeight::DecayBias => itself(names.decay_bias),
-                MixerWeight::HeadNorm => itself(names.head_norm),
-            };
-            let name = format!("{prefix}{name}");
-            // A depthwise convolution has one input channel for each output channel, which GGUF leaves out.
-            let shape = match (stored, &shape[..]) {
-                (StoredAs::Transposed, [taps, channels]) => match self.tensors.get(&name) {
-                    Some(tensor) if tensor.shape.len() == 3 => vec![*channels, 1, *taps],
-                    _ => vec![*channels, *taps],
-                },
-                _ => shape,
-            };
-            let name = self.tensor(&name, &shape)?;
-            Ok((weight, MixerTensor { name, stored }))
-        });
-        found.collect()
-    }
-
-    fn router(&mut self, prefix: &str, experts: &Experts) -> Result<RouterTensors> {
-        let (names, hidden) = (self.names.experts, self.description.hidden);
-        // GGUF drops the dimension of one row.
-        let gate_name = format!("{}.weight", names.shared_gate);
-        let gate = self.tensors.get(&format!("{prefix}{gate_name}"));
-        let gate_shape: &[usize] = match gate {
-            Some(gate) if gate.shape.len() == 1 => &[hidden],
-            _ => &[1, hidden],
-        };
-        let correction = self.tensors.get(&format!("{prefix}{}", names.correction));
-        let correction_shape: &[usize] = match correction {
-            Some(correction) if correction.shape.len() == 2 => &[1, experts.count],
-            _ => &[experts.count],
-        };
-        let mut whole = |name: &str, shape: &[usize]| {
-            let name = self.tensor(&format!("{prefix}{name}"), shape)?;
-            Ok(TensorSlice { name, rows: None })
-        };
-        Ok(RouterTensors {
-            linear: LinearTensors {
-                weight: whole(
-                    &format!("{}.weight", names.router),
-                    &[experts.count, hidden],
-                )?,
-                bias: match experts.bias {
-                    true => Some(whole(&format!("{}.bias", names.router), &[experts.count])?),
-                    false => None,
-                },
-            },
-            correction: match experts.correction {
-                true => Some(whole(names.correction, correction_shape)?),
-                false => None,
-            },
-            shared_gate: match experts.shared_gate {
-                true => Some(whole(&gate_name, gate_shape)?),
-                false => None,
-            },
-        })
-    }
-
-    /// Returns the weight of a linear layer of an expert.
-    fn expert(&mut self, prefix: &str, shape: &LinearShape, count: usize) -> Result<LinearTensors> {
-        let names = self.names.experts;
-        // One tensor may have gate and up, gate first.
-        let both = if names.gate == names.up { 2 } else { 1 };
-        let (name, expert, parts, part) = match shape.linear {
-            Linear::ExpertGate(expert) => (names.gate, expert, both, 0),
-            Linear::ExpertUp(expert) => (names.up, expert, both, both - 1),
-            Linear::ExpertDown(expert) => (names.down, expert, 1, 0),
-            other => unreachable!("{other:?} is no layer of an expert"),
-        };
-        let (rows, columns) = (shape.out_features, shape.in_features);
-        if shape.bias && name.contains('*') {
-            return Err(unsupported(
-                "experts with biases in tensors of their own, which Triad does not support",
-            ));
-        }
-        let weight = if name.contains('*') {
-            let name = name.replace('*', &expert.to_string());
-            TensorSlice {
-                name: self.tensor(&format!("{prefix}{name}.weight"), &[rows, columns])?,
-                rows: None,
-            }
-        } else {
-            let stacked = [count, parts * rows, columns];
-            let first = (usize::from(expert) * parts + part) * rows;
-            TensorSlice {
-                name: self.tensor(&format!("{prefix}{name}.weight"), &stacked)?,
-                rows: Some(first..first + rows),
-            }
-        };
-        let bias = match shape.bias {
-            true => Some(TensorSlice {
-                name: self.tensor(&format!("{prefix}{name}.bias"), &[count, rows])?,
-                rows: Some(usize::from(expert)..usize::from(expert) + 1),
-            }),
-            false => None,
-        };
-        Ok(LinearTensors { weight, bias })
     }
 
     fn linears(
@@ -386,10 +291,14 @@ impl Mapper<'_> {
         }
         for (shape, name, first) in placed {
             let rows = rows[name];
-            let part = (rows != shape.out_features).then(|| first..first + shape.out_features);
+            let part: Option<Runs> = match self.by_key_head(block, shape.linear) {
+                None if rows == shape.out_features => None,
+                None => Some((first..first + shape.out_features).into()),
+                runs => runs,
+            };
             let slice = |name| TensorSlice {
                 name,
-                rows: part.clone(),
+                part: part.clone().map(Part::Rows),
             };
             let weight = slice(self.tensor(
                 &format!("{prefix}{name}.weight"),

@@ -44,8 +44,7 @@ impl Mapper<'_> {
 
     /// Finds a tensor by its name, as a whole.
     pub(super) fn whole(&mut self, name: &str, shape: &[usize]) -> Result<TensorSlice> {
-        let name = self.tensor(name, shape)?;
-        Ok(TensorSlice { name, rows: None })
+        Ok(TensorSlice::whole(self.tensor(name, shape)?))
     }
 
     /// Marks the layers of keys and values of a block that reads those of another one: files may have them all the same.

@@ -1,7 +1,8 @@
 //! The common properties of a family's models: one constant per family.
 
 use super::kinds::{
-    BlockShapes, ExpertTraits, LocalRope, Mixers, Multipliers, NoRope, QkNorms, SoftCaps, Windows,
+    BlockShapes, ExpertTraits, LocalRope, Mixers, Multipliers, NoRope, QkNorms, Shared, SoftCaps,
+    Windows,
 };
 use super::names::{self, Names};
 use crate::description::{Activation, NormKind, Residual, RopePairing};
@@ -71,6 +72,8 @@ pub(super) struct Family {
     pub shapes: BlockShapes,
     /// Whether values have a norm without weights.
     pub value_norm: bool,
+    /// Whether files of GGUF may have blocks after those of the model that predict more than one token.
+    pub predicts_more: bool,
 
     /// Base of RoPE.
     pub rope_base: f32,
@@ -92,6 +95,8 @@ pub(super) struct Family {
     pub original_context: Option<usize>,
     /// Width of a sliding window, if the family has windows.
     pub window: Option<usize>,
+    /// Field of a `config.json` with the width of the dense feed-forward.
+    pub width_field: &'static str,
     /// Sizes that a nested `text_config` omits if they are the defaults of `transformers`.
     pub sizes: &'static [(&'static str, usize)],
 }
@@ -100,6 +105,12 @@ impl Family {
     /// Returns whether `sliding_window_pattern` of a `config.json` gives the interval of blocks without a window.
     pub fn reads_window_pattern(&self) -> bool {
         ["gemma3", "exaone4"].contains(&self.name)
+    }
+
+    /// Returns whether the experts are a branch next to dense layers.
+    pub fn has_expert_branches(&self) -> bool {
+        let experts = self.experts.as_ref();
+        experts.is_some_and(|experts| experts.shared == Shared::Branch)
     }
 
     /// Returns whether the blocks with a window have a RoPE of their own.
@@ -143,6 +154,7 @@ pub(super) const LLAMA: Family = Family {
     mixers: Mixers::Attention,
     shapes: BlockShapes::Same,
     value_norm: false,
+    predicts_more: false,
     rope_base: 10_000.0,
     older_rope_base: None,
     rotary_fraction: None,
@@ -153,6 +165,7 @@ pub(super) const LLAMA: Family = Family {
     context: 2048,
     original_context: None,
     window: None,
+    width_field: "intermediate_size",
     sizes: &[],
 };
 

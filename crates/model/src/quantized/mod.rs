@@ -4,7 +4,7 @@
 //! [`Plan::new`] reads `quantization_config` (or `quantization`, as MLX writes it) and refuses each field that it does
 //! not follow. [`Plan::find`] puts the tensors of the files together to [`QuantizedTensor`]s, each under the name that
 //! the matrix has in unquantized checkpoints, so that the other readers see a matrix with a shape in features. There is
-//! one file for each scheme: [`fp8`], [`compressed_tensors`], [`awq`], [`gptq`], [`bitsandbytes`], [`mlx`]. All but one
+//! one file for each scheme: [`fp8`], [`compressed_tensors`], [`awq`], [`gptq`], [`bitsandbytes`], [`mlx`], [`mxfp4`]. Most
 //! store [`affine`] codes.
 //!
 //! [`QuantizedTensor::dequantize`] gives the numbers of the scheme's reference implementation, bit for bit. If a format
@@ -20,8 +20,10 @@ mod config;
 mod fp8;
 mod gptq;
 mod mlx;
+mod mxfp4;
 mod part;
 mod skipped;
+mod summary;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -32,6 +34,7 @@ use triad_blocks::BlockFormat;
 
 pub use part::File;
 use part::{Part, Table};
+pub use summary::{Summary, summary};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::safetensors::Tensor;
@@ -44,15 +47,17 @@ use config::Fields;
 use fp8::Fp8;
 use gptq::Gptq;
 use mlx::Mlx;
+use mxfp4::{Codes, Mxfp4};
 use skipped::Skipped;
 
 /// Name prefixes of blocks: those of `family`'s roots.
-const BLOCKS: [&str; 5] = [
+const BLOCKS: [&str; 6] = [
     "model.layers.",
     "language_model.model.layers.",
     "model.language_model.layers.",
     "model.text_model.layers.",
     "layers.",
+    "language_model.layers.",
 ];
 /// Names of the linear layers that all schemes quantize unless the configuration excludes them.
 const LINEARS: [&str; 12] = [
@@ -126,6 +131,7 @@ pub struct QuantizedTensor {
 enum Content {
     Affine(Affine),
     FourBits(FourBits),
+    Mxfp4(Codes),
 }
 
 impl QuantizedTensor {
@@ -170,6 +176,7 @@ impl QuantizedTensor {
         match &self.content {
             Content::Affine(affine) => affine.rounding,
             Content::FourBits(four_bits) => four_bits.rounding,
+            Content::Mxfp4(_) => Codes::FLOAT,
         }
     }
 
@@ -183,6 +190,7 @@ impl QuantizedTensor {
         match &self.content {
             Content::Affine(affine) => affine.parts().map(Part::place).collect(),
             Content::FourBits(four_bits) => four_bits.parts().map(Part::place).collect(),
+            Content::Mxfp4(codes) => codes.parts().map(Part::place).into(),
         }
     }
 
@@ -195,7 +203,27 @@ impl QuantizedTensor {
         match &self.content {
             Content::Affine(affine) => affine.dequantize(files, self.shape, rows, out),
             Content::FourBits(four_bits) => four_bits.dequantize(files, self.shape, rows, out),
+            Content::Mxfp4(codes) => codes.dequantize(files, self.shape, &rows, out),
         }
+    }
+
+    /// Writes some rows as blocks of GGUF, and returns whether the tensor is stored in such blocks in another order.
+    ///
+    /// # Panics
+    /// As [`Self::dequantize`].
+    pub fn blocks(&self, files: &[File], rows: Range<usize>, out: &mut [u8]) -> bool {
+        let Content::Mxfp4(codes) = &self.content else {
+            return false;
+        };
+        let bytes = self.representation.bytes([rows.len(), self.shape[1]]);
+        assert!(
+            rows.end <= self.shape[0] && out.len() == bytes,
+            "{}: rows {rows:?} in {} bytes",
+            self.name,
+            out.len()
+        );
+        codes.write_blocks(files, self.shape, &rows, out);
+        true
     }
 
     /// Writes some rows of integers, and their scales: one for each row if `group` is `None`, otherwise for each
@@ -243,72 +271,6 @@ impl QuantizedTensor {
             self.name
         );
     }
-}
-
-/// The matrices of a checkpoint with one scheme that are computed in one format.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Summary {
-    /// Name of the scheme.
-    pub scheme: &'static str,
-    /// The format of the computation.
-    pub computed: Representation,
-    /// Number of matrices.
-    pub matrices: usize,
-    /// Bytes of their stored tensors.
-    pub stored_bytes: usize,
-    /// Bytes in the format of the computation.
-    pub bytes: usize,
-}
-
-impl fmt::Display for Summary {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            scheme,
-            computed,
-            matrices,
-            ..
-        } = self;
-        let how = if computed.is_wide() {
-            "widened to"
-        } else {
-            "as"
-        };
-        write!(formatter, "{matrices} of {scheme} {how} {computed}")
-    }
-}
-
-/// Summarizes tensors by scheme and format of the computation. Without `as_stored` all of them are widened.
-pub fn summary<'a>(
-    tensors: impl Iterator<Item = &'a QuantizedTensor>,
-    as_stored: bool,
-) -> Vec<Summary> {
-    let mut summaries: Vec<Summary> = Vec::new();
-    for tensor in tensors {
-        let computed = match as_stored {
-            true => tensor.representation(),
-            false => Representation::Float(tensor.float()),
-        };
-        let (scheme, stored_bytes) = (tensor.scheme, tensor.stored_bytes());
-        let bytes = computed.bytes(tensor.shape);
-        match summaries
-            .iter_mut()
-            .find(|summary| (summary.scheme, summary.computed) == (scheme, computed))
-        {
-            Some(summary) => {
-                summary.matrices += 1;
-                summary.stored_bytes += stored_bytes;
-                summary.bytes += bytes;
-            }
-            None => summaries.push(Summary {
-                scheme,
-                computed,
-                matrices: 1,
-                stored_bytes,
-                bytes,
-            }),
-        }
-    }
-    summaries
 }
 
 /// A scheme of quantization with what a configuration states about it.
@@ -479,6 +441,7 @@ fn method(config: &Value) -> Result<Option<(&'static str, Box<dyn Method>)>> {
         Some("awq") => Box::new(Awq::new(&fields)?),
         Some("gptq") => Box::new(Gptq::new(&fields)?),
         Some("bitsandbytes") => Box::new(BitsAndBytes::new(&fields)?),
+        Some("mxfp4") => Box::new(Mxfp4::new(&fields)?),
         // Old files of bitsandbytes do not state the method.
         None if fields.raw("load_in_4bit").is_some() || fields.raw("load_in_8bit").is_some() => {
             Box::new(BitsAndBytes::new(&fields)?)
@@ -486,7 +449,7 @@ fn method(config: &Value) -> Result<Option<(&'static str, Box<dyn Method>)>> {
         _ => {
             return Err(fields.unsupported(
                 "quant_method",
-                "fp8, fbgemm_fp8, compressed-tensors, awq, gptq or bitsandbytes",
+                "fp8, fbgemm_fp8, compressed-tensors, awq, gptq, bitsandbytes or mxfp4",
             ));
         }
     };

@@ -22,6 +22,7 @@ use triad_engine::{Cancel, LoadOptions, Model, Threads};
 use triad_kernels::BlockArithmetic;
 use triad_kernels::int8;
 use triad_model::checkpoint::Checkpoint;
+use triad_model::{Error, ErrorKind};
 
 use crate::calibration::text::CalibrationText;
 use crate::calibration::{self, Calibration};
@@ -104,6 +105,10 @@ pub fn prepare(
     cancel: &Cancel,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Prepared> {
+    if recipe.checkpoint.description().has_expert_branches() {
+        let message = "experts next to a dense feed-forward cannot be prepared: the model runs as it is stored";
+        return Err(Error::new(ErrorKind::Unsupported, message).into());
+    }
     let opened = Part::open(destination, recipe.existing, cancel, &mut || {
         progress(Progress::Waiting);
     })?;

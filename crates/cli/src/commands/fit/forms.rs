@@ -1,7 +1,6 @@
 //! The forms in which a model can run, read from the header of its file: number formats and bytes of the weights.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -17,7 +16,7 @@ use triad_model::description::{BlockDescription, ModelDescription};
 use triad_model::safetensors::Element;
 use triad_model::safetensors::write::Layout;
 use triad_model::tensor::{BlockFormat, Format};
-use triad_model::tensor_map::TensorSlice;
+use triad_model::tensor_map::{Part, TensorSlice, rows_of};
 
 /// Number format in which kernels read a weight matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -308,11 +307,13 @@ fn of_package(manifest: &Manifest, name: &str) -> Result<Form> {
 fn stored(checkpoint: &Checkpoint) -> (Numbers, Numbers) {
     let numbers = |slice: &TensorSlice| {
         let info = checkpoint.tensor(&slice.name).ok()?;
-        let rows = slice
-            .rows
-            .as_ref()
-            .map_or(info.shape.first().copied().unwrap_or(0), Range::len);
-        let elements = rows * info.shape.iter().skip(1).product::<usize>();
+        let elements = match &slice.part {
+            Some(Part::Columns { rows, columns }) => rows.len() * columns.len(),
+            _ => {
+                let rows = rows_of(&info.shape).max(1);
+                info.elements() / rows * slice.rows(rows)
+            }
+        };
         let numbers = match info.format {
             Format::F16 => Numbers::F16,
             Format::Bf16 => Numbers::Bf16,

@@ -5,12 +5,12 @@ use std::ops::Range;
 use std::time::Instant;
 
 use half::f16;
-use triad_engine::forward::delta_net_kernel;
+use triad_engine::forward::{delta_net_kernel, mamba2_kernel};
 use triad_engine::weights::MixerWeights;
 use triad_kernels::activation::{Activation, activate, activate_and_multiply, add};
 use triad_kernels::chunks::{chunks_mut, for_each_chunk};
 use triad_kernels::int8::{Int8Product, Int8Weight, QuantizedRows, matmul_int8_each, packed_len};
-use triad_kernels::mixer::{DeltaNetShape, ShortConv};
+use triad_kernels::mixer::{ShortConv, scratch_rows};
 use triad_kernels::norm::{layer_norm, rms_norm, rms_norm_in_place};
 use triad_kernels::rope::{Angles, Pairing, rope};
 use triad_kernels::{OutputMut, Phase, Product as Multiplied, matmul_each, narrow_f16};
@@ -213,7 +213,11 @@ impl<'a> Between<'a> {
         let scratch = match &block.mixer {
             Mixer::DeltaNet(net) => {
                 let shape = delta_net_kernel(net, &weights).shape();
-                DeltaNetShape::scratch_rows(rows) * shape.scratch_len()
+                scratch_rows(rows) * shape.scratch_len()
+            }
+            Mixer::Mamba2(mamba) => {
+                let shape = mamba2_kernel(mamba, &weights).shape();
+                scratch_rows(rows) * shape.scratch_len()
             }
             Mixer::Attention(_) | Mixer::ShortConv(_) => 0,
         };
@@ -280,6 +284,11 @@ impl<'a> Between<'a> {
                 Mixer::DeltaNet(net) => {
                     let out = Some(&mut self.attended[..]);
                     let kernel = delta_net_kernel(net, &self.weights);
+                    kernel.run(&mut self.state, &self.mixed, out, &mut self.scratch);
+                }
+                Mixer::Mamba2(mamba) => {
+                    let out = Some(&mut self.attended[..]);
+                    let kernel = mamba2_kernel(mamba, &self.weights);
                     kernel.run(&mut self.state, &self.mixed, out, &mut self.scratch);
                 }
             }

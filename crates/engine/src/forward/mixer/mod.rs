@@ -2,6 +2,7 @@
 
 mod delta_net;
 mod gate;
+mod mamba2;
 mod short_conv;
 
 use triad_model::description::{Mixer, StateSize};
@@ -35,6 +36,7 @@ impl ForwardContext<'_> {
             }
             Mixer::ShortConv(conv) => self.short_conv((index, conv), chunk)?,
             Mixer::DeltaNet(net) => self.delta_net((index, net), chunk)?,
+            Mixer::Mamba2(mamba) => self.mamba2((index, mamba), chunk)?,
         }
         let mixer_output = chunk.buffers.attended.read(mixer.width(), 0..chunk.rows());
         multiplier.observe(index, LinearInput::AttentionOutput, &mixer_output);

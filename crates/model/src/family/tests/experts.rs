@@ -5,7 +5,7 @@ use serde_json::{Value as Json, json};
 use super::super::hugging_face;
 use super::gguf::{GGUF_BLOCK, GGUF_OUTER, from_file, metadata};
 use super::hugging_face::with;
-use super::{Tensors, tensor, tensors};
+use super::{Tensors, rows, tensor, tensors};
 use crate::description::{Experts, Linear, ModelDescription, Routing};
 use crate::error::Result;
 use crate::gguf::Value;
@@ -133,7 +133,7 @@ fn experts_are_found_in_the_parts_of_stacked_tensors() {
     assert!(experts.normalized && !experts.shared_gate);
     let up = &map.blocks[1].linears[&Linear::ExpertUp(2)].weight;
     assert_eq!(
-        (up.name.as_str(), up.rows.clone()),
+        (up.name.as_str(), rows(up)),
         ("blk.1.ffn_up_exps.weight", Some(16..24))
     );
     assert!(!map.blocks[0].linears.contains_key(&Linear::Up));
@@ -145,7 +145,7 @@ fn experts_are_found_in_the_parts_of_stacked_tensors() {
     assert_eq!(description.blocks[0].feed_forward.width, 16);
     let up = &map.blocks[0].linears[&Linear::Up].weight;
     assert_eq!(
-        (up.name.as_str(), up.rows.clone()),
+        (up.name.as_str(), rows(up)),
         ("blk.0.ffn_up_shexp.weight", None)
     );
     let router = map.blocks[0].router.as_ref().unwrap();
@@ -322,7 +322,6 @@ fn the_first_blocks_of_a_gguf_file_have_no_experts_if_it_says_so() {
     for (field, value) in [
         ("expert_gating_func", Value::Integer(1)),
         ("expert_weights_scale", Value::Float(-1.0)),
-        ("nextn_predict_layers", Value::Integer(1)),
         ("expert_shared_count", Value::Integer(1 << 40)),
         ("rope.dimension_sections", Value::Integers(vec![4, 2, 2, 0])),
     ] {
@@ -360,12 +359,12 @@ fn gate_and_up_of_an_expert_may_be_rows_of_one_stacked_tensor() {
     let (description, map) =
         crate::family::from_hugging_face(&config, &tensors, &|_, _| true).unwrap();
     assert_eq!(description.residual_scale, 0.5);
-    let rows = |linear| {
+    let of_layer = |linear| {
         let weight = &map.blocks[0].linears[&linear].weight;
-        (weight.name.rsplit('.').nth(1).unwrap(), weight.rows.clone())
+        (weight.name.rsplit('.').nth(1).unwrap(), rows(weight))
     };
     let (both, down) = ("input_linear", "output_linear");
-    assert_eq!(rows(Linear::ExpertGate(2)), (both, Some(384..480)));
-    assert_eq!(rows(Linear::ExpertUp(2)), (both, Some(480..576)));
-    assert_eq!(rows(Linear::ExpertDown(2)), (down, Some(128..192)));
+    assert_eq!(of_layer(Linear::ExpertGate(2)), (both, Some(384..480)));
+    assert_eq!(of_layer(Linear::ExpertUp(2)), (both, Some(480..576)));
+    assert_eq!(of_layer(Linear::ExpertDown(2)), (down, Some(128..192)));
 }

@@ -156,10 +156,79 @@ fn the_text_of_gemma4_with_images_is_read_with_the_defaults_of_its_version() {
 }
 
 #[test]
+fn experts_of_gemma4_are_a_branch_next_to_its_dense_layers() {
+    let with_experts = json!({
+        "enable_moe_block": true, "moe_intermediate_size": 24, "num_experts": 4, "top_k_experts": 2,
+        "use_double_wide_mlp": false
+    });
+    let description = described(with_experts.clone()).unwrap();
+    assert!(description.has_expert_branches());
+    for block in &description.blocks {
+        let experts = block.feed_forward.experts.unwrap();
+        assert_eq!((experts.count, experts.used, experts.width), (4, 2, 24));
+        assert!(experts.branch && experts.normalized && !experts.shared_gate);
+        assert_eq!(block.feed_forward.width, 96);
+    }
+    let mut tensors = tensors(&HUGGING_FACE);
+    tensors.retain(|name, tensor| {
+        // Without twice the width in the last blocks.
+        let is_wide = tensor.shape.contains(&192) && name.contains("mlp.");
+        if is_wide {
+            tensor
+                .shape
+                .iter_mut()
+                .for_each(|size| *size = (*size).min(96));
+        }
+        true
+    });
+    for block in 0..5 {
+        let name = |part: &str| format!("model.layers.{block}.{part}");
+        tensors.extend([
+            tensor(&name("router.proj.weight"), &[4, 64]),
+            tensor(&name("router.scale"), &[64]),
+            tensor(&name("router.per_expert_scale"), &[4]),
+            tensor(&name("experts.gate_up_proj"), &[4, 48, 64]),
+            tensor(&name("experts.down_proj"), &[4, 64, 24]),
+            tensor(&name("pre_feedforward_layernorm_2.weight"), &[64]),
+            tensor(&name("post_feedforward_layernorm_1.weight"), &[64]),
+            tensor(&name("post_feedforward_layernorm_2.weight"), &[64]),
+        ]);
+    }
+    let open =
+        |tensors: &Tensors| from_hugging_face(&config(with_experts.clone()), tensors, &|_, _| true);
+    let (_, map) = open(&tensors).unwrap();
+    let branch = map.blocks[2]
+        .router
+        .as_ref()
+        .unwrap()
+        .branch
+        .as_ref()
+        .unwrap();
+    let name = "model.layers.2.pre_feedforward_layernorm_2.weight";
+    assert_eq!(branch.norm.weight, name);
+    for part in ["router.scale", "post_feedforward_layernorm_1.weight"] {
+        let mut without = tensors.clone();
+        without.remove(&format!("model.layers.3.{part}"));
+        let error = open(&without).expect_err("refused").to_string();
+        assert!(error.contains(part), "{error}");
+    }
+}
+
+#[test]
 fn what_gemma4_states_that_is_not_computed_is_refused_by_name() {
     let rope = |full: Json| json!({ "rope_parameters": { FULL: full, SLIDING: { "rope_type": "default", "rope_theta": 1e4 } } });
     for (changes, expected) in [
-        (json!({ "enable_moe_block": true }), "enable_moe_block"),
+        (json!({ "enable_moe_block": true }), "moe_intermediate_size"),
+        (
+            json!({ "enable_moe_block": true, "moe_intermediate_size": 24 }),
+            "the number of experts is 0",
+        ),
+        (
+            json!({
+                "enable_moe_block": true, "moe_intermediate_size": 24, "num_experts": 4, "top_k_experts": 5
+            }),
+            "experts of a row is 5",
+        ),
         (json!({ "num_experts": 8 }), "num_experts"),
         (
             json!({ "use_bidirectional_attention": "all" }),
@@ -514,8 +583,12 @@ fn gemma4_in_gguf_is_the_model_of_its_configuration() {
             .to_string();
         assert!(error.contains(field), "{error} for {field}");
     }
+    let mut with_experts = metadata.clone();
+    with_experts.insert("gemma4.expert_count", Value::Integer(8));
+    let error = open_gguf(&with_experts, &tensors, &divisors(4)).unwrap_err();
+    let expected = "expert_feed_forward_length";
+    assert!(error.to_string().contains(expected), "{error}");
     for (field, value) in [
-        ("expert_count", Value::Integer(8)),
         ("rope.scaling.factor", Value::Float(2.0)),
         ("rope.scaling.attn_factor", Value::Float(0.0)),
         ("rope.scaling.type", Value::String("yarn".into())),

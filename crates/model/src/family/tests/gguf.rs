@@ -1,4 +1,4 @@
-use super::{Tensors, llama_description, tensor, tensors, windows};
+use super::{Tensors, llama_description, rows, tensor, tensors, windows};
 use crate::description::{Linear, ModelDescription, Residual, RopePairing, RopeScaling};
 use crate::error::Result;
 use crate::family::from_gguf;
@@ -247,11 +247,11 @@ fn a_phi3_gguf_file_has_fused_tensors_and_stored_divisors() {
         scaling
     );
     assert_eq!(
-        map.blocks[1].linears[&Linear::Up].weight.rows,
+        rows(&map.blocks[1].linears[&Linear::Up].weight),
         Some(96..192)
     );
     assert_eq!(
-        map.blocks[1].linears[&Linear::Value].weight.rows,
+        rows(&map.blocks[1].linears[&Linear::Value].weight),
         Some(96..128)
     );
 
@@ -310,10 +310,7 @@ fn a_phi2_gguf_file_keeps_the_rows_of_fused_biases() {
     let key = map.blocks[0].linears[&Linear::Key].bias.clone();
     assert_eq!(
         key,
-        Some(TensorSlice {
-            name: "blk.0.attn_qkv.bias".to_owned(),
-            rows: Some(64..96)
-        })
+        Some(TensorSlice::of_rows("blk.0.attn_qkv.bias", 64..96))
     );
 }
 

@@ -84,11 +84,40 @@ fn a_llama_checkpoint_is_described_and_mapped() {
         "model.layers.1.post_attention_layernorm.weight"
     );
     assert_eq!(block.linears.len(), 7);
-    let key = TensorSlice {
-        name: "model.layers.1.self_attn.k_proj.weight".to_owned(),
-        rows: None,
-    };
+    let key = TensorSlice::whole("model.layers.1.self_attn.k_proj.weight");
     assert_eq!(block.linears[&Linear::Key].weight, key);
+}
+
+#[test]
+fn a_checkpoint_of_the_model_without_its_output_matrix_has_no_prefix() {
+    let tied = with(&llama(), json!({ "tie_word_embeddings": true }));
+    let all = tensors(&LLAMA_OUTER[..2], "model.layers.", 2, &LLAMA_BLOCK);
+    let (expected, _) = from_hugging_face(&tied, &all).expect("a good file");
+    for prefix in ["", "language_model."] {
+        let rename = |(name, tensor): (&String, &crate::tensor::TensorInfo)| {
+            let name = name.replace("model.", prefix);
+            (
+                name.clone(),
+                crate::tensor::TensorInfo {
+                    name,
+                    ..tensor.clone()
+                },
+            )
+        };
+        let mut renamed: Tensors = all.iter().map(rename).collect();
+        let (description, map) = from_hugging_face(&tied, &renamed).expect("a good file");
+        assert_eq!(description, expected);
+        assert_eq!(map.embedding.name, format!("{prefix}embed_tokens.weight"));
+        // An output matrix is not made up, and no tensor is left over.
+        let error = from_hugging_face(&llama(), &renamed)
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("`lm_head.weight` is missing"), "{error}");
+        let other = format!("{prefix}layers.0.self_attn.q_norm.weight");
+        renamed.extend([tensor(&other, &[16])]);
+        let error = from_hugging_face(&tied, &renamed).unwrap_err().to_string();
+        assert!(error.contains(&other), "{error}");
+    }
 }
 
 #[test]
@@ -599,7 +628,7 @@ fn phi3_finds_its_linears_in_the_rows_of_fused_tensors() {
     let stored = tensors(&LLAMA_OUTER, "model.layers.", 2, &PHI3_BLOCK);
     let (description, map) = from_hugging_face(&phi3(), &stored).expect("a good checkpoint");
     assert_eq!(windows(&description), [Some(8), Some(8)]);
-    let rows = |linear| map.blocks[0].linears[&linear].weight.rows.clone();
+    let rows = |linear| super::rows(&map.blocks[0].linears[&linear].weight);
     assert_eq!(rows(Linear::Query), Some(0..64));
     assert_eq!(rows(Linear::Key), Some(64..96));
     assert_eq!(rows(Linear::Value), Some(96..128));

@@ -3,18 +3,23 @@
 mod experts;
 mod gemma4;
 mod gguf;
+mod granite_hybrid;
 mod hugging_face;
 mod lfm2;
 mod norms_and_ropes;
 mod qwen3_5;
+mod qwen3_next;
+mod stacked_experts;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use crate::description::{
     Activation, Attention, BlockDescription, FeedForward, KeyValues, Mixer, ModelDescription, Norm,
     NormKind, Residual, Rope, RopePairing, RopeScaling,
 };
 use crate::tensor::{Format, TensorInfo};
+use crate::tensor_map::{Part, TensorSlice};
 
 type Tensors = BTreeMap<String, TensorInfo>;
 
@@ -46,6 +51,15 @@ fn tensors(
         .map(|(name, shape)| tensor(name, shape))
         .chain(inner)
         .collect()
+}
+
+/// Returns the rows that a layer is in its tensor, if they are consecutive; `None` for all of them.
+fn rows(slice: &TensorSlice) -> Option<Range<usize>> {
+    match &slice.part {
+        None => None,
+        Some(Part::Rows(rows)) => Some(rows.as_range().expect("consecutive rows")),
+        Some(other) => panic!("{other:?}"),
+    }
 }
 
 fn windows(description: &ModelDescription) -> Vec<Option<usize>> {

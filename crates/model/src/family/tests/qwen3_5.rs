@@ -354,7 +354,8 @@ fn qwen3_5_is_the_same_model_in_either_file_but_for_norms_and_the_order_of_heads
     let with_images = json!({ "model_type": "qwen3_5", "text_config": config(json!({})) });
     let (mut one, map) = from_hugging_face(&with_images, &tensors, &|_, _| true).unwrap();
     check(&map, StoredAs::Logarithm);
-    assert_eq!(map.unused, ["model.visual.norm.weight", "mtp.fc.weight"]);
+    assert_eq!(map.unused, ["model.visual.norm.weight"]);
+    assert_eq!(map.more_tokens, ["mtp.fc.weight"]);
     let (other, map) = of_gguf(&[], &OF_LLAMA_CPP.tensors()).unwrap();
     check(&map, StoredAs::Itself);
     one.output_norm.weight_offset = 0.0;
@@ -365,7 +366,9 @@ fn qwen3_5_is_the_same_model_in_either_file_but_for_norms_and_the_order_of_heads
             Mixer::Attention(attention) => {
                 attention.qk_norm.as_mut().unwrap().norm.weight_offset = 0.0;
             }
-            Mixer::ShortConv(_) => unreachable!("Qwen3.5 has no such blocks"),
+            Mixer::ShortConv(_) | Mixer::Mamba2(_) => {
+                unreachable!("Qwen3.5 has no such blocks")
+            }
         }
     }
     assert_eq!(one, other);
@@ -391,7 +394,7 @@ fn blocks_that_predict_more_than_one_token_are_left_out() {
     let (description, map) = of_gguf(&more, &tensors).unwrap();
     assert_eq!((description.blocks.len(), map.blocks.len()), (4, 4));
     assert_eq!(
-        map.unused,
+        map.more_tokens,
         ["blk.4.attn_q.weight", "blk.4.nextn.eh_proj.weight"]
     );
     let too_many = [("nextn_predict_layers", Value::Integer(4))];
