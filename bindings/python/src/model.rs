@@ -10,7 +10,7 @@ use pyo3::types::PyDict;
 use triad_engine::{Cancel, Engine, Model as EngineModel, SessionOptions};
 use triad_evaluate::{Dataset, EvaluateOptions, Task, evaluate};
 use triad_frontend::chat;
-use triad_frontend::embedding::{Pooling, VectorOptions, embed};
+use triad_frontend::embedding::{self, Pooling, VectorOptions, embed};
 use triad_frontend::open::{OpenOptions, open};
 use triad_model::tokenizer::Special;
 
@@ -164,20 +164,17 @@ impl Model {
         pooling: Option<&str>,
     ) -> PyResult<Bound<'py, PyArray1<f32>>> {
         let pooling = match pooling {
-            None => self
-                .model()
-                .embedding_defaults()
-                .pooling
-                .unwrap_or_default(),
-            Some("mean") => Pooling::Mean,
-            Some("last") => Pooling::Last,
-            Some("first") => Pooling::First,
+            None => None,
+            Some("mean") => Some(Pooling::Mean),
+            Some("last") => Some(Pooling::Last),
+            Some("first") => Some(Pooling::First),
             Some(other) => {
                 return Err(PyValueError::new_err(format!(
                     "pooling is {other:?}: expected \"mean\", \"last\" or \"first\""
                 )));
             }
         };
+        let pooling = embedding::pooling(self.model(), pooling).map_err(error::frontend)?;
         let tokens = prompt.encode(self.model(), &self.name, self.engine.context())?;
         let session = self.engine.session();
         let vector = wait(py, None, move |cancel, _| {

@@ -5,6 +5,7 @@
 //!
 //! [`OutputFile`]: crate::output_file::OutputFile
 
+#[cfg(unix)]
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};

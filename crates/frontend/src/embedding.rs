@@ -1,6 +1,6 @@
 //! Embeddings: one vector for a text, pooled from the last hidden states of a language model.
 
-use triad_engine::{Cancel, Error, Session};
+use triad_engine::{Cancel, Error, Model, Session};
 
 use crate::error::Result;
 
@@ -26,6 +26,20 @@ impl VectorOptions {
             normalizes: true,
         }
     }
+}
+
+/// Returns the pooling of a model's vectors: `given`, else that of the model's authors, else the mean.
+///
+/// # Errors
+/// If the authors' rules have a part that Triad does not compute.
+pub fn pooling(model: &Model, given: Option<Pooling>) -> Result<Pooling> {
+    let defaults = model.embedding_defaults();
+    if let Some(part) = &defaults.unsupported {
+        let message = format!("this model has no vectors of texts here: {part}");
+        let error = triad_model::Error::new(triad_model::ErrorKind::Unsupported, message);
+        return Err(Error::from(error).into());
+    }
+    Ok(given.or(defaults.pooling).unwrap_or_default())
 }
 
 /// Returns the embedding of `tokens`. `session` is empty.

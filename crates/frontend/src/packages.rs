@@ -183,7 +183,7 @@ fn cached_in(
 /// Returns the files of the model at `path`, sorted. If `path` is a file, these are the file and the files next to it
 /// that describe it. If it is a folder, other files in it, such as the output of an earlier command, are left out.
 pub fn model_files(path: &Path) -> Vec<PathBuf> {
-    const DESCRIPTIONS: [&str; 10] = [
+    const DESCRIPTIONS: [&str; 11] = [
         "package.json",
         "package.json.sha256",
         "config.json",
@@ -194,6 +194,7 @@ pub fn model_files(path: &Path) -> Vec<PathBuf> {
         "special_tokens_map.json",
         "modules.json",
         "config_sentence_transformers.json",
+        "pooling_config.json",
     ];
     const WEIGHTS: [&str; 3] = [".safetensors", ".safetensors.index.json", ".gguf"];
     let describes = |name: &str| DESCRIPTIONS.contains(&name) || name.starts_with("tokenizer");
@@ -213,9 +214,16 @@ pub fn model_files(path: &Path) -> Vec<PathBuf> {
             .filter(|path| path.is_file() && names(path))
             .collect()
     };
+    let folders_of_descriptions = |folder: &Path| -> Vec<_> {
+        let mut files = within(&folder.join("additional_chat_templates"), &|_| true);
+        files.extend(within(&folder.join("1_Pooling"), &|name| {
+            name == "config.json"
+        }));
+        files
+    };
     let mut files = if path.is_dir() {
         let mut files = within(path, &|name| describes(name) || holds_weights(name));
-        files.extend(within(&path.join("additional_chat_templates"), &|_| true));
+        files.extend(folders_of_descriptions(path));
         files
     } else if path
         .extension()
@@ -226,7 +234,7 @@ pub fn model_files(path: &Path) -> Vec<PathBuf> {
             .filter(|folder| !folder.as_os_str().is_empty())
             .unwrap_or(Path::new("."));
         let mut files = within(folder, &describes);
-        files.extend(within(&folder.join("additional_chat_templates"), &|_| true));
+        files.extend(folders_of_descriptions(folder));
         files.push(path.into());
         files
     } else if let Some(part) = path.to_str().and_then(PartName::parse) {

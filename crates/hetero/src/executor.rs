@@ -125,7 +125,8 @@ impl HeteroExecutor {
             plans: plans.as_ref(),
             joint: joint.as_ref(),
         };
-        let fixed = fixed_point.then(|| fixed_blocks(model, cuts)).transpose()?;
+        let fixed = fixed_point.then(|| fixed_blocks(model, cuts, &devices));
+        let fixed = fixed.transpose()?;
         let how = (cuts, fixed.as_ref());
         let chunks = (chunk, in_flight);
         let (mut tasks, mut programs) =
@@ -335,8 +336,13 @@ fn float_unit(processors: &Processors) -> Result<ProcessorId> {
 /// Returns the blocks whose feed-forwards prompts compute in fixed point.
 ///
 /// # Errors
-/// If there are none, or feed-forwards are cut.
-fn fixed_blocks(model: &Model, cuts: Cuts) -> Result<FixedBlocks> {
+/// If there are none, feed-forwards are cut, or a device runs none whole.
+fn fixed_blocks(model: &Model, cuts: Cuts, devices: &crate::work::Devices) -> Result<FixedBlocks> {
+    let mut devices = devices.iter().flatten();
+    if devices.any(|device| !device.capabilities().feed_forwards) {
+        let expected = "float, where a device runs no whole feed-forwards";
+        return Err(refused(WITHIN, FIXED_POINT, expected));
+    }
     if cuts.cuts_feed_forwards() {
         let expected = "float, where gate and up or down are cut";
         return Err(refused(WITHIN, FIXED_POINT, expected));

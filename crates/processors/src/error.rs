@@ -93,8 +93,8 @@ pub enum Error {
     },
     /// The library was built without the provider.
     #[error(
-        "{} was built without the provider {provider} (it has {}): take a build that has it, or name the provider's own \
-         library",
+        "{} was built without the provider {provider} (it has {}): take a build that has it, or \
+         name the provider's own library (--npu-library, or TRIAD_QNN for qnn)",
         library.display(),
         available.join(", ")
     )]

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use triad_engine::{Cancel, Engine, Error as EngineError, KvFormat, Threads};
-use triad_frontend::embedding::{VectorOptions, embed};
+use triad_frontend::embedding::{VectorOptions, embed, pooling};
 use triad_frontend::open;
 use triad_model::tokenizer::Special;
 
@@ -54,12 +54,11 @@ impl Model {
     /// model's authors state, else by their mean.
     ///
     /// # Errors
-    /// If the text is empty or longer than the context.
+    /// If the text is empty or longer than the context, or the authors' rules have a part that Triad does not compute.
     pub fn embed(&self, text: &str) -> Result<Vec<f32>> {
         let tokens = self.0.encode(text)?;
         let session = self.engine().session();
-        let pooling = self.engine().model().embedding_defaults().pooling;
-        let options = VectorOptions::of_length_1(pooling.unwrap_or_default());
+        let options = VectorOptions::of_length_1(pooling(self.engine().model(), None)?);
         Ok(embed(session, &tokens, options, &Cancel::new())?)
     }
 

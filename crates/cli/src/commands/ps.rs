@@ -1,7 +1,7 @@
 //! `triad ps`: shows the models in the memory of a server.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -9,9 +9,9 @@ use serde_json::Value;
 
 use triad_console::output;
 
-/// The time for a server to answer.
+/// Maximum time until a server returns a response.
 const TIME_OUT: Duration = Duration::from_secs(10);
-/// Maximum bytes of an answer.
+/// Maximum bytes of a response.
 const MAX_BYTES: u64 = 1 << 20;
 
 /// Show the models in the memory of a running server.
@@ -54,17 +54,25 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     ))
 }
 
-/// Returns the answer of `GET /api/ps`.
+/// Returns the response of `GET /api/ps`.
 fn ask(server: &str) -> Result<Value> {
-    let address = server.to_socket_addrs().ok().and_then(|mut all| all.next());
-    let address: SocketAddr = address.with_context(|| {
+    let addresses = server.to_socket_addrs().with_context(|| {
         format!("--server {server}: expected an address and a port, such as 127.0.0.1:8080")
     })?;
-    let mut stream = TcpStream::connect_timeout(&address, TIME_OUT)
+    // A name may have an address that the server does not listen at.
+    let mut streams =
+        addresses.filter_map(|address| TcpStream::connect_timeout(&address, TIME_OUT).ok());
+    let mut stream = streams
+        .next()
         .with_context(|| format!("there is no server at {server}; triad serve starts one"))?;
     stream.set_read_timeout(Some(TIME_OUT))?;
     let key = std::env::var("TRIAD_API_KEY").ok();
-    let key = key.filter(|key| !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_graphic()));
+    let key = key.filter(|key| !key.is_empty());
+    let is_sent = |key: &String| key.bytes().all(|byte| byte.is_ascii_graphic());
+    ensure!(
+        key.as_ref().is_none_or(is_sent),
+        "TRIAD_API_KEY: expected letters, digits and signs of ASCII without spaces"
+    );
     let key = key.map_or_else(String::new, |key| {
         format!("Authorization: Bearer {key}\r\n")
     });
@@ -76,14 +84,14 @@ fn ask(server: &str) -> Result<Value> {
     stream
         .take(MAX_BYTES)
         .read_to_end(&mut bytes)
-        .with_context(|| format!("{server} does not answer"))?;
+        .with_context(|| format!("{server} returned no response"))?;
     read(server, &String::from_utf8_lossy(&bytes))
 }
 
-/// Reads an answer of a server.
+/// Reads a response of a server.
 fn read(server: &str, answer: &str) -> Result<Value> {
     let Some((head, body)) = answer.split_once("\r\n\r\n") else {
-        bail!("{server} does not answer as a server of Triad does");
+        bail!("{server} returned no response of HTTP: expected a server of Triad");
     };
     let status = head.split(' ').nth(1).unwrap_or_default();
     let value: Option<Value> = serde_json::from_str(body).ok();
@@ -92,10 +100,10 @@ fn read(server: &str, answer: &str) -> Result<Value> {
     }
     ensure!(
         status == "200",
-        "{server} answers with status {}",
+        "{server} returned status {}",
         output::printable(status)
     );
-    value.with_context(|| format!("{server} does not answer as a server of Triad does"))
+    value.with_context(|| format!("{server} returned no JSON: expected a server of Triad"))
 }
 
 #[cfg(test)]

@@ -1,6 +1,9 @@
 //! `triad remove`: removes a model from the cache.
 
-use anyhow::Result;
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
 use triad_model::fetch;
 use triad_prepare::PrepareOptions;
 use triad_prepare::calibration::text::CalibrationText;
@@ -10,7 +13,7 @@ use triad_console::{output, preparing, progress};
 /// Remove a model from the cache, with the package that was prepared from it.
 ///
 /// A repository of the hub is removed with all of its files; `hf:owner/name:file` removes one file. Model files
-/// outside of the cache are never removed.
+/// outside of the cache are never removed. A copy of the same file elsewhere is prepared again when it next runs.
 #[derive(clap::Args)]
 #[command(visible_alias = "rm")]
 #[command(after_help = "Examples:
@@ -25,20 +28,37 @@ pub struct Arguments {
 /// Removes the model.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let name = &arguments.model;
-    let models = fetch::cached()?;
-    let found = models.into_iter().find(|model| model.name == *name);
-    // The package is named by the files that it was prepared from, so it is found before they are removed.
-    let package = found.and_then(|model| {
-        let (options, text) = (PrepareOptions::default(), CalibrationText::builtin());
-        preparing::cached(&model.path, &options, &text).ok()
-    });
+    // Packages are named by the files that they were prepared from, so they are found before these are removed.
+    let packages = packages_of(name)?;
     let mut bytes = progress::fetch(|progress| Ok(fetch::remove(name, progress)?))?;
-    if let Some(package) = package.filter(|package| package.join("package.json").is_file()) {
-        let files = std::fs::read_dir(&package)?.flatten();
+    for package in &packages {
+        let files = fs::read_dir(package)?.flatten();
         let files = files.filter_map(|file| file.metadata().ok());
         bytes += files.map(|file| file.len()).sum::<u64>();
-        std::fs::remove_dir_all(&package)?;
+        fs::remove_dir_all(package)
+            .with_context(|| format!("cannot remove {}", package.display()))?;
     }
     output::note(&format!("removed {name}, {}", output::bytes(bytes)));
     Ok(())
+}
+
+/// Returns the packages that were prepared with the default options from the model of this name, or from any file of the
+/// repository of this name.
+fn packages_of(name: &str) -> Result<Vec<PathBuf>> {
+    // Without packages, no file needs to be hashed.
+    if fs::read_dir(fetch::packages_folder()?).is_ok_and(|mut all| all.next().is_none()) {
+        return Ok(Vec::new());
+    }
+    let (options, text) = (PrepareOptions::default(), CalibrationText::builtin());
+    let of_repository = format!("{name}:");
+    let mut packages = Vec::new();
+    for model in fetch::cached()? {
+        if model.name == *name || model.name.starts_with(&of_repository) {
+            let package = preparing::cached(&model.path, &options, &text)?;
+            if package.join("package.json").is_file() && !packages.contains(&package) {
+                packages.push(package);
+            }
+        }
+    }
+    Ok(packages)
 }

@@ -8,7 +8,9 @@ use triad_engine::{Model, Threads};
 #[cfg(feature = "npu")]
 use triad_processors::npu::Provider;
 
-use super::{DeviceArguments, Opened, ROUNDING};
+#[cfg(feature = "npu")]
+use super::ROUNDING;
+use super::{DeviceArguments, Opened};
 #[cfg(not(all(feature = "hexagon", feature = "npu")))]
 use crate::version::without;
 

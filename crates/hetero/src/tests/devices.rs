@@ -82,7 +82,7 @@ impl TestDevice {
     }
 
     /// Returns a device that runs no whole feed-forwards.
-    fn with_products_alone() -> Self {
+    pub fn with_products_alone() -> Self {
         let device = Self::new();
         Self {
             capabilities: Capabilities {

@@ -133,6 +133,11 @@ fn fixed_point_is_refused_where_feed_forwards_are_cut_or_none_is_for_it() {
         let expected = "the arithmetic within feed-forwards is fixed point, expected float, where gate and up or down are cut";
         assert_eq!(error, expected);
     }
+    let device = Arc::new(TestDevice::with_products_alone());
+    let error = refused(&whole, with_device(&device, options(Policy::Fifo)));
+    let expected = "the arithmetic within feed-forwards is fixed point, expected float, where a device runs no whole \
+                    feed-forwards";
+    assert_eq!(error, expected);
     // A float model, and one with shadows everywhere.
     for model in [float("llama"), pruned("llama", 0.0)] {
         let error = refused(&model, options(Policy::Fifo));

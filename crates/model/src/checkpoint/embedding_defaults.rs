@@ -75,14 +75,18 @@ impl EmbeddingDefaults {
     }
 
     fn from_folder(folder: &Path) -> Result<Self> {
-        let mut defaults = Self::default();
+        let (mut defaults, mut pools) = (Self::default(), false);
         let path = folder.join(SENTENCE_MODULES);
         if let Some(modules) = json::read_any(&path)? {
             let modules = modules
                 .as_array()
                 .ok_or_else(|| malformed("expected an array of modules").at(&path))?;
             defaults.unsupported = modules.iter().find_map(unsupported_module);
+            pools = modules
+                .iter()
+                .any(|module| module["path"] == POOLING_FOLDER);
         }
+        let mut has_pooling = false;
         // Packages have the file under another name, since they have no folders.
         for path in [
             folder.join(POOLING_FOLDER).join("config.json"),
@@ -92,8 +96,13 @@ impl EmbeddingDefaults {
                 defaults
                     .read_pooling(&config)
                     .map_err(|error| error.at(&path))?;
+                has_pooling = true;
                 break;
             }
+        }
+        if pools && !has_pooling {
+            let message = format!("its pooling has no file {POOLING_FOLDER}/config.json");
+            defaults.unsupported.get_or_insert(message);
         }
         let path = folder.join(PROMPTS);
         if let Some(config) = json::read(&path)? {
@@ -187,8 +196,11 @@ impl EmbeddingDefaults {
 /// Describes a module that Triad does not compute.
 fn unsupported_module(module: &Value) -> Option<String> {
     let kind = module["type"].as_str().unwrap_or_default();
-    let name = kind.rsplit('.').next().unwrap_or_default();
-    match name {
+    // A class of another package may have any of these names.
+    let name = kind
+        .strip_prefix("sentence_transformers.")
+        .and_then(|kind| kind.rsplit('.').next());
+    match name.unwrap_or_default() {
         // Vectors are normalized unless a request wants the others.
         "Transformer" | "Normalize" => None,
         "Pooling" if module["path"] == POOLING_FOLDER => None,
@@ -281,6 +293,17 @@ mod tests {
             (
                 vec![(SENTENCE_MODULES, json!([module("Pooling", "other")]))],
                 "other",
+            ),
+            (
+                vec![(SENTENCE_MODULES, json!([module("Pooling", "1_Pooling")]))],
+                "1_Pooling/config.json",
+            ),
+            (
+                vec![(
+                    SENTENCE_MODULES,
+                    json!([{"idx": 0, "name": "0", "path": "", "type": "custom_st.Transformer"}]),
+                )],
+                "custom_st.Transformer",
             ),
             (
                 vec![(POOLING, json!({"pooling_mode_max_tokens": true}))],

@@ -129,10 +129,11 @@ pub(super) fn remove(cache: &Path, name: &str, progress: &dyn Progress) -> Resul
                 .join("hf")
                 .join(&repository.owner)
                 .join(&repository.name);
-            let file = repository
-                .file
-                .is_some()
-                .then(|| hub::cached(cache, &repository));
+            // Others in the folder, such as the list of what was fetched, are no models.
+            let file = repository.file.is_some().then(|| {
+                let is_listed = all(cache).is_ok_and(|all| all.iter().any(|it| it.name == name));
+                hub::cached(cache, &repository).filter(|_| is_listed)
+            });
             match file {
                 Some(None) => return Err(missing()),
                 Some(Some(path)) => (folder, Some(parts(&path))),
@@ -156,14 +157,20 @@ pub(super) fn remove(cache: &Path, name: &str, progress: &dyn Progress) -> Resul
     let cannot = |path: &Path, error: &std::io::Error| {
         Error::new(ErrorKind::Io, format!("cannot remove it: {error}")).at(path)
     };
-    for file in files.iter().flatten() {
-        fs::remove_file(file).map_err(|error| cannot(file, &error))?;
+    if let Some(files) = &files {
+        for file in files {
+            fs::remove_file(file).map_err(|error| cannot(file, &error))?;
+        }
+        return Ok(bytes);
     }
-    // Some systems do not remove a file that is open.
+    // Under another name no other process fetches into it. Windows renames no folder with an open file, and removes none.
+    let renamed = cache.join(format!(".removed-{}", std::process::id()));
+    let folder = match fs::rename(&folder, &renamed) {
+        Ok(()) => renamed,
+        Err(_) => folder,
+    };
     drop(lock);
-    if files.is_none() {
-        fs::remove_dir_all(&folder).map_err(|error| cannot(&folder, &error))?;
-    }
+    fs::remove_dir_all(&folder).map_err(|error| cannot(&folder, &error))?;
     Ok(bytes)
 }
 
@@ -329,6 +336,7 @@ mod tests {
             "smollm2-135m",
             "hf:owner/folder",
             "hf:owner/files:x.gguf",
+            "hf:owner/files:.lock",
             "model.gguf",
         ] {
             let error = remove(cache.path(), missing, &()).unwrap_err().to_string();

@@ -194,7 +194,10 @@ pub(super) fn tokenizer(
 fn build(bytes: &[u8], config: &Config<'_>, stated_end_tokens: &[u32]) -> Result<Tokenizer> {
     let malformed = |message: String| Error::new(ErrorKind::Malformed, message);
     let parts = Parts::read(bytes)?;
-    let mut inner = guarded(|| tokenizers::Tokenizer::from_bytes(bytes))
+    let text = std::str::from_utf8(bytes)
+        .map_err(|_| malformed("expected a JSON file in UTF-8".into()))?;
+    // By `FromStr`, whose code is compiled in the library: `from_bytes` would be compiled here again.
+    let mut inner = guarded(|| text.parse::<tokenizers::Tokenizer>())
         .map_err(|panic| malformed(library_fails(parts.that_panics(), &panic)))?
         .map_err(|error| {
             malformed(format!(

@@ -7,7 +7,9 @@ use prost::Message;
 use triad_kernels::activation::Activation;
 use triad_kernels::int8::{Int8Weight, unpack};
 
-use super::onnx::{Attribute, DataType, Graph, MICROSOFT, Model, Node, Tensor, ValueInfo};
+use super::onnx::{
+    Attribute, DataType, Graph, MICROSOFT, Model, Node, PLAIN, Tensor, ValueInfo, Versions, WORDS,
+};
 use super::sums::{MIDDLE, graph_scales};
 use crate::error::{Error, Result};
 use crate::subgraph::{DeviceSubgraph, FeedForward, LARGEST, Layer};
@@ -38,6 +40,14 @@ impl Formulation {
     /// Returns whether it has whole feed-forwards.
     pub(super) fn has_feed_forwards(self) -> bool {
         self != Self::RoundedSums
+    }
+
+    /// Returns the versions of a graph's operators and format.
+    fn versions(self) -> Versions {
+        match self {
+            Self::Integer | Self::QuantizeDequantize => PLAIN,
+            Self::RoundedSums => WORDS,
+        }
     }
 
     /// Returns the types of a graph's input and outputs.
@@ -92,7 +102,7 @@ pub(super) fn encode(
         }
         DeviceSubgraph::FeedForward(feed_forward) => builder.feed_forward(feed_forward, &input)?,
     }
-    Ok(Model::new(builder.graph).encode_to_vec())
+    Ok(Model::new(builder.graph, formulation.versions()).encode_to_vec())
 }
 
 /// Returns the name of an output of the graph.

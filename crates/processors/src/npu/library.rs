@@ -18,8 +18,7 @@ static LOADED: Mutex<Option<(PathBuf, Environment)>> = Mutex::new(None);
 /// The libraries of providers that were registered.
 static REGISTERED: Mutex<Vec<(Provider, PathBuf)>> = Mutex::new(Vec::new());
 
-/// Held while a session of a provider with its own library is built. Qualcomm's provider refuses parts of a graph now and
-/// then if another thread builds a session.
+/// Held while a session of a provider that [builds alone](Provider::builds_alone) is built.
 static BUILDING: Mutex<()> = Mutex::new(());
 
 /// Builds a session while no other thread does.
@@ -39,6 +38,9 @@ pub(super) fn register(
         path: path.to_owned(),
         reason,
     };
+    if !provider.may_have_library() {
+        return Err(refused("it is a part of ONNX Runtime".to_owned()));
+    }
     let found = path
         .canonicalize()
         .map_err(|error| refused(error.to_string()))?;

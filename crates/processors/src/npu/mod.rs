@@ -121,7 +121,7 @@ pub struct Npu {
     options: NpuOptions,
     /// Description of the devices: vendors, kinds, numbers.
     devices: String,
-    /// Description of the provider's own library; empty if it has none.
+    /// Description of the provider's own library and of its backend; empty if it has none.
     provider_build: String,
     window: Window,
     capabilities: Capabilities,
@@ -143,7 +143,10 @@ impl Npu {
         if let Some(path) = &options.provider_library {
             let found = library::register(&environment, provider, path)?;
             provider.complete(&mut options.provider_options, &found);
-            provider_build = library::build(&found);
+            let backend = options.provider_options.iter();
+            let backend = backend.filter(|(name, _)| name == provider::BACKEND_PATH);
+            let files = backend.map(|(_, path)| Path::new(path)).chain([&*found]);
+            provider_build = files.map(library::build).collect::<Vec<_>>().join("; ");
         } else if !provider
             .is_built_in()
             .map_err(|error| refused(provider, &error))?
@@ -294,9 +297,10 @@ impl Npu {
             .builder(compiled, level)
             .map_err(|error| refused(provider, &error))?;
         let build = || { builder }.commit_from_memory(graph);
-        let session = match self.options.provider_library {
-            Some(_) => library::build_alone(build),
-            None => build(),
+        let session = if provider.builds_alone() {
+            library::build_alone(build)
+        } else {
+            build()
         };
         let session = session.map_err(|error| refused(provider, &error))?;
         let (elsewhere, nodes) = assignment::elsewhere(&session, provider.canonical())

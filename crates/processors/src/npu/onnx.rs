@@ -3,10 +3,12 @@
 
 use prost::Message;
 
-/// Version of the format that corresponds to [`OPSET`].
-const IR_VERSION: i64 = 10;
-/// Version of ONNX's own operators.
-const OPSET: i64 = 21;
+/// A version of ONNX's own operators, and the version of the format that corresponds to it.
+pub(super) type Versions = [i64; 2];
+/// Versions that all providers have.
+pub(super) const PLAIN: Versions = [20, 9];
+/// Versions in which numbers are quantized to 16 bits, too.
+pub(super) const WORDS: Versions = [21, 10];
 /// Domain of ONNX Runtime's own operators.
 pub(super) const MICROSOFT: &str = "com.microsoft";
 
@@ -132,16 +134,16 @@ struct Dimension {
 }
 
 impl Model {
-    pub fn new(graph: Graph) -> Self {
+    pub fn new(graph: Graph, [opset, ir_version]: Versions) -> Self {
         let operators = |domain: &str, version| OperatorSet {
             domain: domain.to_owned(),
             version,
         };
         Self {
-            ir_version: IR_VERSION,
+            ir_version,
             producer_name: "triad".to_owned(),
             graph: Some(graph),
-            opset_import: vec![operators("", OPSET), operators(MICROSOFT, 1)],
+            opset_import: vec![operators("", opset), operators(MICROSOFT, 1)],
         }
     }
 }

@@ -44,25 +44,40 @@ pub enum DeviceKind {
     Npu,
 }
 
-/// The options of Qualcomm's provider.
+/// Qualcomm's option with the path of the library that compiles and runs graphs.
+pub(super) const BACKEND_PATH: &str = "backend_path";
+/// The options of Qualcomm's provider, except for those with which it runs no graph (`enable_htp_prepare_only`).
 const QNN_OPTIONS: &[&str] = &[
-    "backend_path",
+    BACKEND_PATH,
     "backend_type",
     "device_id",
+    "disable_file_mapped_weights",
     "dump_json_qnn_graph",
+    "dump_qnn_ir_dlc",
+    "dump_qnn_ir_dlc_dir",
+    "enable_htp_fp16_clamp_overflow",
     "enable_htp_fp16_precision",
+    "enable_htp_graph_splitting",
     "enable_htp_shared_memory_allocator",
     "enable_htp_spill_fill_buffer",
     "enable_vtcm_backup_buffer_sharing",
+    "extended_udma",
     "htp_arch",
+    "htp_bf16_enable",
     "htp_graph_finalization_optimization_mode",
+    "htp_graph_splitting_num_prepare_threads",
     "htp_performance_mode",
+    "htp_reused_io_limit_mb",
+    "htp_share_resource_optimization",
     "json_qnn_graph_dir",
+    "num_graph_prepare_threads",
     "offload_graph_io_quantization",
     "op_packages",
     "profiling_file_path",
     "profiling_level",
     "qnn_context_priority",
+    "qnn_ir_backend_path",
+    "qnn_saver_path",
     "rpc_control_latency",
     "skip_qnn_version_check",
     "soc_model",
@@ -97,6 +112,17 @@ impl Provider {
     /// Returns the environment variable that names its own library, if there is one.
     pub fn library_variable(self) -> Option<&'static str> {
         (self == Self::Qnn).then_some("TRIAD_QNN")
+    }
+
+    /// Returns whether it may come as a library of its own. The others are a part of ONNX Runtime.
+    pub(super) fn may_have_library(self) -> bool {
+        !matches!(self, Self::Cpu | Self::Xnnpack | Self::Azure)
+    }
+
+    /// Returns whether its sessions must be built one after another: Qualcomm's provider refuses parts of a graph now
+    /// and then if another thread builds a session.
+    pub(super) fn builds_alone(self) -> bool {
+        self == Self::Qnn
     }
 
     /// Returns its name in ONNX Runtime.
@@ -213,15 +239,18 @@ impl Provider {
     /// Completes options for the provider of the given library. QNN needs the path of the library of its backend,
     /// which is in the same folder.
     pub(super) fn complete(self, options: &mut Vec<(String, String)>, library: &Path) {
-        const BACKEND: &str = "backend_path";
-        let is_given = |(name, _): &(String, String)| name == BACKEND || name == "backend_type";
+        let is_given =
+            |(name, _): &(String, String)| name == BACKEND_PATH || name == "backend_type";
         if self != Self::Qnn || options.iter().any(is_given) {
             return;
         }
         let (prefix, suffix) = (std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
         let backend = library.with_file_name(format!("{prefix}QnnHtp{suffix}"));
         if backend.exists() {
-            options.push((BACKEND.to_owned(), backend.to_string_lossy().into_owned()));
+            options.push((
+                BACKEND_PATH.to_owned(),
+                backend.to_string_lossy().into_owned(),
+            ));
         }
     }
 }
