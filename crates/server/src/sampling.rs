@@ -44,7 +44,7 @@ pub(crate) struct Sampling {
     /// Values that are added to the logits, by token id.
     pub(crate) logit_bias: Option<BTreeMap<u32, f64>>,
     /// Seed of the random numbers. The same seed gives the same completion. The default is a different seed for each
-    /// request.
+    /// request, and so is -1 in `/completion` and `/infill`.
     pub(crate) seed: Option<i64>,
     /// Number of completions per prompt. The second completion uses the next seed, and so on.
     #[schema(minimum = 1)]

@@ -98,7 +98,7 @@ impl Wanted {
         });
         let prompt = prompt.transpose()?;
         let place = model.enter(client.address)?;
-        // Only now, so that a request without a place takes no memory for copies of the prompt.
+        // The prompt is put before inputs only here, so that a request without a place takes no memory for its copies.
         let is_text = prompt.is_none_or(|prompt| input.put_before(prompt));
         if is_named && !is_text {
             let message = "tokens are used as they are: expected texts";
