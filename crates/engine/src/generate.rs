@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use serde::Serialize;
-use triad_model::tokenizer::DecodeStream;
+use triad_model::tokenizer::{DecodeStream, Tokenizer};
 
 use crate::cancel::Cancel;
 use crate::constraint::{ConstraintUse, Form, Guide};
@@ -24,6 +24,8 @@ pub struct GenerateOptions {
     pub sampler: SamplerOptions,
     /// Texts that end the answer; they are not part of it.
     pub stop: Vec<String>,
+    /// Tokens that end the answer in addition to the model's own end tokens.
+    pub end_tokens: Vec<u32>,
     /// Continues after an end token as after any other, for measurements of answers of one length.
     pub ignores_end_tokens: bool,
     /// Computes the log probability of each token, and of this number of the likeliest tokens at its position; `None`:
@@ -37,6 +39,16 @@ pub struct GenerateOptions {
     /// Control tokens whose names are a part of the text, because the caller reads them: words that begin or end a
     /// function call or reasoning. Other control tokens have no text.
     pub spelled: Vec<u32>,
+}
+
+impl GenerateOptions {
+    /// Returns all tokens that end the answer of a model with this tokenizer.
+    pub fn all_end_tokens(&self, tokenizer: &Tokenizer) -> Vec<u32> {
+        if self.ignores_end_tokens {
+            return Vec::new();
+        }
+        [tokenizer.end_tokens(), &self.end_tokens].concat()
+    }
 }
 
 /// An event that a caller receives while an answer is generated.
@@ -235,14 +247,9 @@ pub(crate) fn generate_with(
         None => {
             let first = speculator.first(session, &mut sampler)?;
             timing.time_to_first_token_seconds = start.elapsed().as_secs_f64();
-            let end_tokens = if options.ignores_end_tokens {
-                &[]
-            } else {
-                tokenizer.end_tokens()
-            };
             let limits = Limits {
                 max_tokens: options.max_tokens,
-                end_tokens,
+                end_tokens: &options.all_end_tokens(tokenizer),
                 log_probabilities: options.log_probabilities,
             };
             match first {

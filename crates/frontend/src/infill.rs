@@ -16,6 +16,9 @@ const MARKS: [[&str; 3]; 7] = [
     ["▁<PRE>", "▁<SUF>", "▁<MID>"],
     ["<PRE>", "<SUF>", "<MID>"],
 ];
+/// The names of the repository and of the file with the gap, which requests do not state: those of llama.cpp's server.
+const REPOSITORY_NAME: &str = "myproject";
+const FILE_NAME: &str = "filename";
 /// The names of the token before a repository's name.
 const REPOSITORIES: [&str; 3] = ["<|repo_name|>", "<repo_name>", "<reponame>"];
 /// The names of the token before a file's name.
@@ -38,6 +41,7 @@ pub struct InfillTokens {
     prefix: u32,
     suffix: u32,
     middle: u32,
+    repository: Option<u32>,
     file: Option<u32>,
     ends: Vec<u32>,
 }
@@ -72,6 +76,7 @@ impl InfillTokens {
             prefix,
             suffix,
             middle,
+            repository,
             file,
             ends: ends.chain(repository).chain(file).collect(),
         })
@@ -82,7 +87,8 @@ impl InfillTokens {
         &self.ends
     }
 
-    /// Returns the prompt of a gap. Parts of other files are put before the prefix.
+    /// Returns the prompt of a gap. Parts of other files are put before the prefix, with the tokens for repositories and
+    /// files that the vocabulary has.
     ///
     /// # Errors
     /// If the texts have more than `within.0` tokens, or `within.1` is set.
@@ -103,14 +109,24 @@ impl InfillTokens {
             prompt.extend(encode_around(model, text, reading, within)?);
             Ok::<_, crate::error::Error>(())
         };
-        for (name, text) in &gap.extra {
+        let name = |prompt: &mut Vec<u32>, mark: u32, name: &str| {
+            prompt.push(mark);
+            add(prompt, &format!("{name}\n"))
+        };
+        if let Some(repository) = self.repository.filter(|_| !gap.extra.is_empty()) {
+            name(&mut prompt, repository, REPOSITORY_NAME)?;
+        }
+        for (file, text) in &gap.extra {
             match self.file {
-                Some(file) => {
-                    prompt.push(file);
-                    add(&mut prompt, &format!("{name}\n{text}"))?;
+                Some(mark) => {
+                    name(&mut prompt, mark, file)?;
+                    add(&mut prompt, text)?;
                 }
-                None => add(&mut prompt, &format!("--- {name} ---\n{text}\n"))?,
+                None => add(&mut prompt, &format!("--- {file} ---\n{text}\n"))?,
             }
+        }
+        if let Some(mark) = self.file.filter(|_| !gap.extra.is_empty()) {
+            name(&mut prompt, mark, FILE_NAME)?;
         }
         prompt.push(self.prefix);
         add(&mut prompt, &gap.prefix)?;

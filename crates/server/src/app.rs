@@ -77,6 +77,18 @@ impl App {
         }
     }
 
+    /// Lets the model that a request names leave the memory once it is idle. Returns its name, or `None` on a server whose
+    /// keys are separate, where no key may take a model from the others.
+    ///
+    /// # Errors
+    /// If there is no model of this name.
+    pub(crate) fn unload(&self, name: Option<&str>) -> ApiResult<Option<&str>> {
+        if self.options.separates_keys() {
+            return Ok(None);
+        }
+        self.catalog.unload(name).map(Some)
+    }
+
     /// Returns the model that a request names, or the first model if it names none.
     ///
     /// # Errors

@@ -113,7 +113,7 @@ pub(crate) async fn complete(
     body: JsonBody,
 ) -> ApiResult<Response> {
     body.check(&fields::COMPLETIONS)?;
-    let (request, sampling): (CompletionRequest, Sampling) = (body.parse()?, body.parse()?);
+    let (request, mut sampling): (CompletionRequest, Sampling) = (body.parse()?, body.parse()?);
     let (form, text): (FormFields, TextFields) = (body.parse()?, body.parse()?);
     let log_probabilities = likeliest("logprobs", request.logprobs)?;
     let choices = sampling.check(app.options.parallel)?;
@@ -123,6 +123,10 @@ pub(crate) async fn complete(
     if suffix.is_some() && (echo || !matches!(request.prompt, Prompts::Text(_))) {
         let message = "it requires one text as the prompt, without echo";
         return Err(ApiError::field("suffix", message));
+    }
+    if suffix.is_some() {
+        text.check_unused("suffix")?;
+        infill::set_defaults(&mut sampling);
     }
     if request.best_of.is_some_and(|best_of| best_of != choices) {
         return Err(ApiError::unsupported(
@@ -141,7 +145,7 @@ pub(crate) async fn complete(
     let prompts = match (suffix, request.prompt) {
         (Some(suffix), Prompts::Text(prefix)) => {
             let tokens = infill::tokens(&model, "suffix")?;
-            infill::end_at(&mut options, &model, &tokens)?;
+            infill::end_at(&mut options, &tokens);
             let gap = Gap {
                 prefix,
                 suffix,

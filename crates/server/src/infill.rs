@@ -8,6 +8,7 @@ use triad_frontend::infill::{Gap, InfillTokens};
 use crate::error::{ApiError, ApiResult};
 use crate::prepare::Work;
 use crate::queue::Place;
+use crate::sampling::Sampling;
 use crate::served::ServedModel;
 
 /// Returns the tokens of a model for filling in the middle, which `field` asks for.
@@ -21,23 +22,17 @@ pub(crate) fn tokens(model: &ServedModel, field: &str) -> ApiResult<InfillTokens
     })
 }
 
-/// Ends completions at the tokens that end a middle. Control tokens have no text, so their names are stop strings.
-///
-/// # Errors
-/// If the model has no tokenizer.
-pub(crate) fn end_at(
-    options: &mut GenerateOptions,
-    model: &ServedModel,
-    tokens: &InfillTokens,
-) -> ApiResult<()> {
-    let tokenizer = model.model().tokenizer()?;
-    options.spelled.extend(tokens.ends());
-    let names = tokens
-        .ends()
-        .iter()
-        .filter_map(|token| tokenizer.piece(*token));
-    options.stop.extend(names.map(str::to_owned));
-    Ok(())
+/// Sets the defaults of sampling for a middle. A penalty for repetition also lowers the probability of names in the texts
+/// around the gap, so that there is none unless the request has it.
+pub(crate) fn set_defaults(sampling: &mut Sampling) {
+    if sampling.repeat_penalty.is_none() {
+        sampling.repetition_penalty.get_or_insert(1.0);
+    }
+}
+
+/// Ends completions at the tokens that end a middle.
+pub(crate) fn end_at(options: &mut GenerateOptions, tokens: &InfillTokens) {
+    options.end_tokens.extend(tokens.ends());
 }
 
 /// Returns the prompt of a gap, for a request that has a place.

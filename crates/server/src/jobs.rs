@@ -89,6 +89,19 @@ pub(crate) struct Answers {
     driver: AbortHandle,
 }
 
+#[cfg(test)]
+impl Answers {
+    /// Returns the answers of parts that a test sends.
+    pub(crate) fn of_parts(parts: mpsc::Receiver<StreamItem>, cancel: Cancel) -> Self {
+        let driver = tokio::spawn(async {}).abort_handle();
+        Self {
+            parts,
+            cancel,
+            driver,
+        }
+    }
+}
+
 impl Drop for Answers {
     fn drop(&mut self) {
         self.cancel.cancel();
@@ -233,12 +246,7 @@ impl GenerationJob {
             .seed
             .wrapping_add((choice % self.choices) as u64);
         let mut clock = self.model.metrics().clock(self.arrived);
-        let ends = if options.ignores_end_tokens {
-            &[]
-        } else {
-            session.model().tokenizer()?.end_tokens()
-        };
-        let ends = ends.to_vec();
+        let ends = options.all_end_tokens(session.model().tokenizer()?);
         let (mut tokens, mut count) = (Vec::new(), 0);
         let answer = generate(
             session,

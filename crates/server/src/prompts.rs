@@ -46,6 +46,22 @@ impl TextFields {
         self.add_special_tokens
     }
 
+    /// Refuses the values that a request with `field` does not follow: it has the model's own tokens, and reads names of
+    /// control tokens as plain text.
+    ///
+    /// # Errors
+    /// If there is such a value.
+    pub(crate) fn check_unused(self, field: &str) -> ApiResult<()> {
+        let message = |expected| format!("expected {expected} with {field}");
+        if self.parse_special == Some(true) {
+            return Err(ApiError::unsupported("parse_special", message(false)));
+        }
+        if self.add_special_tokens == Some(false) {
+            return Err(ApiError::unsupported("add_special_tokens", message(true)));
+        }
+        Ok(())
+    }
+
     /// Returns how `model` treats names of control tokens, and whether BOS and similar tokens are added.
     pub(crate) fn reading(self, model: &ServedModel) -> (Special, bool) {
         let parses = self.parse_special.unwrap_or(!model.keeps_letters());

@@ -220,10 +220,27 @@ impl ModelRegistry {
     /// the memory.
     pub(crate) fn keep(self: &Arc<Self>, model: &ServedModel, time: Option<Duration>) {
         let named = |hosted: &HostedModel| hosted.name == model.name();
-        let Some(index) = self.models.iter().position(named) else {
-            return;
-        };
+        if let Some(index) = self.models.iter().position(named) {
+            self.keep_at(index, time);
+        }
+    }
+
+    /// Lets the model that a request names leave the memory once it is idle. Returns its name.
+    ///
+    /// # Errors
+    /// If there is no model of this name.
+    pub(crate) fn unload(self: &Arc<Self>, name: Option<&str>) -> ApiResult<&str> {
+        let index = self.index(name)?;
+        self.keep_at(index, Some(Duration::ZERO));
+        Ok(&self.models[index].name)
+    }
+
+    /// Sets the time for which the model at `index` stays in memory, if it is there.
+    fn keep_at(self: &Arc<Self>, index: usize, time: Option<Duration>) {
         let mut loaded = self.lock();
+        if loaded.models[index].is_none() {
+            return;
+        }
         loaded.kept[index] = Kept {
             time,
             idle_since: None,
@@ -286,24 +303,32 @@ impl ModelRegistry {
         })
     }
 
-    /// Returns the model that a request names, or the first model if it names none. A server of one model also answers
-    /// for other names, unless its options are strict. Loads the model if it is not in
-    /// memory, as soon as there is room.
+    /// Returns the index of the model that a request names, or of the first model if it names none. A server of one model
+    /// also takes other names for it, unless its options are strict.
     ///
     /// # Errors
-    /// If there is no model of this name, it can't be loaded, or the models in memory stay in use for longer than the
-    /// client timeout.
-    pub(crate) async fn model(self: &Arc<Self>, name: Option<&str>) -> ApiResult<Arc<ServedModel>> {
+    /// If there is no model of this name.
+    fn index(&self, name: Option<&str>) -> ApiResult<usize> {
         let index = self
             .models
             .iter()
             .position(|model| name.is_none_or(|name| model.is_called(name)));
         // Many clients can't change the name that they ask for.
         let is_only = self.models.len() == 1 && !self.options.strict_models;
-        let index = index.or(is_only.then_some(0)).ok_or_else(|| {
+        index.or(is_only.then_some(0)).ok_or_else(|| {
             let names: Vec<_> = self.models.iter().flat_map(HostedModel::names).collect();
             ApiError::no_model(name.unwrap_or_default(), &names.join(", "))
-        })?;
+        })
+    }
+
+    /// Returns the model that a request names, as [`index`](Self::index) finds it. Loads the model if it is not in memory,
+    /// as soon as there is room.
+    ///
+    /// # Errors
+    /// If there is no model of this name, it can't be loaded, or the models in memory stay in use for longer than the
+    /// client timeout.
+    pub(crate) async fn model(self: &Arc<Self>, name: Option<&str>) -> ApiResult<Arc<ServedModel>> {
+        let index = self.index(name)?;
         if let Some(model) = self.ask(index) {
             return Ok(model);
         }

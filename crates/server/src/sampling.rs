@@ -44,7 +44,7 @@ pub(crate) struct Sampling {
     /// Values that are added to the logits, by token id.
     pub(crate) logit_bias: Option<BTreeMap<u32, f64>>,
     /// Seed of the random numbers. The same seed gives the same completion. The default is a different seed for each
-    /// request.
+    /// request, and so is -1 in `/completion` and `/infill`.
     pub(crate) seed: Option<i64>,
     /// Number of completions per prompt. The second completion uses the next seed, and so on.
     #[schema(minimum = 1)]
@@ -94,6 +94,12 @@ fn within<T: PartialOrd + Display + Copy>(
 }
 
 impl Sampling {
+    /// Turns off all penalties for tokens that occurred.
+    pub(crate) fn turn_penalties_off(&mut self) {
+        (self.repetition_penalty, self.repeat_penalty) = (Some(1.0), None);
+        (self.frequency_penalty, self.presence_penalty) = (None, None);
+    }
+
     /// Returns whether the response is streamed.
     pub(crate) fn streams(&self) -> bool {
         self.stream.unwrap_or(false)
@@ -240,6 +246,11 @@ impl Sampling {
             None => Ok(stops),
         }
     }
+}
+
+/// Returns the seed of a request of llama.cpp's or Ollama's API, in which -1 asks for a different seed for each request.
+pub(crate) fn chosen_seed(seed: Option<i64>) -> Option<i64> {
+    seed.filter(|seed| *seed != -1)
 }
 
 /// Returns the value of a field with two names.

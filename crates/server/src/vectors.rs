@@ -83,8 +83,9 @@ impl Wanted {
             return Err(ApiError::unsupported("dimensions", message));
         }
         let is_named = prompt_name.is_some();
-        if let Some(name) = prompt_name.or_else(|| defaults.default_prompt.clone()) {
-            let prompt = defaults.prompts.get(&name).ok_or_else(|| {
+        let name = prompt_name.or_else(|| defaults.default_prompt.clone());
+        let prompt = name.map(|name| {
+            defaults.prompts.get(&name).ok_or_else(|| {
                 let names: Vec<_> = defaults.prompts.keys().map(String::as_str).collect();
                 let names = if names.is_empty() {
                     "this model has none".into()
@@ -93,13 +94,16 @@ impl Wanted {
                 };
                 let message = format!("there is no prompt {name:?}: {names}");
                 ApiError::field("prompt_name", message)
-            })?;
-            if !input.put_before(prompt) && is_named {
-                let message = "tokens are used as they are: expected texts";
-                return Err(ApiError::field("prompt_name", message));
-            }
-        }
+            })
+        });
+        let prompt = prompt.transpose()?;
         let place = model.enter(client.address)?;
+        // The prompt is put before inputs only here, so that a request without a place takes no memory for its copies.
+        let is_text = prompt.is_none_or(|prompt| input.put_before(prompt));
+        if is_named && !is_text {
+            let message = "tokens are used as they are: expected texts";
+            return Err(ApiError::field("prompt_name", message));
+        }
         let reading = text.reading(model);
         let context = model.context();
         let most = if truncates { MAX_TOKENS } else { context };

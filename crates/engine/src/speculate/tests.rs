@@ -241,6 +241,32 @@ fn a_stop_string_ends_an_answer_in_the_middle_of_what_was_accepted() {
 }
 
 #[test]
+fn an_end_token_of_the_options_ends_an_answer_unless_end_tokens_are_ignored() {
+    let model = model("llama");
+    let options = GenerateOptions {
+        sampler: sampled(2.0, 3),
+        ..most_tokens(40)
+    };
+    let whole = plain(&model, &options).0;
+    let token = whole.tokens[5];
+    let place = whole.tokens.iter().position(|it| *it == token).unwrap();
+    let options = GenerateOptions {
+        end_tokens: vec![token],
+        ..options
+    };
+    let expected = plain(&model, &options);
+    assert_eq!(expected.0.finish, Finish::EndToken);
+    assert_eq!(expected.0.tokens, whole.tokens[..=place]);
+    let found = answer(&model, &options, scripted(&model, &whole, &[true]), 11);
+    assert_same(found, expected, "with proposals");
+    let ignoring = GenerateOptions {
+        ignores_end_tokens: true,
+        ..options
+    };
+    assert_eq!(plain(&model, &ignoring).0.tokens.len(), 40);
+}
+
+#[test]
 fn an_end_token_ends_an_answer_in_the_middle_of_what_was_accepted() {
     let model = model("llama");
     let ended = (0..2000).find_map(|seed| {

@@ -13,6 +13,9 @@ use super::source::{PACKAGED_POOLING, POOLING_FOLDER, PROMPTS, SENTENCE_MODULES,
 use crate::error::{Error, ErrorKind, Result};
 use crate::gguf::Metadata;
 
+/// Maximum size of a text that is put before inputs, in bytes.
+const MAX_PROMPT_BYTES: usize = 64 << 10;
+
 /// The method that makes one vector of the hidden states of a text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pooling {
@@ -169,6 +172,12 @@ impl EmbeddingDefaults {
                             "field `prompts.{name}` is {text}, expected a text"
                         ))
                     })?;
+                    if text.len() > MAX_PROMPT_BYTES {
+                        return Err(malformed(&format!(
+                            "field `prompts.{name}` has {} bytes, expected at most {MAX_PROMPT_BYTES}",
+                            text.len()
+                        )));
+                    }
                     self.prompts.insert(name.clone(), text.to_owned());
                 }
             }
@@ -342,6 +351,11 @@ mod tests {
             (PROMPTS, json!({"prompts": {"query": 5}}), "prompts.query"),
             (
                 PROMPTS,
+                json!({"prompts": {"query": "a".repeat(MAX_PROMPT_BYTES + 1)}}),
+                "prompts.query",
+            ),
+            (
+                PROMPTS,
                 json!({"default_prompt_name": "query"}),
                 "default_prompt_name",
             ),
@@ -349,6 +363,18 @@ mod tests {
             let error = read(&[(name, value)]).unwrap_err().to_string();
             assert!(error.contains(field) && error.contains(name), "{error}");
         }
+    }
+
+    #[test]
+    fn a_prompt_has_at_most_64_kib() {
+        let of =
+            |bytes: usize| read(&[(PROMPTS, json!({"prompts": {"query": "a".repeat(bytes)}}))]);
+        assert_eq!(of(65_536).unwrap().prompts["query"].len(), 65_536);
+        let error = of(65_537).unwrap_err().to_string();
+        assert!(
+            error.contains("prompts.query") && error.contains("65537"),
+            "{error}"
+        );
     }
 
     #[test]

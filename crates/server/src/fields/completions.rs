@@ -11,9 +11,13 @@ pub(super) const FIELDS: &[Field] = &[
     noted(
         "parse_special",
         "T",
-        "false tokenizes names of control tokens as plain text",
+        "false tokenizes names of control tokens as plain text; with suffix, true is refused",
     ),
-    noted("add_special_tokens", "V", "false adds no BOS before a text"),
+    noted(
+        "add_special_tokens",
+        "V",
+        "false adds no BOS before a text; with suffix, false is refused",
+    ),
     noted(
         "suffix",
         "OV",

@@ -41,8 +41,8 @@ pub(super) const HOW: &[Field] = &[
     noted(
         "samplers",
         "L",
-        "steps that are not named are off; the order is fixed: penalties, temperature, top_k, top_p, min_p; infill has no \
-         step of its own, since end tokens of fill-in-the-middle always end the completion",
+        "steps that are not named are off; the order is fixed: penalties, temperature, top_k, top_p, min_p, but temperature \
+         may come after top_k; infill has no step of its own, since end tokens of fill-in-the-middle end the completion",
     ),
     noted(
         "t_max_predict_ms",
@@ -59,5 +59,12 @@ pub(super) const HOW: &[Field] = &[
         "L",
         "ends the completion before a line with less indentation",
     ),
-    noted("response_fields", "L", "paths with /"),
+    noted("response_fields", "L", "at most 64 paths with /"),
+    noted("seed", "L", "-1 means a different seed for each request"),
+    refused(
+        "n_probs",
+        "L",
+        &["0"],
+        "/v1/completions returns log probabilities",
+    ),
 ];

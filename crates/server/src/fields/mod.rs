@@ -70,6 +70,7 @@ pub static CHAT: RequestFields = RequestFields {
         chat::PROMPT,
         shared::LIMITS,
         shared::SAMPLING,
+        shared::SEED,
         shared::STREAMS,
         shared::FORMS,
         shared::TEXTS,
@@ -86,6 +87,7 @@ pub static COMPLETIONS: RequestFields = RequestFields {
         completions::FIELDS,
         shared::LIMITS,
         shared::SAMPLING,
+        shared::SEED,
         shared::STREAMS,
         shared::FORMS,
         shared::TEXTS,
@@ -101,6 +103,7 @@ pub static RESPONSES: RequestFields = RequestFields {
     groups: &[
         responses::FIELDS,
         shared::SAMPLING,
+        shared::SEED,
         shared::TEXTS,
         shared::VLLM,
     ],

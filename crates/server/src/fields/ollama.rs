@@ -52,6 +52,13 @@ pub(super) const HOW: &[Field] = &[
     ),
     followed("logprobs", "M"),
     followed("top_logprobs", "M"),
+    refused(
+        "truncate",
+        "M",
+        &["false"],
+        "prompts are never cut: one that exceeds the server's context is refused",
+    ),
+    refused("shift", "M", &["false"], "the context is never shifted"),
 ];
 
 const KEEP_ALIVE: &str = "the time after which an idle model leaves the memory; no effect on a server whose keys are separate";
@@ -97,9 +104,13 @@ pub(super) const OPTIONS: &[Field] = &[
     ),
     followed("presence_penalty", "M"),
     followed("frequency_penalty", "M"),
-    followed("seed", "M"),
+    noted("seed", "M", "-1 means a different seed for each request"),
     followed("stop", "M"),
-    refused("repeat_last_n", "M", &["-1"], "penalties cover all tokens"),
+    noted(
+        "repeat_last_n",
+        "M",
+        "0 turns penalties off, and -1 covers all tokens, which is the default; others are refused",
+    ),
     refused(
         "penalize_newline",
         "M",

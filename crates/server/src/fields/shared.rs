@@ -34,12 +34,14 @@ pub(super) const SAMPLING: &[Field] = &[
         "alias of repetition_penalty; it covers all tokens of the prompt and the completion",
     ),
     followed("logit_bias", "OVL"),
-    followed("seed", "OVL"),
     followed("stop", "OVL"),
     followed("ignore_eos", "VL"),
     noted("lora", "L", "adapters are selected by name"),
     followed("stream", "OAVL"),
 ];
+
+/// The seed in the APIs that take every number for one.
+pub(super) const SEED: &[Field] = &[followed("seed", "OVL")];
 
 /// Options of streams.
 pub(super) const STREAMS: &[Field] = &[with(
@@ -239,6 +241,7 @@ pub(super) const LLAMA_OWN: &[Field] = &[
         "their order is fixed: penalties, temperature, top_k, top_p, min_p",
     ),
     refused("response_fields", "L", &["[]"], "responses have all fields"),
+    refused("n_probs", "L", &["0"], "expected logprobs"),
 ];
 
 /// Fields that llama.cpp's server has in addition to OpenAI's API.
@@ -268,7 +271,6 @@ pub(super) const LLAMA_COMMON: &[Field] = &[
     refused("adaptive_target", "L", &["-1"], SAMPLERS),
     ignored("adaptive_decay", "L", "it belongs to adaptive_target"),
     ignored("backend_sampling", "L", SPEED),
-    refused("n_probs", "L", &["0"], "expected logprobs"),
     refused(
         "post_sampling_probs",
         "L",

@@ -84,10 +84,12 @@ pub(crate) struct Limits {
 pub(crate) struct Answer {
     reply: Reply,
     settings: GenerationSettings,
-    limits: Limits,
+    /// The maximum time after the first token, from the first line end on.
+    time: Option<Duration>,
     /// The text of the prompt, which the last part repeats.
     prompt: String,
     text: String,
+    lines: Lines,
     /// The bytes of `text` that were returned.
     sent: usize,
     tokens: usize,
@@ -110,9 +112,10 @@ impl Answer {
         Self {
             reply,
             settings,
-            limits,
+            time: limits.time,
             prompt,
             text: String::new(),
+            lines: Lines::new(limits.indent),
             sent: 0,
             tokens: 0,
             first: None,
@@ -158,12 +161,12 @@ impl Answer {
                 self.text.push_str(&text);
                 self.tokens += count;
                 let first = *self.first.get_or_insert_with(Instant::now);
-                if let Some(place) = outdented(&self.text, self.limits.indent) {
+                if let Some(place) = self.lines.read(&text) {
                     self.text.truncate(place);
                     self.is_cut = true;
                 }
-                let is_late = self.limits.time.is_some_and(|time| first.elapsed() > time);
-                self.is_cut |= is_late && self.text.contains('\n');
+                let is_late = self.time.is_some_and(|time| first.elapsed() > time);
+                self.is_cut |= is_late && self.lines.has_end;
             }
             StreamItem::End { end, .. } => self.end(end),
         }
@@ -227,14 +230,11 @@ impl Answer {
     /// Returns the event of the text that was not sent yet. The beginning of a line is kept back until it is known
     /// whether the line is a part of the completion.
     fn rest(&mut self, is_over: bool) -> Option<Event> {
-        let mut end = self.text.len();
-        if self.limits.indent > 0 && !is_over {
-            let line = self.text.rfind('\n');
-            let is_blank = |place: usize| self.text[place + 1..].trim().is_empty();
-            if let Some(place) = line.filter(|place| is_blank(*place)) {
-                end = place;
-            }
-        }
+        let open = self
+            .lines
+            .open
+            .filter(|_| !is_over && self.lines.indent > 0);
+        let end = open.unwrap_or(self.text.len());
         let text = self
             .text
             .get(self.sent..end)
@@ -268,40 +268,97 @@ impl Render for Answer {
     fn end(&mut self) -> Vec<Event> {
         Vec::new()
     }
+
+    fn is_over(&self) -> bool {
+        self.is_cut
+    }
 }
 
 fn failed(error: &ApiError) -> Event {
     sse::json(&error.body())
 }
 
-/// Returns the place of the first line end that is followed by a line with less than `indent` spaces and tabs before its
-/// text.
-fn outdented(text: &str, indent: usize) -> Option<usize> {
-    if indent == 0 {
-        return None;
+/// The lines of a text that is read part by part. Each part is read once.
+struct Lines {
+    /// The spaces and tabs with which each line but the first has to begin.
+    indent: usize,
+    /// The number of bytes that were read.
+    read: usize,
+    /// The place of the latest line end, if only spaces and tabs follow it.
+    open: Option<usize>,
+    has_end: bool,
+}
+
+impl Lines {
+    fn new(indent: usize) -> Self {
+        Self {
+            indent,
+            read: 0,
+            open: None,
+            has_end: false,
+        }
     }
-    let is_outdented = |place: &usize| {
-        let line = &text[place + 1..];
-        let rest = line.trim_start_matches([' ', '\t']);
-        let is_blank = rest.is_empty() || rest.starts_with(['\n', '\r']);
-        !is_blank && line.len() - rest.len() < indent
-    };
-    text.match_indices('\n')
-        .map(|(place, _)| place)
-        .find(is_outdented)
+
+    /// Reads more text. Returns the place of the first line end that is followed by a line with less indentation.
+    fn read(&mut self, more: &str) -> Option<usize> {
+        for byte in more.bytes() {
+            let place = self.read;
+            self.read += 1;
+            match (byte, self.open) {
+                (b'\n', _) => (self.open, self.has_end) = (Some(place), true),
+                (b' ' | b'\t', _) | (_, None) => {}
+                (_, Some(end)) => {
+                    self.open = None;
+                    // A blank line may have any indentation.
+                    if byte != b'\r' && place - end - 1 < self.indent {
+                        return Some(end);
+                    }
+                }
+            }
+        }
+        None
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// Returns the place of the first line end before a line with less indentation, in a text of these parts.
+    fn outdented<'a>(parts: impl IntoIterator<Item = &'a str>, indent: usize) -> Option<usize> {
+        let mut lines = Lines::new(indent);
+        parts.into_iter().find_map(|part| lines.read(part))
+    }
+
+    const TEXT: &str = "a\n    b\n\n  \r\n    c\n  d\n    e";
+    const END: usize = "a\n    b\n\n  \r\n    c".len();
+
     #[test]
     fn a_line_with_less_indentation_ends_the_text_before_it() {
-        let text = "a\n    b\n\n    c\n  d\n    e";
-        assert_eq!(outdented(text, 4), Some("a\n    b\n\n    c".len()));
-        assert_eq!(outdented(text, 2), None);
-        assert_eq!(outdented(text, 0), None);
-        assert_eq!(outdented("a\n  ", 4), None);
-        assert_eq!(outdented("a\n\tb", 1), None);
+        assert_eq!(outdented([TEXT], 4), Some(END));
+        assert_eq!(outdented([TEXT], 2), None);
+        assert_eq!(outdented([TEXT], 0), None);
+        assert_eq!(outdented(["a\n  "], 4), None);
+        assert_eq!(outdented(["a\n\tb"], 1), None);
+    }
+
+    #[test]
+    fn a_line_is_the_same_in_one_part_and_in_several() {
+        for place in 0..=TEXT.len() {
+            let (one, other) = TEXT.split_at(place);
+            assert_eq!(outdented([one, other], 4), Some(END), "{place}");
+        }
+        let letters = (0..TEXT.len()).map(|place| &TEXT[place..=place]);
+        assert_eq!(outdented(letters, 4), Some(END));
+    }
+
+    #[test]
+    fn a_search_for_lines_goes_on_where_it_stopped() {
+        // A search of the whole text for each part would read 20 GB.
+        let parts = std::iter::repeat_n(" ", 200_000);
+        assert_eq!(
+            outdented(["a\n"].into_iter().chain(parts), usize::MAX),
+            None
+        );
     }
 }

@@ -26,12 +26,14 @@ use crate::infill;
 use crate::prepare::Work;
 use crate::prompts::TextFields;
 use crate::queue::Place;
-use crate::sampling::{Sampling, limit};
+use crate::sampling::{Sampling, chosen_seed, limit};
 use crate::served::ServedModel;
 use crate::sse::StreamEvent;
 
 /// Maximum number of parts of other files, and of parts of a prompt.
 const MAX_PARTS: usize = 1024;
+/// Maximum number of paths of fields of the response.
+const MAX_PATHS: usize = 64;
 
 /// The fields that `/completion` and `/infill` share, without [`Sampling`].
 #[derive(Debug, Deserialize, ToSchema)]
@@ -50,7 +52,7 @@ pub(crate) struct How {
     t_max_predict_ms: Option<i64>,
     /// The completion ends before a line with fewer spaces and tabs than this.
     n_indent: Option<usize>,
-    /// The fields of the response, by paths with `/`. The default is all.
+    /// The fields of the response, by at most 64 paths with `/`. The default is all.
     response_fields: Option<Vec<String>>,
 }
 
@@ -171,6 +173,7 @@ pub(crate) async fn fill(
     body.check(&fields::LLAMA_INFILL)?;
     let request: InfillRequest = body.parse()?;
     let mut asked = Asked::read(&app, &body)?;
+    infill::set_defaults(&mut asked.sampling);
     let gap = request.gap()?;
     let model = app.model(asked.how.model.as_deref()).await?;
     let tokens = infill::tokens(&model, "input_prefix")?;
@@ -212,6 +215,12 @@ struct Asked {
 impl Asked {
     fn read(app: &App, body: &JsonBody) -> ApiResult<Self> {
         let (how, mut sampling): (How, Sampling) = (body.parse()?, body.parse()?);
+        let paths = how.response_fields.as_ref().map_or(0, Vec::len);
+        if paths > MAX_PATHS {
+            let message = format!("{paths} paths, expected at most {MAX_PATHS}");
+            return Err(ApiError::field("response_fields", message));
+        }
+        sampling.seed = chosen_seed(sampling.seed);
         samplers::apply(how.samplers.as_deref(), &mut sampling)?;
         sampling.check(app.options.parallel)?;
         let choices = sampling.n.unwrap_or(1);
@@ -248,7 +257,7 @@ impl Asked {
         let mut options = self.sampling.options(&model, self.max_tokens, None)?;
         let tokenizer = model.model().tokenizer()?;
         if let Some(tokens) = &self.infill {
-            infill::end_at(&mut options, &model, tokens)?;
+            infill::end_at(&mut options, tokens);
         }
         let adapters = adapters::asked(&model, self.sampling.lora.as_deref())?;
         let settings = settings(&model, &options);

@@ -3,10 +3,10 @@
 use crate::error::{ApiError, ApiResult};
 use crate::sampling::Sampling;
 
-/// The steps of this server in their order, with other names of llama.cpp's server that have no effect by themselves.
+/// The steps of this server in their order.
 const STEPS: [&str; 5] = ["penalties", "temperature", "top_k", "top_p", "min_p"];
-/// Steps whose fields are refused, so that they have no effect, and the step of fill-in-the-middle. The latter merges
-/// tokens with a common beginning; here the end tokens of fill-in-the-middle end the completion.
+/// Other steps of llama.cpp's server, which have no effect here. The fields of all but `infill` are refused. `infill`
+/// merges tokens with a common beginning; here the end tokens of fill-in-the-middle end the completion.
 const OTHERS: [&str; 8] = [
     "dry",
     "top_n_sigma",
@@ -39,20 +39,28 @@ pub(crate) fn apply(samplers: Option<&[String]>, sampling: &mut Sampling) -> Api
         }
     }
     let has = |step: &str| samplers.iter().any(|name| name == step);
-    // The temperature changes which tokens later steps keep, unless it is 1, or 0, which leaves one token.
+    // The temperature changes which tokens `top_p` and `min_p` keep, and how much penalties weigh, unless it is 1, or 0,
+    // which leaves one token.
     let is_neutral = sampling
         .temperature
         .is_some_and(|it| it == 1.0 || it == 0.0);
     if is_neutral {
         places.retain(|place| STEPS[*place] != "temperature");
     }
-    if !places.is_sorted() {
+    // The most likely tokens are the same at each temperature.
+    let commutes = |pair: [usize; 2]| pair.map(|place| STEPS[place]) == ["top_k", "temperature"];
+    let is_other = |(index, first): (usize, &usize)| {
+        let later = &places[index + 1..];
+        later
+            .iter()
+            .any(|second| first > second && !commutes([*first, *second]))
+    };
+    if places.iter().enumerate().any(is_other) {
         let message = format!("the order is fixed: expected {}", STEPS.join(", "));
         return Err(ApiError::unsupported("samplers", message));
     }
     if !has("penalties") {
-        (sampling.repetition_penalty, sampling.repeat_penalty) = (Some(1.0), None);
-        (sampling.frequency_penalty, sampling.presence_penalty) = (None, None);
+        sampling.turn_penalties_off();
     }
     if !has("temperature") {
         sampling.temperature = Some(1.0);
@@ -106,6 +114,14 @@ mod tests {
         assert!(applied(&last, None).is_err());
         assert!(applied(&last, Some(1.0)).is_ok());
         assert!(applied(&["top_p", "top_k"], Some(1.0)).is_err());
+        assert!(applied(&["temperature", "penalties"], None).is_err());
         assert!(applied(&["mirostat"], None).is_err());
+    }
+
+    #[test]
+    fn the_temperature_may_come_after_top_k_which_keeps_the_same_tokens() {
+        assert!(applied(&["top_k", "temperature"], Some(0.5)).is_ok());
+        assert!(applied(&["penalties", "top_k", "temperature", "top_p"], None).is_ok());
+        assert!(applied(&["top_k", "penalties", "temperature"], None).is_err());
     }
 }

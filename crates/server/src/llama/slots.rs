@@ -15,7 +15,7 @@ pub(crate) struct Slot {
     id: usize,
     /// Maximum number of tokens of a prompt with its completion.
     n_ctx: usize,
-    /// Always false: completions decide themselves whether they speculate.
+    /// Always false: the server does not use speculative decoding.
     speculative: bool,
     is_processing: bool,
     /// The model of the slot.

@@ -29,6 +29,7 @@ use crate::tools::{ChatTool, ToolUse};
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct ChatRequest {
     /// The model's name, as in `/api/tags`. The default is the first model.
+    #[serde(default, deserialize_with = "super::named")]
     model: Option<String>,
     /// The conversation so far. Without messages, the model is loaded.
     messages: Option<Vec<Message>>,
@@ -134,7 +135,7 @@ impl How {
         (self.format, self.options.unwrap_or_default(), settings)
     }
 
-    /// Loads a model, or lets it leave the memory, for a request without a prompt.
+    /// Loads a model for a request without a prompt. With a `keep_alive` of 0 it only lets the model leave the memory.
     ///
     /// # Errors
     /// If there is no such model, or it can't be loaded.
@@ -145,10 +146,14 @@ impl How {
         shape: Shape,
     ) -> ApiResult<Response> {
         let keep = self.keep_alive.as_ref().map(KeepAlive::read).transpose()?;
-        let leaves = keep == Some(Some(Duration::ZERO));
+        if keep == Some(Some(Duration::ZERO))
+            && let Some(name) = app.unload(name)?
+        {
+            return Ok(loaded(shape, name, true).into_response());
+        }
         let model = app.model(name).await?;
         app.keep(&model, keep);
-        Ok(loaded(shape, model.name(), leaves).into_response())
+        Ok(loaded(shape, model.name(), false).into_response())
     }
 
     /// Completes a conversation.

@@ -23,6 +23,7 @@ use crate::vectors::Wanted;
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct EmbedRequest {
     /// The model's name, as in `/api/tags`. The default is the first model.
+    #[serde(default, deserialize_with = "super::named")]
     model: Option<String>,
     /// A text or an array of texts.
     input: Prompts,
@@ -87,6 +88,7 @@ pub(crate) async fn embed(
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct EmbeddingsRequest {
     /// The model's name, as in `/api/tags`. The default is the first model.
+    #[serde(default, deserialize_with = "super::named")]
     model: Option<String>,
     prompt: String,
     keep_alive: Option<KeepAlive>,

@@ -31,6 +31,7 @@ use crate::tools::ToolUse;
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct GenerateRequest {
     /// The model's name, as in `/api/tags`. The default is the first model.
+    #[serde(default, deserialize_with = "super::named")]
     model: Option<String>,
     /// The text of the user. Without it, the model is loaded.
     prompt: Option<String>,
@@ -111,7 +112,10 @@ async fn continued(
     (how, began): (How, Instant),
 ) -> ApiResult<Response> {
     let (format, options, settings) = how.plain();
-    let (sampling, max_tokens) = options.read()?;
+    let (mut sampling, max_tokens) = options.read()?;
+    if text.suffix.is_some() {
+        infill::set_defaults(&mut sampling);
+    }
     sampling.check(app.options.parallel).map_err(of_options)?;
     let form = form(format)?;
     let log_probabilities = log_probabilities(settings.logprobs, settings.top_logprobs)?;
@@ -129,7 +133,7 @@ async fn continued(
     let prompt = match text.suffix {
         Some(suffix) => {
             let tokens = infill::tokens(&model, "suffix")?;
-            infill::end_at(&mut options, &model, &tokens)?;
+            infill::end_at(&mut options, &tokens);
             let gap = Gap {
                 prefix: text.prompt,
                 suffix,

@@ -13,3 +13,12 @@ pub(crate) mod models;
 pub(crate) mod options;
 pub(crate) mod time;
 pub(crate) mod turns;
+
+use serde::{Deserialize, Deserializer};
+
+/// Reads the name of a model. An empty one counts as not given, because Ollama's client in Go sends both `model` and
+/// `name`.
+fn named<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    let name = Option::<String>::deserialize(deserializer)?;
+    Ok(name.filter(|name| !name.is_empty()))
+}

@@ -184,8 +184,10 @@ pub(crate) async fn version() -> Json<Version> {
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct ShowRequest {
     /// The model's name. The default is the first model.
+    #[serde(default, deserialize_with = "super::named")]
     model: Option<String>,
     /// Alias of `model`.
+    #[serde(default, deserialize_with = "super::named")]
     name: Option<String>,
 }
 
@@ -280,8 +282,10 @@ fn model_info(model: &ServedModel) -> Map<String, Value> {
 /// A request to fetch a model.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct PullRequest {
+    #[serde(default, deserialize_with = "super::named")]
     model: Option<String>,
     /// Alias of `model`.
+    #[serde(default, deserialize_with = "super::named")]
     name: Option<String>,
     /// Whether the response is lines of JSON. The default is true.
     stream: Option<bool>,

@@ -10,7 +10,7 @@ use crate::error::{ApiError, ApiResult};
 use crate::forms::AskedForm;
 use crate::prompt_fields::PromptOptions;
 use crate::reasoning::ReasoningOptions;
-use crate::sampling::{OneOrMany, Sampling, likeliest};
+use crate::sampling::{OneOrMany, Sampling, chosen_seed, likeliest};
 
 /// Options of a completion. The table of fields has those without effect.
 #[derive(Debug, Default, Deserialize, ToSchema)]
@@ -28,11 +28,14 @@ pub(crate) struct Options {
     min_p: Option<f64>,
     /// Penalty for tokens of the prompt and of the completion so far. 1 has no effect.
     repeat_penalty: Option<f64>,
+    /// The latest tokens that penalties cover: -1 is all of them, which is the default, and 0 turns penalties off.
+    #[schema(minimum = -1, maximum = 0)]
+    repeat_last_n: Option<i64>,
     /// Subtracted once from the logit of each token that occurs in the completion so far.
     presence_penalty: Option<f64>,
     /// Subtracted from the logit of a token once for each occurrence in the completion so far.
     frequency_penalty: Option<f64>,
-    /// Seed of the random numbers. The same seed gives the same completion.
+    /// Seed of the random numbers. The same seed gives the same completion; -1 is a different seed for each request.
     seed: Option<i64>,
     /// Strings that end the completion.
     stop: Option<OneOrMany>,
@@ -56,7 +59,7 @@ impl Options {
                     })?,
             ),
         };
-        let sampling = Sampling {
+        let mut sampling = Sampling {
             temperature: self.temperature,
             top_k: self.top_k,
             top_p: self.top_p,
@@ -64,10 +67,19 @@ impl Options {
             repeat_penalty: self.repeat_penalty,
             presence_penalty: self.presence_penalty,
             frequency_penalty: self.frequency_penalty,
-            seed: self.seed,
+            seed: chosen_seed(self.seed),
             stop: self.stop,
             ..Sampling::default()
         };
+        match self.repeat_last_n {
+            None | Some(-1) => {}
+            Some(0) => sampling.turn_penalties_off(),
+            Some(other) => {
+                let message =
+                    format!("{other}, expected -1 for penalties of all tokens, or 0 for none");
+                return Err(ApiError::unsupported("options.repeat_last_n", message));
+            }
+        }
         Ok((sampling, max_tokens))
     }
 }

@@ -111,6 +111,42 @@ fn a_stop_string_is_told_and_fields_are_chosen_by_paths() {
 }
 
 #[test]
+fn more_than_64_paths_of_fields_are_refused() {
+    let server = Server::start();
+    let of = |count: usize| {
+        let paths: Vec<_> = (0..count).map(|index| format!("a/{index}")).collect();
+        ask(&server, json!({"response_fields": paths}))
+    };
+    assert_eq!(of(64).good(), json!({}));
+    assert_eq!(of(65).error(400)["param"], "response_fields");
+}
+
+#[test]
+fn a_seed_of_minus_1_is_another_one_for_each_request() {
+    let server = Server::for_infill();
+    for (path, prompt) in [(PATH, "prompt"), ("/infill", "input_prefix")] {
+        let seed = |seed: i64| {
+            let body = json!({prompt: "Hi", "n_predict": 2, "seed": seed});
+            server.post(path, &body).good()["generation_settings"]["seed"].clone()
+        };
+        assert_eq!(seed(7), 7);
+        assert_ne!(seed(-1), seed(-1));
+    }
+}
+
+#[test]
+fn probabilities_are_refused_with_the_endpoint_that_has_them() {
+    let server = Server::start();
+    let error = ask(&server, json!({"n_probs": 3})).error(400);
+    assert_eq!(error["param"], "n_probs");
+    let message = error["message"].as_str().unwrap();
+    assert!(
+        message.contains("/v1/completions") && !message.contains("expected logprobs"),
+        "{message}"
+    );
+}
+
+#[test]
 fn steps_of_sampling_that_are_not_named_are_off() {
     let server = Server::start();
     let steps = json!({"samplers": ["top_k", "infill"], "top_k": 3, "temperature": 0, "repeat_penalty": 2, "seed": 1});
@@ -146,8 +182,9 @@ fn the_middle_is_asked_for_with_the_models_own_tokens_and_ends_with_them() {
     assert_eq!(filled["content"], "middle");
     assert_eq!(
         (&filled["stop_type"], &filled["tokens_evaluated"]),
-        (&json!("word"), &json!(7))
+        (&json!("eos"), &json!(7))
     );
+    assert_eq!(filled["stopping_word"], "");
     // A prompt of the same tokens is found in the cache, except for its last token.
     let same = json!({"prompt": [259, 97, 98, 260, 99, 100, 261], "max_tokens": 1});
     let usage = server.post("/v1/completions", &same).good()["usage"].clone();
@@ -196,6 +233,101 @@ fn parts_of_other_files_come_before_the_prefix() {
 }
 
 #[test]
+fn parts_of_other_files_are_a_repository_if_the_vocabulary_has_its_tokens() {
+    let marks = [
+        "<|fim_prefix|>",
+        "<|fim_suffix|>",
+        "<|fim_middle|>",
+        "<|repo_name|>",
+        "<|file_sep|>",
+    ];
+    let script = Script::new(&marks).says("<|fim_middle|>", &["x", "<|file_sep|>"]);
+    let server = script.serve(TEMPLATE);
+    let extra = json!([{"filename": "f", "text": "t"}, {"text": "u"}]);
+    let body =
+        json!({"input_prefix": "a", "input_suffix": "b", "input_extra": extra, "n_predict": 9});
+    let filled = server.post("/infill", &body).good();
+    assert_eq!(
+        (&filled["content"], &filled["stop_type"]),
+        (&json!("x"), &json!("eos"))
+    );
+    let bytes = |text: &str| text.bytes().map(u32::from).collect::<Vec<_>>();
+    let prompt = [
+        vec![262],
+        bytes("myproject\n"),
+        vec![263],
+        bytes("f\nt"),
+        vec![263],
+        bytes("tmp\nu"),
+        vec![263],
+        bytes("filename\n"),
+        vec![259, 97, 260, 98, 261],
+    ]
+    .concat();
+    assert_eq!(filled["tokens_evaluated"], prompt.len());
+    let same = json!({"prompt": prompt, "max_tokens": 1});
+    let usage = server.post("/v1/completions", &same).good()["usage"].clone();
+    assert_eq!(
+        usage["prompt_tokens_details"]["cached_tokens"],
+        prompt.len() - 1
+    );
+    // A gap alone has no names.
+    let alone = json!({"input_prefix": "a", "input_suffix": "b", "n_predict": 9});
+    assert_eq!(server.post("/infill", &alone).good()["tokens_evaluated"], 5);
+}
+
+#[test]
+fn a_middle_has_no_penalty_for_repetition_unless_the_request_has_one() {
+    // The authors of this model recommend nothing, so that its other completions have a penalty.
+    let server = Server::for_infill_with(&[]);
+    let penalty = |path: &str, more: Value| {
+        let mut body = json!({"n_predict": 1});
+        add(&mut body, more);
+        let reply = server.post(path, &body).good();
+        reply["generation_settings"]["repeat_penalty"]
+            .as_f64()
+            .unwrap()
+    };
+    let usual = penalty(PATH, json!({"prompt": "a"}));
+    assert!((usual - 1.05).abs() < 1e-6, "{usual}");
+    assert_eq!(penalty("/infill", json!({"input_prefix": "a"})), 1.0);
+    for name in ["repeat_penalty", "repetition_penalty"] {
+        let body = json!({"input_prefix": "a", name: 1.5});
+        assert_eq!(penalty("/infill", body), 1.5, "{name}");
+    }
+    let completion = |more: Value| {
+        let mut body = json!({"prompt": "ab", "suffix": "cd", "max_tokens": 64, "seed": 1});
+        add(&mut body, more);
+        server.post("/v1/completions", &body).good()["choices"][0]["text"].clone()
+    };
+    let plain = completion(json!({}));
+    assert_eq!(plain, completion(json!({"repetition_penalty": 1})));
+    assert_ne!(plain, completion(json!({"repetition_penalty": 3})));
+    let generated = |more: Value| {
+        let mut options = json!({"num_predict": 64, "seed": 1});
+        add(&mut options, more);
+        let body = json!({"prompt": "ab", "suffix": "cd", "stream": false, "options": options});
+        server.post("/api/generate", &body).good()["response"].clone()
+    };
+    let plain = generated(json!({}));
+    assert_eq!(plain, generated(json!({"repeat_penalty": 1})));
+    assert_ne!(plain, generated(json!({"repeat_penalty": 3})));
+}
+
+#[test]
+fn fields_of_tokens_that_a_suffix_does_not_follow_are_refused_by_name() {
+    let server = filler(&["x"]).serve(TEMPLATE);
+    for (field, followed) in [("parse_special", false), ("add_special_tokens", true)] {
+        let ask = |value: bool| {
+            let body = json!({"prompt": "ab", "suffix": "cd", "max_tokens": 4, field: value});
+            server.post("/v1/completions", &body)
+        };
+        assert_eq!(ask(followed).good()["choices"][0]["text"], "x");
+        assert_eq!(ask(!followed).error(400)["param"], field);
+    }
+}
+
+#[test]
 fn a_model_without_such_tokens_refuses_by_name() {
     let server = Server::start();
     let infill = server
@@ -238,6 +370,38 @@ fn a_middle_ends_before_a_line_with_less_indentation() {
         .collect();
     assert_eq!(text, "a\n    b");
     assert_eq!(parts.iter().filter(|part| part["stop"] == true).count(), 1);
+}
+
+#[test]
+fn a_stream_that_a_limit_cuts_ends_and_nothing_answers_any_more() {
+    // Nothing else ends these completions before the end of the context.
+    let marks = ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"];
+    let said = ["a", "\n    b", "\nc", "d", "e", "d"];
+    let endless = Script::new(&marks).says("<|fim_middle|>", &said);
+    let server = endless.serve(TEMPLATE);
+    let body = json!({"input_prefix": "x", "n_indent": 4, "stream": true});
+    let indented = parts(&server.post("/infill", &body));
+    let text: String = indented
+        .iter()
+        .map(|part| part["content"].as_str().unwrap())
+        .collect();
+    assert_eq!(text, "a\n    b");
+    assert_eq!(indented.last().unwrap()["tokens_predicted"], 3);
+    server.wait_until_idle();
+    // All tokens are line ends.
+    let server = Server::start();
+    let body =
+        json!({"prompt": "Hi", "logit_bias": {"10": 100}, "t_max_predict_ms": 1, "stream": true});
+    let timed = parts(&server.post(PATH, &body));
+    server.wait_until_idle();
+    for parts in [indented, timed] {
+        let (last, rest) = parts.split_last().unwrap();
+        assert!(rest.iter().all(|part| part["stop"] == false));
+        assert_eq!(
+            (&last["stop"], &last["stop_type"]),
+            (&json!(true), &json!("limit"))
+        );
+    }
 }
 
 #[test]

@@ -1,11 +1,14 @@
 //! Ollama's API.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use triad_server::{HostedModel, LoadedModel, ModelFacts};
 
 use crate::scripted::{Script, TEMPLATE};
-use crate::support::{CONTEXT, NAME, Reply, Server, add, post};
+use crate::support::{CONTEXT, NAME, Reply, Server, add, engine, post};
 
 const CHAT: &str = "/api/chat";
 const GENERATE: &str = "/api/generate";
@@ -280,11 +283,152 @@ fn an_idle_model_leaves_the_memory_after_keep_alive_and_comes_back() {
 }
 
 #[test]
+fn a_keep_alive_of_0_without_a_prompt_loads_no_model() {
+    let (engine, folder) = engine(None);
+    let loads = Arc::new(AtomicUsize::new(0));
+    let (own, count) = (engine.clone(), Arc::clone(&loads));
+    let load = move || {
+        count.fetch_add(1, Ordering::Relaxed);
+        Ok(LoadedModel {
+            engine: own.clone(),
+            adapters: Vec::new(),
+        })
+    };
+    let hosted = HostedModel {
+        name: NAME.into(),
+        aliases: Vec::new(),
+        bytes: 0,
+        facts: ModelFacts::default(),
+        load: Box::new(load),
+    };
+    let server = Server::of((engine, folder), vec![hosted], |options| {
+        options.strict_models = true;
+    });
+    // The server loads its first model when it starts.
+    for path in [CHAT, GENERATE, CHAT] {
+        let body = if path == CHAT {
+            json!({"model": NAME, "keep_alive": 0, "messages": []})
+        } else {
+            json!({"model": NAME, "keep_alive": "0s"})
+        };
+        assert_eq!(server.post(path, &body).good()["done_reason"], "unload");
+        waits_until("the model stays", || running(&server) == 0);
+        assert_eq!(loads.load(Ordering::Relaxed), 1);
+    }
+    let unknown = json!({"model": "none", "keep_alive": 0});
+    assert_eq!(server.post(CHAT, &unknown).status, 404);
+    let body = json!({"model": NAME, "keep_alive": "5m"});
+    assert_eq!(server.post(CHAT, &body).good()["done_reason"], "load");
+    assert_eq!(loads.load(Ordering::Relaxed), 2);
+}
+
+#[test]
+fn an_empty_name_of_a_model_counts_as_not_given() {
+    let server = Server::with(|options| options.strict_models = true);
+    for (path, body) in [
+        (CHAT, hello(json!({"model": "", "stream": false}))),
+        (
+            GENERATE,
+            json!({"model": "", "prompt": "a", "stream": false, "options": {"num_predict": 2}}),
+        ),
+        ("/api/embed", json!({"model": "", "input": "a"})),
+        ("/api/embeddings", json!({"model": "", "prompt": "a"})),
+        ("/api/show", json!({"model": NAME, "name": ""})),
+        ("/api/show", json!({"model": "", "name": NAME})),
+        ("/api/show", json!({"model": "", "name": ""})),
+        (
+            "/api/pull",
+            json!({"model": NAME, "name": "", "stream": false}),
+        ),
+        (
+            "/api/pull",
+            json!({"model": "", "name": NAME, "stream": false}),
+        ),
+    ] {
+        let reply = server.post(path, &body);
+        assert_eq!(reply.status, 200, "{path} {body}: {}", reply.body);
+    }
+    let none = server.post("/api/pull", &json!({"model": "", "name": ""}));
+    assert!(
+        none.status == 400 && none.body.contains("model: it is missing"),
+        "{none:?}"
+    );
+}
+
+#[test]
+fn a_seed_of_minus_1_is_another_one_for_each_request() {
+    let server = Server::start();
+    let options = |seed: i64| json!({"num_predict": 32, "temperature": 1.5, "seed": seed});
+    let chat = |seed: i64| {
+        let body = hello(json!({"stream": false, "options": options(seed)}));
+        server.post(CHAT, &body).good()["message"]["content"].clone()
+    };
+    let raw = |seed: i64| {
+        let body = json!({"prompt": "Hi", "raw": true, "stream": false, "options": options(seed)});
+        server.post(GENERATE, &body).good()["response"].clone()
+    };
+    assert_eq!((chat(-2), raw(-2)), (chat(-2), raw(-2)));
+    assert_ne!(chat(-1), chat(-1));
+    assert_ne!(raw(-1), raw(-1));
+}
+
+#[test]
+fn a_repeat_last_n_of_0_turns_penalties_off() {
+    let server = Server::start();
+    let ask = |more: Value| {
+        let mut options = json!({"num_predict": 32, "temperature": 0});
+        add(&mut options, more);
+        server.post(CHAT, &hello(json!({"stream": false, "options": options})))
+    };
+    let text = |more: Value| ask(more).good()["message"]["content"].clone();
+    let penalties = |last: i64| json!({"repeat_last_n": last, "repeat_penalty": 50, "presence_penalty": 2, "frequency_penalty": 2});
+    let without = text(json!({"repeat_penalty": 1}));
+    assert_eq!(text(penalties(0)), without);
+    assert_ne!(text(penalties(-1)), without);
+    for other in [64, -2] {
+        let reply = ask(json!({"repeat_last_n": other}));
+        let error = reply.json()["error"].as_str().unwrap().to_owned();
+        assert!(
+            reply.status == 400 && error.starts_with("options.repeat_last_n: "),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn truncate_and_shift_may_only_be_false() {
+    let server = Server::start();
+    for field in ["truncate", "shift"] {
+        for path in [CHAT, GENERATE] {
+            let ask = |value: bool| {
+                let mut body =
+                    json!({"stream": false, "options": {"num_predict": 2}, field: value});
+                let prompt = if path == CHAT {
+                    json!({"messages": [{"role": "user", "content": "Hi"}]})
+                } else {
+                    json!({"prompt": "Hi"})
+                };
+                add(&mut body, prompt);
+                server.post(path, &body)
+            };
+            ask(false).good();
+            let refused = ask(true);
+            let error = refused.json()["error"].as_str().unwrap().to_owned();
+            assert!(
+                refused.status == 400 && error.starts_with(&format!("{field}: ")),
+                "{error}"
+            );
+        }
+    }
+}
+
+#[test]
 fn no_key_takes_a_model_from_others() {
     let server = Server::with(|options| options.api_keys = vec!["one".into(), "two".into()]);
     let key = "Authorization: Bearer one\r\n";
     let body = json!({"model": NAME, "keep_alive": 0}).to_string();
-    assert_eq!(server.send(&post(GENERATE, &body, key)).status, 200);
+    let reply = server.send(&post(GENERATE, &body, key)).good();
+    assert_eq!(reply["done_reason"], "load");
     std::thread::sleep(Duration::from_millis(400));
     let get = format!("GET /api/ps HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{key}\r\n");
     assert_eq!(

@@ -255,10 +255,14 @@ impl Server {
 
     /// Starts a server of a model with tokens for filling in the middle, which answers for its own name alone.
     pub fn for_infill() -> Self {
+        Self::for_infill_with(&[("general.sampling.temp", gguf::Value::Float(0.0))])
+    }
+
+    /// Like [`for_infill`](Self::for_infill), with `fields` in place of the recommendation.
+    pub fn for_infill_with(fields: &[(&str, gguf::Value)]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let marks = ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"];
-        let greedy = [("general.sampling.temp", gguf::Value::Float(0.0))];
-        let model = model_with(folder.path(), ("<|turn|>", &marks), &greedy);
+        let model = model_with(folder.path(), ("<|turn|>", &marks), fields);
         let engine = engine_in((model, folder), None);
         Self::of_engine(engine, |options| options.strict_models = true)
     }
