@@ -113,13 +113,14 @@ impl Reader<'_> {
                 Some(rows) => Bytes::InFile(of_rows(&rows)),
                 None => {
                     let mut gathered = Vec::with_capacity(rows.len() * row_bytes);
-                    let mut all = usize::MAX..0;
                     for rows in rows.ranges() {
                         gathered.extend_from_slice(&of_rows(&rows));
-                        all = all.start.min(rows.start)..all.end.max(rows.end);
                     }
-                    if all.start < all.end {
-                        of_rows(&all).release();
+                    let first = rows.ranges().map(|rows| rows.start).min();
+                    let end = rows.ranges().map(|rows| rows.end).max();
+                    if let (Some(first), Some(end)) = (first, end) {
+                        // At once: a page may have several ranges.
+                        of_rows(&(first..end)).release();
                     }
                     Bytes::Gathered(gathered)
                 }
