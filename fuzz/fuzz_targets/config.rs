@@ -41,7 +41,9 @@ fuzz_target!(|bytes: &[u8]| {
         )
     };
     let tensors: BTreeMap<_, _> = TENSORS.into_iter().map(tensor).collect();
-    if let Ok((description, _)) = family::from_hugging_face(&config, &tensors, &|_, _| true) {
+    if let Ok((description, _)) =
+        family::from_hugging_face(&config, (&tensors, &|_| false), &|_, _| true)
+    {
         assert!(
             description.parameters() > 0
                 && description.kv_bytes_per_token(|head_dim| 2 * head_dim) > 0

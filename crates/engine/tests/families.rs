@@ -9,6 +9,10 @@ use std::sync::Arc;
 use safetensors::SafeTensors;
 use triad_engine::{Cancel, KvFormat, LoadOptions, Model, Session, SessionOptions, Threads};
 use triad_kernels::BlockArithmetic;
+use triad_model::dequantize::dequantize;
+use triad_model::gguf;
+use triad_model::tensor::{BlockFormat, Format, TensorInfo};
+use triad_model::testing::GgufBuilder;
 
 /// The largest difference of a logit, relative to the largest logit of the prompt.
 const TOLERANCE: f32 = 1e-4;
@@ -238,6 +242,88 @@ fn long_rope_depends_on_the_context_of_the_session() {
     assert!(
         difference(&long, &short) > 1e-2,
         "64 tokens are the context of pre-training, 65 are beyond it"
+    );
+}
+
+/// Writes a GGUF file of which `change` adds each tensor or others.
+fn changed_gguf(
+    checkpoint: &str,
+    change: impl Fn(GgufBuilder, &TensorInfo, &[u8]) -> GgufBuilder,
+) -> tempfile::NamedTempFile {
+    let bytes = std::fs::read(folder().join(checkpoint)).expect(checkpoint);
+    let file = gguf::read(&bytes).expect(checkpoint);
+    let mut builder = GgufBuilder::new();
+    for (key, value) in file.metadata.iter() {
+        builder = builder.field(key, value.clone());
+    }
+    for info in file.tensors.values() {
+        builder = change(builder, info, &bytes[info.bytes.clone()]);
+    }
+    let changed = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(changed.path(), builder.build()).unwrap();
+    changed
+}
+
+const Q8_0: Format = Format::Blocks(BlockFormat::Q8_0);
+
+/// Returns blocks of Q8_0 with a scale of 1/128.
+fn q8_0(count: usize) -> Vec<u8> {
+    let block = |index: usize| {
+        let integers = (0..32).map(move |place| ((index * 32 + place) * 37) as u8);
+        [0x00, 0x20].into_iter().chain(integers)
+    };
+    (0..count).flat_map(block).collect()
+}
+
+#[test]
+fn biases_of_experts_may_be_blocks_where_each_row_is_one_expert() {
+    let is_bias = |info: &TensorInfo| info.name.ends_with("_exps.bias");
+    let stored = q8_0(6);
+    let mut values = vec![0.0; 6 * 32];
+    dequantize(Q8_0, &stored, &mut values);
+    let blocks = changed_gguf("gpt_oss.gguf", |builder, info, bytes| {
+        if is_bias(info) {
+            return builder.tensor(&info.name, &info.shape, Q8_0, &stored);
+        }
+        builder.tensor(&info.name, &info.shape, info.format, bytes)
+    });
+    let floats = changed_gguf("gpt_oss.gguf", |builder, info, bytes| {
+        if is_bias(info) {
+            return builder.tensor_f32(&info.name, &info.shape, &values);
+        }
+        builder.tensor(&info.name, &info.shape, info.format, bytes)
+    });
+    let (tokens, others) = golden("gpt_oss");
+    let [blocks, floats] = [&blocks, &floats].map(|file| {
+        let model = model(file.path().to_str().expect("a path in UTF-8"));
+        logits(&model, &tokens, 512, 256)
+    });
+    assert!(blocks == floats, "blocks have the bits of their numbers");
+    assert_ne!(blocks, others, "the biases count");
+}
+
+#[test]
+fn biases_of_gate_and_up_in_one_tensor_of_blocks_are_refused_by_name() {
+    let merged = changed_gguf("gpt_oss.gguf", |builder, info, bytes| {
+        let (name, shape) = (&info.name, &info.shape);
+        if name.contains("ffn_gate_exps") {
+            return builder;
+        }
+        if !name.contains("ffn_up_exps") {
+            return builder.tensor(name, shape, info.format, bytes);
+        }
+        let name = name.replace("ffn_up_exps", "ffn_gate_up_exps");
+        match shape[..] {
+            [6, 32, 32] => builder.tensor_f32(&name, &[6, 64, 32], &[0.5; 6 * 64 * 32]),
+            [6, 32] => builder.tensor(&name, &[6, 64], Q8_0, &q8_0(12)),
+            _ => panic!("{shape:?} of {name}"),
+        }
+    });
+    let loaded = Model::load(merged.path(), &LoadOptions::default());
+    let error = loaded.err().expect("refused").to_string();
+    assert!(
+        error.contains("`blk.0.ffn_gate_up_exps.bias` has the format Q8_0"),
+        "{error}"
     );
 }
 

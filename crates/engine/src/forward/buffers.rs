@@ -284,7 +284,10 @@ impl Buffers {
         let of_mixer = query + separate_query + 2 * key_value + mixed + mixer_scratch + attended;
         let floats = 3 * description.hidden + of_mixer + 2 * width + 2 * token_inputs;
         let of_experts = |block: &BlockDescription| match block.feed_forward.experts {
-            Some(experts) => experts.count + 2 * experts.width + 2 * description.hidden,
+            Some(experts) => {
+                let of_branch = if experts.branch { 3 } else { 0 };
+                experts.count + 2 * experts.width + (2 + of_branch) * description.hidden
+            }
             None => 0,
         };
         let floats = floats + description.blocks.iter().map(of_experts).max().unwrap_or(0);
@@ -361,5 +364,40 @@ impl Widths {
                 .token_inputs
                 .map_or(0, |inputs| inputs.width * description.blocks.len()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use triad_model::description::{Experts, Routing};
+
+    use super::*;
+    use crate::testing::models::description;
+
+    #[test]
+    fn rows_of_experts_that_are_a_branch_are_counted() {
+        let bytes = |branch: bool| {
+            let mut description = description();
+            for block in &mut description.blocks {
+                block.feed_forward.experts = Some(Experts {
+                    count: 4,
+                    used: 2,
+                    width: 8,
+                    routing: Routing::Softmax,
+                    normalized: false,
+                    sum_offset: 0.0,
+                    sum_floor: 0.0,
+                    scale: 1.0,
+                    correction: false,
+                    bias: false,
+                    clamp: None,
+                    shared_gate: false,
+                    branch,
+                });
+            }
+            Buffers::bytes_per_row(&description)
+        };
+        let of_branch = 3 * description().hidden * size_of::<f32>();
+        assert_eq!(bytes(true), bytes(false) + of_branch);
     }
 }

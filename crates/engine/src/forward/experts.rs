@@ -5,12 +5,13 @@ use std::ops::Range;
 
 use triad_kernels::activation::{activate_and_multiply, add};
 use triad_kernels::chunks::{chunks_mut, for_each_chunk};
-use triad_kernels::norm::{layer_norm, rms_norm, rms_norm_in_place};
+use triad_kernels::norm::rms_norm_in_place;
 use triad_kernels::{OutputMut, lock, matmul};
 use triad_model::description::{Experts, Linear, Routing};
 use triad_model::role::Role;
 
 use super::buffers::{Chosen, ExpertBuffers};
+use super::rows::normalize;
 use super::subgraphs::{Chunk, ForwardContext, MatmulContext, TASK_ROWS, activation};
 use crate::error::Result;
 use crate::linear::{LinearOutput, QuantizedInput, Shadows, multiply};
@@ -45,8 +46,8 @@ impl ForwardContext<'_> {
             None => (&normed[..], &normed[..], &mut projected[..]),
             Some(branch) => {
                 let x = chunk.buffers.x.read(hidden, 0..rows);
-                normalize(&branch.router_norm, &x, routed);
-                normalize(&branch.norm, &x, input);
+                self.normalize(&branch.router_norm, &x, routed);
+                self.normalize(&branch.norm, &x, input);
                 resize(sums, x.len());
                 sums.fill(0.0);
                 (&routed[..], &input[..], &mut sums[..])
@@ -132,7 +133,7 @@ impl ForwardContext<'_> {
         let mut normed = std::mem::take(&mut buffers.foreseen);
         let of_branch = router.branch.as_ref().map(|branch| &branch.router_norm);
         match of_branch.or(block.feed_forward_norm.as_ref()) {
-            Some(norm) => normalize(norm, &x, &mut normed),
+            Some(norm) => self.normalize(norm, &x, &mut normed),
             None => {
                 normed.clear();
                 normed.extend_from_slice(&x);
@@ -141,6 +142,16 @@ impl ForwardContext<'_> {
         self.route(router, &normed, rows, buffers);
         memory.foresee(index, by_expert(&buffers.chosen).map(|of| of[0].expert));
         buffers.foreseen = normed;
+    }
+
+    /// Writes a norm of rows.
+    fn normalize(&self, norm: &Norm, x: &[f32], out: &mut Vec<f32>) {
+        let begun = self.counters.begin();
+        resize(out, x.len());
+        normalize(norm, x, out);
+        self.counters.end(begun, Operator::Norm, || {
+            Bytes::of(size_of_val(x), size_of_val(&out[..]), norm.bytes())
+        });
     }
 
     /// Computes the scores of all experts for `x[rows, hidden]`, and chooses.
@@ -346,15 +357,6 @@ fn gather(x: &[f32], hidden: usize, rows: &[Chosen], out: &mut Vec<f32>) {
     for Chosen { row, .. } in rows {
         let row: Range<usize> = row * hidden..(row + 1) * hidden;
         out.extend_from_slice(&x[row]);
-    }
-}
-
-/// Writes a norm of rows.
-fn normalize(norm: &Norm, x: &[f32], out: &mut Vec<f32>) {
-    resize(out, x.len());
-    match &norm.bias {
-        Some(bias) => layer_norm(x, &norm.weight, bias, norm.epsilon, out),
-        None => rms_norm(x, &norm.weight, norm.epsilon, out),
     }
 }
 

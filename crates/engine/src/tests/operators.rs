@@ -318,6 +318,25 @@ fn shadows_count_their_outliers_and_the_weights_of_channels_that_have_any() {
 }
 
 #[test]
+fn norms_before_experts_that_are_a_branch_are_counted() {
+    let model = float("gemma4-moe");
+    let blocks = &model.description().blocks;
+    let experts = blocks.iter().filter_map(|it| it.feed_forward.experts);
+    let branches = experts.filter(|experts| experts.branch).count() as u64;
+    assert!(branches > 0);
+    let mut session = session(&model, CHUNK);
+    prefill(&mut session, 3);
+    let token = counted(&mut session, |session| {
+        drop(session.decode(7, &Cancel::new()).unwrap().to_vec());
+    });
+    // One before each half of a block; one for the router and one for the experts.
+    let norms = 2 * blocks.len() as u64 + 2 * branches;
+    assert_eq!(token.of(Operator::Norm).runs, norms);
+    let router = token.of(Operator::Router);
+    assert_eq!(router.runs, branches);
+}
+
+#[test]
 fn operators_take_no_longer_than_the_whole_and_change_no_bit() {
     for family in FAMILIES {
         let model = int8(family);

@@ -1,11 +1,13 @@
 //! Parts of tensors: in place where they are consecutive rows, gathered into memory otherwise.
 
+use std::ops::Range;
+
 use triad_kernels::chunks::{chunks_mut, for_each_chunk};
-use triad_model::Result;
 use triad_model::dequantize::dequantize;
 use triad_model::mapped::MappedBytes;
 use triad_model::tensor::{Format, TensorInfo};
 use triad_model::tensor_map::{Part, TensorSlice, rows_of};
+use triad_model::{Error, ErrorKind, Result};
 
 use half::{bf16, f16};
 
@@ -27,7 +29,7 @@ impl Reader<'_> {
             return Ok(matrix);
         }
         let info = self.checkpoint.tensor(&slice.name)?;
-        let storage = match self.bytes(info, slice) {
+        let storage = match self.bytes(info, slice)? {
             Bytes::InFile(bytes) => self.in_file(info.format, bytes),
             Bytes::Gathered(bytes) => self.gathered(info.format, bytes),
         };
@@ -37,12 +39,10 @@ impl Reader<'_> {
     /// Reads a vector as f32.
     pub(super) fn vector(&self, slice: &TensorSlice) -> Result<Vec<f32>> {
         let info = self.checkpoint.tensor(&slice.name)?;
-        let values = match self.bytes(info, slice) {
-            Bytes::InFile(bytes) => to_f32(info.format, &bytes),
+        Ok(match self.bytes(info, slice)? {
+            Bytes::InFile(bytes) => widened(info.format, &bytes),
             Bytes::Gathered(bytes) => to_f32(info.format, &bytes),
-        };
-        self.checkpoint.release(info);
-        Ok(values)
+        })
     }
 
     /// Returns the matrix of a tensor that the file has quantized; `None` if it is not.
@@ -72,7 +72,9 @@ impl Reader<'_> {
                 bytes,
                 arithmetic: self.block_arithmetic,
             },
-            Format::F32 | Format::F16 | Format::Bf16 => Storage::F32(to_f32(format, &bytes).into()),
+            Format::F32 | Format::F16 | Format::Bf16 => {
+                Storage::F32(widened(format, &bytes).into())
+            }
         }
     }
 
@@ -96,26 +98,41 @@ impl Reader<'_> {
         }
     }
 
-    fn bytes(&self, info: &TensorInfo, slice: &TensorSlice) -> Bytes {
+    /// Returns the bytes of a part of a tensor. Releases the pages of those that it copies.
+    ///
+    /// # Errors
+    /// If the part is columns of a tensor of blocks.
+    fn bytes(&self, info: &TensorInfo, slice: &TensorSlice) -> Result<Bytes> {
         let bytes = self.checkpoint.mapped(info);
         let row_bytes = bytes.len() / rows_of(&info.shape).max(1);
-        match &slice.part {
+        let of_rows =
+            |rows: &Range<usize>| bytes.part(rows.start * row_bytes..rows.end * row_bytes);
+        Ok(match &slice.part {
             None => Bytes::InFile(bytes),
             Some(Part::Rows(rows)) => match rows.as_range() {
-                Some(rows) => {
-                    Bytes::InFile(bytes.part(rows.start * row_bytes..rows.end * row_bytes))
-                }
+                Some(rows) => Bytes::InFile(of_rows(&rows)),
                 None => {
                     let mut gathered = Vec::with_capacity(rows.len() * row_bytes);
                     for rows in rows.ranges() {
-                        let rows = &bytes[rows.start * row_bytes..rows.end * row_bytes];
-                        gathered.extend_from_slice(rows);
+                        gathered.extend_from_slice(&of_rows(&rows));
+                    }
+                    let first = rows.ranges().map(|rows| rows.start).min();
+                    let end = rows.ranges().map(|rows| rows.end).max();
+                    if let (Some(first), Some(end)) = (first, end) {
+                        // At once: a page may have several ranges.
+                        of_rows(&(first..end)).release();
                     }
                     Bytes::Gathered(gathered)
                 }
             },
+            Some(Part::Columns { .. }) if info.format.block_elements() > 1 => {
+                let message = format!(
+                    "tensor `{}` has the format {}, expected floats, since a matrix is some of its columns",
+                    slice.name, info.format
+                );
+                return Err(Error::new(ErrorKind::Unsupported, message).at(self.checkpoint.path()));
+            }
             Some(Part::Columns { rows, columns }) => {
-                // A tensor of blocks has no such part: no file has these transposed.
                 let element = info.format.block_bytes();
                 let mut gathered = vec![0; rows.len() * columns.len() * element];
                 let columns: Vec<usize> = columns.ranges().flatten().collect();
@@ -126,9 +143,10 @@ impl Reader<'_> {
                         out.copy_from_slice(&bytes[row * row_bytes + first..][..element]);
                     }
                 });
+                of_rows(rows).release();
                 Bytes::Gathered(gathered)
             }
-        }
+        })
     }
 }
 
@@ -136,6 +154,13 @@ impl Reader<'_> {
 enum Bytes {
     InFile(MappedBytes),
     Gathered(Vec<u8>),
+}
+
+/// Widens a part of a file, and releases its pages.
+fn widened(format: Format, bytes: &MappedBytes) -> Vec<f32> {
+    let values = to_f32(format, bytes);
+    bytes.release();
+    values
 }
 
 fn to_f32(format: Format, bytes: &[u8]) -> Vec<f32> {

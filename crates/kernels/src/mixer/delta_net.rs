@@ -1,18 +1,14 @@
 //! Gated DeltaNet (Qwen3-Next, Qwen3.5): a short convolution over queries, keys and values, and a matrix for each head
 //! that each position decays and corrects by the delta rule.
 
-use super::BLOCK;
 use super::convolution::Convolution;
+use super::{BLOCK, PARALLEL, TASK_ROWS, softplus};
 use crate::activation::{exp, silu};
 use crate::chunks::{chunks_mut, for_each_chunk};
 use crate::dot::dot;
 use crate::norm::rms_norm;
 use crate::vectorize::{Fused, vectorize_fused};
 
-/// Rows that one task of the convolution or of the norm computes.
-const TASK_ROWS: usize = 2;
-/// Steps with fewer values than this run on the calling thread alone.
-const PARALLEL: usize = 1 << 14;
 /// Columns of a head's matrix that stay in registers together.
 const TILE: usize = 16;
 /// Number of independent partial sums of a column.
@@ -375,11 +371,6 @@ impl Step<'_> {
     }
 }
 
-/// Computes `ln(1 + eˣ)`.
-pub(super) fn softplus(x: f32) -> f32 {
-    x.max(0.0) + (-x.abs()).exp().ln_1p()
-}
-
 /// Multiplies `x[rows, heads, dim]` by the sigmoid of gates, which follow the queries of each head in
 /// `gated[rows, heads, 2, dim]`.
 ///
@@ -547,17 +538,6 @@ mod tests {
             }
             prop_assert!(cut == whole, "pieces have the bits of the whole");
             prop_assert!(in_pieces == state && replayed == state, "states have the bits of the whole");
-        }
-    }
-
-    #[test]
-    fn softplus_is_its_definition() {
-        for x in [-90.0f32, -3.0, -0.1, 0.0, 0.5, 4.0, 25.0, 100.0] {
-            let expected = f64::from(x) + (-f64::from(x)).exp().ln_1p();
-            assert!(
-                (f64::from(softplus(x)) - expected).abs() < 1e-6 * (1.0 + expected),
-                "{x}"
-            );
         }
     }
 

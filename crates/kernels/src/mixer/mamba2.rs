@@ -1,18 +1,13 @@
 //! Mamba-2 (Granite 4): a short convolution, and a matrix for each head that each position decays and adds to.
 
-use super::BLOCK;
 use super::convolution::Convolution;
-use super::delta_net::softplus;
+use super::{BLOCK, PARALLEL, TASK_ROWS, softplus};
 use crate::activation::silu;
 use crate::chunks::{chunks_mut, for_each_chunk};
 use crate::dot::sum;
 use crate::norm::rms_norm_in_place;
 use crate::vectorize::{Fused, vectorize_fused};
 
-/// Rows that one task of the convolution or of the norm computes.
-const TASK_ROWS: usize = 2;
-/// Steps with fewer values than this run on the calling thread alone.
-const PARALLEL: usize = 1 << 14;
 /// Number of independent partial sums of an output.
 const LANES: usize = 16;
 

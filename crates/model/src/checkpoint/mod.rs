@@ -202,7 +202,8 @@ impl Checkpoint {
             are_equal(one, other, &rows)
         };
         let describe = |tensors: &BTreeMap<String, TensorInfo>| {
-            family::from_hugging_face(&config, tensors, &are_equal)
+            let is_quantized = |name: &str| quantized.contains_key(name);
+            family::from_hugging_face(&config, (tensors, &is_quantized), &are_equal)
         };
         let of_weights = with_quantized(&tensors, &quantized);
         let (description, tensor_map) = other_types::describe(&of_weights, &others, describe)?;

@@ -6,7 +6,7 @@ use super::kinds::{
 use super::mixer_families::{GRANITE_HYBRID, LFM2, QWEN3_5};
 use super::names;
 use super::traits::{ERNIE4_5, Family, GEMMA4, GRANITE, LLAMA, QWEN2, QWEN3};
-use crate::description::Routing;
+use crate::description::{HeadSharing, Routing};
 
 /// The experts of most families; the numbers are those of each.
 const EXPERTS: ExpertTraits = ExpertTraits {
@@ -162,6 +162,7 @@ pub(super) const QWEN3_NEXT: Family = Family {
     name: "qwen3next",
     names: names::QWEN3_NEXT,
     images: false,
+    head_sharing: HeadSharing::Adjacent,
     experts: Some(ExpertTraits {
         normalized: Normalized::Stated {
             default: true,

@@ -125,7 +125,9 @@ impl Mapper<'_> {
             )));
         };
         let in_rows = Part::Rows([outputs.after(expert * of_expert)].into());
-        let (expected, part) = if tensor.shape.len() == 2 {
+        // GGUF drops the dimension of one expert.
+        let is_one = count == 1 && tensor.shape.len() == 2 && !names.stacking.is_transposed();
+        let (expected, part) = if (self.is_quantized)(&weight) || is_one {
             // Quantized matrices are not transposed, and stand in one.
             (vec![count * of_expert, columns], in_rows)
         } else if names.stacking.is_transposed() {
@@ -153,9 +155,13 @@ impl Mapper<'_> {
         let bias = match shape.bias {
             true => Some(TensorSlice {
                 name: self.tensor(&format!("{prefix}{name}{bias}"), &[count, of_expert])?,
-                part: Some(Part::Columns {
-                    rows: expert..expert + 1,
-                    columns: [outputs].into(),
+                part: Some(match parts {
+                    // A whole row may be blocks.
+                    1 => Part::Rows((expert..expert + 1).into()),
+                    _ => Part::Columns {
+                        rows: expert..expert + 1,
+                        columns: [outputs].into(),
+                    },
                 }),
             }),
             false => None,

@@ -15,9 +15,9 @@ use crate::gguf::Value as OfGguf;
 const CONV: &str = "conv";
 /// The name of a DeltaNet in a `config.json`.
 const LINEAR: &str = "linear_attention";
-/// Ends of the names in GGUF of layers that have the parts of each key head next to each other: queries, keys, values and
-/// gates (old files of Qwen3-Next), and rates and decays (all of them).
-pub(super) const BY_KEY_HEAD: [&str; 2] = [".ssm_in.weight", ".ssm_ba.weight"];
+/// The field of a `config.json` with the kind of each block, and Granite's other name of it.
+const TYPES: &str = "layer_types";
+const TYPES_ALIAS: &str = "layers_block_type";
 /// The names of Granite's blocks.
 const MAMBA: &str = "mamba";
 const ATTENTION: &str = "attention";
@@ -72,8 +72,17 @@ pub(super) fn hugging_face(
                     family.activation_field, family.name
                 )));
             }
-            let types = types(config, blocks, &[MAMBA, LINEAR])?;
-            let has_attention = types.unwrap_or_else(|| vec![false; blocks]);
+            let [types, of_alias] = [TYPES, TYPES_ALIAS].map(|field| {
+                let mixer = &[MAMBA, LINEAR];
+                types_in(config, field, blocks, mixer)
+            });
+            let (types, of_alias) = (types?, of_alias?);
+            if types.is_some() && of_alias.is_some() && types != of_alias {
+                return Err(malformed(format!(
+                    "config.json: `{TYPES_ALIAS}` differs from `{TYPES}`, expected one of them, or the same in both"
+                )));
+            }
+            let has_attention = types.or(of_alias).unwrap_or_else(|| vec![false; blocks]);
             Ok(mixers(&Mixer::Mamba2(mamba), has_attention.into_iter()))
         }
     }
@@ -163,12 +172,22 @@ fn attention_every(interval: Option<usize>, blocks: usize) -> Vec<bool> {
 
 /// Reads whether each block has attention or the mixer of these names, if the file has a list of that.
 fn types(config: &Config<'_>, blocks: usize, mixer: &[&str]) -> Result<Option<Vec<bool>>> {
-    let Some(types) = config.strings("layer_types")? else {
+    types_in(config, TYPES, blocks, mixer)
+}
+
+/// Does the same as [`types`] for a list in `field`.
+fn types_in(
+    config: &Config<'_>,
+    field: &str,
+    blocks: usize,
+    mixer: &[&str],
+) -> Result<Option<Vec<bool>>> {
+    let Some(types) = config.strings(field)? else {
         return Ok(None);
     };
     if types.len() != blocks {
         return Err(malformed(format!(
-            "config.json: `layer_types` has {} entries, expected one for each of the {blocks} blocks",
+            "config.json: `{field}` has {} entries, expected one for each of the {blocks} blocks",
             types.len()
         )));
     }
@@ -177,7 +196,7 @@ fn types(config: &Config<'_>, blocks: usize, mixer: &[&str]) -> Result<Option<Ve
         ATTENTION if mixer.contains(&MAMBA) => Ok(true),
         kind if mixer.contains(&kind) => Ok(false),
         other => Err(unsupported(format!(
-            "config.json: `layer_types[{block}]` is `{}`, which Triad does not run; it runs {FULL} and {}",
+            "config.json: `{field}[{block}]` is `{}`, which Triad does not run; it runs {FULL} and {}",
             other.chars().take(40).collect::<String>(),
             mixer[0]
         ))),
@@ -291,7 +310,7 @@ impl Reader<'_> {
             }
             Mixers::DeltaNet => self.delta_nets(kv_heads.len(), epsilon),
             Mixers::Mamba2 => {
-                let mamba = Mixer::Mamba2(self.mamba2(hidden, epsilon)?);
+                let mamba = Mixer::Mamba2(self.mamba2(epsilon)?);
                 let has_attention = kv_heads.iter().map(|heads| *heads > 0);
                 Ok(mixers(&mamba, has_attention))
             }
@@ -299,7 +318,7 @@ impl Reader<'_> {
     }
 
     /// Reads the sizes of a Mamba-2 of a GGUF file.
-    fn mamba2(&self, hidden: usize, epsilon: f32) -> Result<Mamba2> {
+    fn mamba2(&self, epsilon: f32) -> Result<Mamba2> {
         let required = |field: &str, most| {
             self.size(field, most)
                 .and_then(|size| self.required(field, size))
@@ -307,10 +326,9 @@ impl Reader<'_> {
         let heads = required("ssm.time_step_rank", limits::HEADS)?;
         let width = required("ssm.inner_size", limits::HEADS * limits::HEAD_DIM)?;
         let groups = required("ssm.group_count", limits::HEADS)?;
-        if !width.is_multiple_of(heads) || !width.is_multiple_of(groups * hidden) {
+        if !width.is_multiple_of(heads) || !width.is_multiple_of(groups) {
             return Err(malformed(format!(
-                "metadata field `{}` is {width}, expected a multiple of {heads} heads, and of {groups} groups of the \
-                 width {hidden}",
+                "metadata field `{}` is {width}, expected a multiple of {heads} heads, and of {groups} groups",
                 self.key("ssm.inner_size")
             )));
         }
@@ -347,14 +365,7 @@ impl Reader<'_> {
             key_dim: required("ssm.state_size", limits::HEAD_DIM)?,
             value_dim: values / value_heads,
             taps: required("ssm.conv_kernel", limits::TAPS)?,
-            sharing: match self
-                .tensors
-                .keys()
-                .any(|name| name.ends_with(BY_KEY_HEAD[1]))
-            {
-                true => HeadSharing::Adjacent,
-                false => HeadSharing::Remainder,
-            },
+            sharing: self.family.head_sharing,
             epsilon,
         });
         let field = self.key("attention.recurrent_layers");

@@ -62,6 +62,10 @@ pub type ReadF32<'a> = dyn Fn(&TensorInfo) -> Result<Vec<f32>> + 'a;
 /// A function that returns whether two tensors of the same shape hold the same numbers.
 pub type AreEqual<'a> = dyn Fn(&TensorInfo, &TensorInfo) -> bool + 'a;
 
+/// A function that returns whether the tensor of this name is quantized: matrices of several experts are then the rows
+/// of one matrix.
+pub type IsQuantized<'a> = dyn Fn(&str) -> bool + 'a;
+
 /// Describes a Hugging Face checkpoint by its `config.json` and its tensors. `are_equal` is only called if the file has
 /// an output matrix that its configuration ties to the embedding.
 ///
@@ -72,11 +76,16 @@ pub type AreEqual<'a> = dyn Fn(&TensorInfo, &TensorInfo) -> bool + 'a;
 /// whose shape does not match the configuration.
 pub fn from_hugging_face(
     config: &serde_json::Value,
-    tensors: &BTreeMap<String, TensorInfo>,
+    (tensors, is_quantized): (&BTreeMap<String, TensorInfo>, &IsQuantized<'_>),
     are_equal: &AreEqual<'_>,
 ) -> Result<(ModelDescription, TensorMap)> {
-    let (family, description) = hugging_face::describe(config)?;
+    let (family, mut description) = hugging_face::describe(config)?;
+    if hugging_face::is_tied_in_text_only(config)? && tensors::has_output(family, tensors) {
+        // Version 5 of `transformers` reads the outer field, and writes the matrix that it computes with.
+        description.tied_output = false;
+    }
     let predicted = hugging_face::more_tokens(config)?;
+    let are_equal = (is_quantized, are_equal);
     let map = tensors::hugging_face(family, &description, (tensors, predicted), are_equal)?;
     Ok((description, map))
 }

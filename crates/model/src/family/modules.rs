@@ -104,8 +104,8 @@ impl Modules {
                 family.name
             )));
         };
-        let names = &names::gguf(family.mixers);
-        let mut linears = in_order(layers(names), description, HeadSharing::Remainder);
+        let names = &names::gguf(family.mixers, family.head_sharing);
+        let mut linears = in_order(layers(names), description, family.head_sharing);
         linears.push(("attn_qkv", vec![Linear::Query, Linear::Key, Linear::Value]));
         let is_one = family.names.gate == family.names.up;
         if is_one && family.names.gate.ends_with("gate_up_proj") {

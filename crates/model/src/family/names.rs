@@ -2,6 +2,7 @@
 
 use super::expert_names::{EXPERTS, ExpertNames, Stacking};
 use super::kinds::Mixers;
+use crate::description::HeadSharing;
 use crate::tensor_map::StoredAs;
 
 /// Tensor names of one layout, without `.weight` and `.bias`. Linear layers of the same name are stored one after
@@ -348,7 +349,12 @@ pub(super) const QWEN3_NEXT: Names = Names {
 };
 
 /// Returns the names in GGUF.
-pub(super) fn gguf(mixers: Mixers) -> Names {
+pub(super) fn gguf(mixers: Mixers, sharing: HeadSharing) -> Names {
+    // Rates and decays of adjacent heads are in one tensor.
+    let [rate, decay] = match sharing {
+        HeadSharing::Adjacent => ["ssm_ba"; 2],
+        HeadSharing::Remainder => ["ssm_beta", "ssm_alpha"],
+    };
     match mixers {
         Mixers::Attention => GGUF,
         Mixers::ShortConv => Names {
@@ -361,8 +367,8 @@ pub(super) fn gguf(mixers: Mixers) -> Names {
             mixer_input: "attn_qkv",
             mixer_output: "ssm_out",
             mixer_gate: "attn_gate",
-            mixer_rate: "ssm_beta",
-            mixer_decay: "ssm_alpha",
+            mixer_rate: rate,
+            mixer_decay: decay,
             convolution: "ssm_conv1d",
             decay: ("ssm_a", StoredAs::Itself),
             decay_bias: "ssm_dt.bias",

@@ -4,12 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::gguf_rope::ROPE_TENSORS;
 use super::kinds::Mixers;
-use super::mixer::BY_KEY_HEAD;
 use super::names::{self, Names};
 use super::next_tokens;
 use super::traits::Family;
-use super::{AreEqual, malformed, missing, ollama, unsupported};
-use crate::description::{BlockDescription, Linear, ModelDescription, Norm, NormKind};
+use super::{AreEqual, IsQuantized, malformed, missing, ollama, unsupported};
+use crate::description::{BlockDescription, HeadSharing, Linear, ModelDescription, Norm, NormKind};
 use crate::error::Result;
 use crate::tensor::TensorInfo;
 use crate::tensor_map::{
@@ -40,20 +39,17 @@ pub(super) fn hugging_face(
     family: &Family,
     description: &ModelDescription,
     (tensors, predicted): (&BTreeMap<String, TensorInfo>, usize),
-    are_equal: &AreEqual<'_>,
+    (is_quantized, are_equal): (&IsQuantized<'_>, &AreEqual<'_>),
 ) -> Result<TensorMap> {
     let names = &stacked(family.names, tensors);
-    let here = |(root, _): &&(&str, &str)| {
-        tensors.contains_key(&format!("{root}{}.weight", names.embedding))
-    };
-    let (root, head) = *ROOTS.iter().find(here).unwrap_or(&ROOTS[0]);
-    let output = format!("{head}{}", names.output);
+    let (root, output) = root_and_output(names, tensors);
     let mut mapper = Mapper {
         names,
         root,
         output: &output,
         description,
         tensors,
+        is_quantized,
         used: BTreeSet::new(),
     };
     let mut map = mapper.map()?;
@@ -76,6 +72,24 @@ pub(super) fn hugging_face(
     Ok(map)
 }
 
+/// Returns whether a Hugging Face checkpoint has an output matrix.
+pub(super) fn has_output(family: &Family, tensors: &BTreeMap<String, TensorInfo>) -> bool {
+    let (_, output) = root_and_output(&family.names, tensors);
+    tensors.contains_key(&format!("{output}.weight"))
+}
+
+/// Returns the prefix of the tensors of a Hugging Face checkpoint, and the name of its output layer.
+fn root_and_output(
+    names: &Names,
+    tensors: &BTreeMap<String, TensorInfo>,
+) -> (&'static str, String) {
+    let here = |(root, _): &&(&str, &str)| {
+        tensors.contains_key(&format!("{root}{}.weight", names.embedding))
+    };
+    let (root, head) = *ROOTS.iter().find(here).unwrap_or(&ROOTS[0]);
+    (root, format!("{head}{}", names.output))
+}
+
 /// Maps the tensors of a GGUF file.
 pub(super) fn gguf(
     family: &Family,
@@ -83,13 +97,11 @@ pub(super) fn gguf(
     tensors: &BTreeMap<String, TensorInfo>,
 ) -> Result<TensorMap> {
     let has = |name: &str| tensors.contains_key(name);
-    let mut names = names::gguf(family.mixers);
+    let mut names = names::gguf(family.mixers, family.head_sharing);
     let any_has = |end: &str| tensors.keys().any(|name| name.ends_with(end));
-    if any_has(BY_KEY_HEAD[0]) {
+    if family.head_sharing == HeadSharing::Adjacent && any_has(".ssm_in.weight") {
+        // Old files of Qwen3-Next have the queries, keys, values and gates of each key head next to each other.
         (names.mixer_input, names.mixer_gate) = ("ssm_in", "ssm_in");
-    }
-    if any_has(BY_KEY_HEAD[1]) {
-        (names.mixer_rate, names.mixer_decay) = ("ssm_ba", "ssm_ba");
     }
     if family.has_expert_branches() {
         names.experts.shared = [names.gate, names.up, names.down];
@@ -115,6 +127,8 @@ pub(super) fn gguf(
         output: names.output,
         description,
         tensors,
+        // Blocks of GGUF have the shapes of floats.
+        is_quantized: &|_| false,
         used,
     };
     let mut map = mapper.map()?;
@@ -156,6 +170,7 @@ pub(super) struct Mapper<'a> {
     output: &'a str,
     pub(super) description: &'a ModelDescription,
     pub(super) tensors: &'a BTreeMap<String, TensorInfo>,
+    pub(super) is_quantized: &'a IsQuantized<'a>,
     pub(super) used: BTreeSet<String>,
 }
 

@@ -5,7 +5,7 @@ use super::kinds::{
     Windows,
 };
 use super::names::{self, Names};
-use crate::description::{Activation, NormKind, Residual, RopePairing};
+use crate::description::{Activation, HeadSharing, NormKind, Residual, RopePairing};
 
 /// The properties of a family. The first half defines the computation; the second half has the default values of a
 /// `config.json`, as in `transformers`.
@@ -68,6 +68,8 @@ pub(super) struct Family {
     pub remote: bool,
     /// The token mixers of blocks without attention.
     pub mixers: Mixers,
+    /// How value heads of DeltaNets share key heads in GGUF.
+    pub head_sharing: HeadSharing,
     /// The shapes of the blocks.
     pub shapes: BlockShapes,
     /// Whether values have a norm without weights.
@@ -152,6 +154,7 @@ pub(super) const LLAMA: Family = Family {
     yarn: true,
     remote: false,
     mixers: Mixers::Attention,
+    head_sharing: HeadSharing::Remainder,
     shapes: BlockShapes::Same,
     value_norm: false,
     predicts_more: false,

@@ -21,6 +21,8 @@ const ELEMENTS: usize = 32;
 const BYTES: usize = ELEMENTS / 2;
 /// The exponent of 1.
 const BIAS: i32 = 127;
+/// The exponent of blocks that are no numbers.
+const NOT_A_NUMBER: u8 = 255;
 /// The numbers of the codes without the sign.
 const MAGNITUDES: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
 
@@ -79,8 +81,15 @@ fn tensor(table: &mut Table, name: &str) -> Result<QuantizedTensor> {
         return Err(table.malformed(&codes, message));
     };
     let of_exponents = &codes.shape[..codes.shape.len() - 1];
-    let exponents = format!("{name}{SCALES}");
-    let exponents = table.take_shaped(&exponents, &[Element::U8], of_exponents, &main)?;
+    let scales = format!("{name}{SCALES}");
+    let exponents = table.take_shaped(&scales, &[Element::U8], of_exponents, &main)?;
+    if exponents.bytes(table.files).contains(&NOT_A_NUMBER) {
+        let message = format!(
+            "tensor `{scales}` has the exponent {NOT_A_NUMBER}, which stands for no number, expected at most {}",
+            NOT_A_NUMBER - 1
+        );
+        return Err(table.malformed(&exponents, message));
+    }
     Ok(QuantizedTensor {
         name: name.to_owned(),
         scheme: NAME,
@@ -214,6 +223,51 @@ mod tests {
         tensor.dequantize(&files, 0..1, &mut first);
         let unit = 2f32.powi(120 - 127);
         assert_eq!(first[..4], [0.0, 0.0, -3.0 * unit, 2.0 * unit]);
+    }
+
+    #[test]
+    fn exponents_up_to_254_give_the_numbers_of_gguf_and_255_is_refused_by_name() {
+        let plan = plan(&json!({})).unwrap().unwrap();
+        for (exponent, largest) in [
+            (0, 6.0 * f64::from(-127).exp2()),
+            (1, 6.0 * f64::from(-126).exp2()),
+            (254, f64::INFINITY),
+        ] {
+            // All codes, in each block.
+            let codes =
+                (0..192u32).map(|index| ((index * 2 % 16) | (((index * 2 + 1) % 16) << 4)) as u8);
+            let bytes: Vec<u8> = codes.chain([exponent; 12]).collect();
+            let files = [File {
+                path: Path::new("model.safetensors"),
+                bytes: &bytes,
+            }];
+            let stored = stored(&[2, 3, 2, 16], &[2, 3, 2]);
+            let (_, quantized) = plan.find(stored, &files).unwrap();
+            let tensor = &quantized["experts.down_proj"];
+            let mut values = vec![0.0; 6 * 64];
+            tensor.dequantize(&files, 0..6, &mut values);
+            let mut blocks = vec![0; 6 * 34];
+            assert!(tensor.blocks(&files, 0..6, &mut blocks));
+            let mut of_blocks = vec![0.0; values.len()];
+            dequantize(Format::Blocks(BlockFormat::MXFP4), &blocks, &mut of_blocks);
+            assert_eq!(values, of_blocks, "exponent {exponent}");
+            assert_eq!(values[7], largest as f32, "exponent {exponent}");
+            assert_eq!(values[15], -largest as f32, "exponent {exponent}");
+        }
+        let mut bytes = vec![0; 204];
+        bytes[200] = 255;
+        let files = [File {
+            path: Path::new("model.safetensors"),
+            bytes: &bytes,
+        }];
+        let stored = stored(&[2, 3, 2, 16], &[2, 3, 2]);
+        let error = plan.find(stored, &files).unwrap_err().to_string();
+        assert!(
+            error.contains("model.safetensors")
+                && error.contains("`experts.down_proj_scales`")
+                && error.contains("255"),
+            "{error}"
+        );
     }
 
     #[test]

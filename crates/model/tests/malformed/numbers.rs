@@ -72,7 +72,8 @@ fn each_number_of_a_configuration_has_a_range_that_is_checked() {
         for value in EXTREMES {
             let mut changed = config.clone();
             *changed.pointer_mut(field).unwrap() = json!(value);
-            let refused = from_hugging_face(&changed, &BTreeMap::new(), &|_, _| true).map(|_| ());
+            let refused = from_hugging_face(&changed, (&BTreeMap::new(), &|_| false), &|_, _| true)
+                .map(|_| ());
             refuses(&format!("{model_type}: {field} = {value:e}"), refused);
         }
     }
@@ -85,7 +86,7 @@ fn bounds_of_llama_3s_frequencies_may_be_any_numbers() {
             let mut config = config("llama");
             config["rope_scaling"] = scaling("llama3");
             config["rope_scaling"][field] = json!(value);
-            from_hugging_face(&config, &BTreeMap::new(), &|_, _| true).unwrap_err();
+            from_hugging_face(&config, (&BTreeMap::new(), &|_| false), &|_, _| true).unwrap_err();
         }
     }
 }

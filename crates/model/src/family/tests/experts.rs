@@ -357,7 +357,7 @@ fn gate_and_up_of_an_expert_may_be_rows_of_one_stacked_tensor() {
         json!({ "residual_multiplier": 0.5 }),
     );
     let (description, map) =
-        crate::family::from_hugging_face(&config, &tensors, &|_, _| true).unwrap();
+        crate::family::from_hugging_face(&config, (&tensors, &|_| false), &|_, _| true).unwrap();
     assert_eq!(description.residual_scale, 0.5);
     let of_layer = |linear| {
         let weight = &map.blocks[0].linears[&linear].weight;

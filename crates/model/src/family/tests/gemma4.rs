@@ -194,8 +194,13 @@ fn experts_of_gemma4_are_a_branch_next_to_its_dense_layers() {
             tensor(&name("post_feedforward_layernorm_2.weight"), &[64]),
         ]);
     }
-    let open =
-        |tensors: &Tensors| from_hugging_face(&config(with_experts.clone()), tensors, &|_, _| true);
+    let open = |tensors: &Tensors| {
+        from_hugging_face(
+            &config(with_experts.clone()),
+            (tensors, &|_| false),
+            &|_, _| true,
+        )
+    };
     let (_, map) = open(&tensors).unwrap();
     let branch = map.blocks[2]
         .router
@@ -401,7 +406,7 @@ fn tensors(layout: &Layout) -> Tensors {
 }
 
 fn open(tensors: &Tensors) -> Result<(ModelDescription, TensorMap)> {
-    from_hugging_face(&config(json!({})), tensors, &|_, _| false)
+    from_hugging_face(&config(json!({})), (tensors, &|_| false), &|_, _| false)
 }
 
 #[test]

@@ -56,6 +56,38 @@ fn blocks_of_granite_4_have_a_mamba_2_or_attention_without_rope() {
 }
 
 #[test]
+fn the_kinds_of_blocks_have_two_names_and_must_not_differ() {
+    let plain = described(json!({})).unwrap();
+    let types = ["mamba", "attention", "mamba"];
+    for changes in [
+        json!({ "layer_types": "absent", "layers_block_type": types }),
+        json!({ "layer_types": null, "layers_block_type": types }),
+        json!({ "layers_block_type": types }),
+        json!({ "layers_block_type": ["linear_attention", "full_attention", "linear_attention"] }),
+        json!({ "layers_block_type": null }),
+    ] {
+        assert_eq!(described(changes).unwrap(), plain);
+    }
+    for (changes, expected) in [
+        (
+            json!({ "layers_block_type": ["mamba", "mamba", "attention"] }),
+            "`layers_block_type` differs from `layer_types`",
+        ),
+        (
+            json!({ "layer_types": "absent", "layers_block_type": ["mamba"] }),
+            "`layers_block_type` has 1 entries",
+        ),
+        (
+            json!({ "layer_types": "absent", "layers_block_type": ["mamba", "conv", "mamba"] }),
+            "`layers_block_type[1]` is `conv`",
+        ),
+    ] {
+        let error = described(changes).expect_err("refused").to_string();
+        assert!(error.contains(expected), "{error} for {expected}");
+    }
+}
+
+#[test]
 fn what_granite_4_does_not_compute_is_refused_by_name() {
     for (changes, expected) in [
         (json!({ "mamba_n_groups": 2 }), "mamba_n_groups"),
@@ -177,12 +209,25 @@ fn blocks_without_keys_have_a_mamba_2_in_gguf() {
     let is_stored = [("rope.scaling.finetuned", Value::Bool(false))];
     let (description, _) = of_gguf(&is_stored, 1).unwrap();
     assert_eq!(description.blocks[1].attention().unwrap().rope.dims, 0);
-    for (field, number) in [
-        ("ssm.inner_size", 120),
-        ("ssm.group_count", 4),
-        ("ssm.time_step_rank", 7),
+}
+
+#[test]
+fn groups_of_a_mamba_2_in_gguf_divide_its_width_and_its_heads() {
+    for groups in [4, 8] {
+        let (description, _) = of_gguf(&[], groups).unwrap();
+        let expected = Mamba2 { groups, ..MAMBA };
+        assert_eq!(description.blocks[0].mixer, Mixer::Mamba2(expected));
+    }
+    for (field, number, expected) in [
+        ("ssm.inner_size", 124, "a multiple of 8 heads"),
+        ("ssm.group_count", 3, "of 3 groups"),
+        ("ssm.group_count", 16, "the number of groups"),
+        ("ssm.group_count", 4, "blk.0.ssm_in.weight"),
+        ("ssm.time_step_rank", 7, "a multiple of 7 heads"),
+        ("ssm.time_step_rank", 1, "the number of groups"),
     ] {
         let error = of_gguf(&[(field, Value::Integer(number))], 2).expect_err("refused");
-        assert!(error.to_string().contains("ssm"), "{error} for {field}");
+        let error = error.to_string();
+        assert!(error.contains(expected), "{error} for {field} = {number}");
     }
 }

@@ -245,7 +245,12 @@ fn lfm2_is_the_same_model_in_either_file() {
         );
     };
     let changes = json!({ "max_position_embeddings": 512 });
-    let (one, map) = from_hugging_face(&config(changes), &of_transformers(), &|_, _| true).unwrap();
+    let (one, map) = from_hugging_face(
+        &config(changes),
+        (&of_transformers(), &|_| false),
+        &|_, _| true,
+    )
+    .unwrap();
     check(&map);
     let no_values = &|_: &_| unreachable!("no tensor is read");
     let (other, map) = from_gguf(&metadata(&[0, 2, 0]), &of_llama_cpp(), no_values).unwrap();

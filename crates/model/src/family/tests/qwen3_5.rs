@@ -352,7 +352,8 @@ fn qwen3_5_is_the_same_model_in_either_file_but_for_norms_and_the_order_of_heads
         tensor("model.visual.norm.weight", &[9]),
     ]);
     let with_images = json!({ "model_type": "qwen3_5", "text_config": config(json!({})) });
-    let (mut one, map) = from_hugging_face(&with_images, &tensors, &|_, _| true).unwrap();
+    let (mut one, map) =
+        from_hugging_face(&with_images, (&tensors, &|_| false), &|_, _| true).unwrap();
     check(&map, StoredAs::Logarithm);
     assert_eq!(map.unused, ["model.visual.norm.weight"]);
     assert_eq!(map.more_tokens, ["mtp.fc.weight"]);

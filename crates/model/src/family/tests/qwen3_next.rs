@@ -69,7 +69,7 @@ fn stored() -> Tensors {
 }
 
 fn open(changes: Json) -> Result<(ModelDescription, TensorMap)> {
-    from_hugging_face(&config(changes), &stored(), &|_, _| true)
+    from_hugging_face(&config(changes), (&stored(), &|_| false), &|_, _| true)
 }
 
 /// Returns the ranges of rows of a layer of the first block.
@@ -204,4 +204,22 @@ fn old_and_new_files_of_gguf_have_the_same_model() {
         panic!("expected a DeltaNet")
     };
     assert_eq!(net.sharing, HeadSharing::Adjacent);
+}
+
+#[test]
+fn adapters_in_gguf_have_the_order_of_heads_of_the_models_in_gguf() {
+    let (description, _) = open(json!({})).unwrap();
+    let modules = Modules::gguf("qwen3next", &description).unwrap();
+    for (name, linear) in [
+        ("blk.0.ssm_out", Linear::MixerOutput),
+        ("blk.0.attn_qkv", Linear::MixerInput),
+        ("blk.0.attn_gate", Linear::MixerGate),
+    ] {
+        let (block, linears) = modules.find(name).expect(name);
+        assert_eq!((block, linears), (0, &[linear][..]), "{name}");
+    }
+    // Rows of rates and decays take turns.
+    for name in ["blk.0.ssm_ba", "blk.0.ssm_alpha", "blk.0.ssm_beta"] {
+        assert!(modules.find(name).is_none(), "{name}");
+    }
 }

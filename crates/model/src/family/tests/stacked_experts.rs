@@ -45,7 +45,12 @@ fn model(model_type: &str, experts: &[(&str, &[usize])], changes: Json) -> (Json
 }
 
 fn open((config, tensors): &(Json, Tensors)) -> Result<(ModelDescription, TensorMap)> {
-    from_hugging_face(config, tensors, &|_, _| true)
+    from_hugging_face(config, (tensors, &|_| false), &|_, _| true)
+}
+
+fn open_quantized((config, tensors): &(Json, Tensors)) -> Result<(ModelDescription, TensorMap)> {
+    let is_quantized = |name: &str| name.contains(".mlp.experts.") && !name.ends_with("_bias");
+    from_hugging_face(config, (tensors, &is_quantized), &|_, _| true)
 }
 
 fn weight(map: &TensorMap, linear: Linear) -> TensorSlice {
@@ -164,7 +169,13 @@ fn columns_of_gate_and_up_alternate_in_gpt_oss() {
     };
     assert_eq!(up.weight.part, part(3 * 64..4 * 64));
     assert_eq!(up.bias.as_ref().unwrap().part, part(3..4));
-    // Quantized, the tensor has rows.
+    let down = &map.blocks[0].linears[&Linear::ExpertDown(3)];
+    let whole_row = Some(Part::Rows(consecutive(3, 1)));
+    assert_eq!(down.bias.as_ref().unwrap().part, whole_row);
+}
+
+#[test]
+fn experts_stand_in_one_matrix_only_if_they_are_quantized() {
     let mut quantized = gpt_oss(json!({}));
     for block in 0..4 {
         let name = |part: &str| format!("model.layers.{block}.mlp.experts.{part}");
@@ -173,12 +184,26 @@ fn columns_of_gate_and_up_alternate_in_gpt_oss() {
             tensor(&name("down_proj"), &[EXPERTS * 64, WIDTH]),
         ]);
     }
-    let (_, map) = open(&quantized).unwrap();
-    let rows = Runs::from([every_second.after(3 * 2 * WIDTH)]);
+    let (_, map) = open_quantized(&quantized).unwrap();
+    let every_second = Run {
+        first: 3 * 2 * WIDTH + 1,
+        length: 1,
+        period: 2,
+        count: WIDTH,
+    };
+    let rows = Runs::from([every_second]);
     assert_eq!(
         weight(&map, Linear::ExpertUp(3)).part,
         Some(Part::Rows(rows))
     );
+    for (file, is_quantized) in [(&quantized, false), (&gpt_oss(json!({})), true)] {
+        let opened = match is_quantized {
+            true => open_quantized(file),
+            false => open(file),
+        };
+        let error = opened.expect_err("refused").to_string();
+        assert!(error.contains("gate_up_proj` has shape"), "{error}");
+    }
 }
 
 #[test]
