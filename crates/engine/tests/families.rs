@@ -320,7 +320,7 @@ fn biases_of_gate_and_up_in_one_tensor_of_blocks_are_refused_by_name() {
         }
     });
     let loaded = Model::load(merged.path(), &LoadOptions::default());
-    let error = loaded.err().expect("refused").to_string();
+    let error = loaded.expect_err("refused").to_string();
     assert!(
         error.contains("`blk.0.ffn_gate_up_exps.bias` has the format Q8_0"),
         "{error}"
