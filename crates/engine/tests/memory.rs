@@ -94,7 +94,8 @@ fn pages_of_weights_that_are_copied_do_not_stay_in_memory() {
     let model = Model::load(folder.path(), &options).unwrap();
     assert!(model.weights().bytes() > 8 << 20);
     let resident = resident(&weights);
-    assert!(resident < 1 << 20, "{resident} of {end} bytes");
+    // A system may map 2 MiB around a page that is read.
+    assert!(resident <= 4 << 20, "{resident} of {end} bytes");
 }
 
 #[test]

@@ -171,15 +171,6 @@ pub(super) fn describe(config: &Value) -> Result<(&'static Family, ModelDescript
     Ok((family, draft(family, &config, tied)?.describe(family)?))
 }
 
-/// Returns whether `text_config` ties the output matrix to the embedding and the outer object does not.
-pub(super) fn is_tied_in_text_only(config: &Value) -> Result<bool> {
-    let (field, outer) = ("tie_word_embeddings", Config::new(config)?);
-    Ok(match outer.object("text_config", "text_config.")? {
-        Some(text) => text.bool(field)? == Some(true) && outer.bool(field)? == Some(false),
-        None => false,
-    })
-}
-
 /// Returns the number of blocks that predict more than one token, which the number of blocks does not include.
 pub(super) fn more_tokens(config: &Value) -> Result<usize> {
     let outer = Config::new(config)?;

@@ -79,11 +79,7 @@ pub fn from_hugging_face(
     (tensors, is_quantized): (&BTreeMap<String, TensorInfo>, &IsQuantized<'_>),
     are_equal: &AreEqual<'_>,
 ) -> Result<(ModelDescription, TensorMap)> {
-    let (family, mut description) = hugging_face::describe(config)?;
-    if hugging_face::is_tied_in_text_only(config)? && tensors::has_output(family, tensors) {
-        // Version 5 of `transformers` reads the outer field, and writes the matrix that it computes with.
-        description.tied_output = false;
-    }
+    let (family, description) = hugging_face::describe(config)?;
     let predicted = hugging_face::more_tokens(config)?;
     let are_equal = (is_quantized, are_equal);
     let map = tensors::hugging_face(family, &description, (tensors, predicted), are_equal)?;

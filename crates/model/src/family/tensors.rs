@@ -72,12 +72,6 @@ pub(super) fn hugging_face(
     Ok(map)
 }
 
-/// Returns whether a Hugging Face checkpoint has an output matrix.
-pub(super) fn has_output(family: &Family, tensors: &BTreeMap<String, TensorInfo>) -> bool {
-    let (_, output) = root_and_output(&family.names, tensors);
-    tensors.contains_key(&format!("{output}.weight"))
-}
-
 /// Returns the prefix of the tensors of a Hugging Face checkpoint, and the name of its output layer.
 fn root_and_output(
     names: &Names,

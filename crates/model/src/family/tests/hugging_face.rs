@@ -903,30 +903,6 @@ fn a_tensor_that_would_change_the_answer_is_not_ignored() {
 }
 
 #[test]
-fn an_output_matrix_that_only_the_text_ties_is_read_if_it_is_stored() {
-    let open = |outer: Json, stored: &Tensors| {
-        let text = with(&llama(), json!({ "tie_word_embeddings": true }));
-        let config = json!({ "model_type": "llava", "text_config": text });
-        let config = with(&config, outer);
-        family::from_hugging_face(&config, (stored, &|_| false), &|_, _| false)
-    };
-    let untied = || json!({ "tie_word_embeddings": false });
-    let (description, map) = open(untied(), &llama_tensors()).unwrap();
-    assert!(!description.tied_output);
-    assert_eq!(map.output.weight.name, "lm_head.weight");
-    let mut without = llama_tensors();
-    without.remove("lm_head.weight");
-    let (description, map) = open(untied(), &without).unwrap();
-    assert!(description.tied_output);
-    assert_eq!(map.output.weight, map.embedding);
-    // Where the two do not differ, the stored matrix must be the embedding.
-    for outer in [json!({ "tie_word_embeddings": true }), json!({})] {
-        let error = open(outer, &llama_tensors()).unwrap_err().to_string();
-        assert!(error.contains("`tie_word_embeddings` ties it"), "{error}");
-    }
-}
-
-#[test]
 fn the_output_matrix_of_a_tied_model_is_a_copy_of_the_embedding() {
     let tied = with(&llama(), json!({ "tie_word_embeddings": true }));
     assert!(from_hugging_face(&tied, &llama_tensors()).is_ok());
