@@ -59,6 +59,7 @@ pub(crate) struct TokenizeBody {
 
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Tokens {
+    #[schema(value_type = Vec<serde_json::Value>)]
     tokens: TokenList,
     /// The vocabulary's spelling of each token, for a `prompt` or a conversation.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -69,7 +70,7 @@ pub(crate) struct Tokens {
 }
 
 /// Tokens, or tokens with their texts.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
 #[serde(untagged)]
 enum TokenList {
     Ids(Vec<u32>),
@@ -77,7 +78,7 @@ enum TokenList {
 }
 
 /// A token with its text.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
 struct TokenPiece {
     id: u32,
     piece: TokenText,

@@ -37,6 +37,7 @@ const MAX_PATHS: usize = 64;
 
 /// The fields that `/completion` and `/infill` share, without [`Sampling`].
 #[derive(Debug, Deserialize, ToSchema)]
+#[schema(as = LlamaShared)]
 pub(crate) struct How {
     /// The model's name, as in `/v1/models`. The default is the first model.
     model: Option<String>,
@@ -58,6 +59,7 @@ pub(crate) struct How {
 
 /// A request to continue a text.
 #[derive(Debug, Deserialize, ToSchema)]
+#[schema(as = LlamaCompletionRequest)]
 pub(crate) struct CompletionRequest {
     /// A text, tokens, or an array of both, which is joined.
     prompt: MixedPrompt,

@@ -53,20 +53,26 @@ pub(crate) struct Line {
     #[serde(skip_serializing_if = "Option::is_none")]
     done_reason: Option<&'static str>,
     #[serde(flatten)]
-    timings: Option<Timings>,
+    durations: Durations,
 }
 
 /// Times in nanoseconds and numbers of tokens, in the last part of a completion.
-#[derive(Debug, Serialize, ToSchema)]
-struct Timings {
-    total_duration: u64,
+#[derive(Debug, Default, Serialize, ToSchema)]
+struct Durations {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    total_duration: Option<u64>,
     /// The time until the model was in memory.
-    load_duration: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    load_duration: Option<u64>,
     /// Tokens of the prompt, including those that were cached.
-    prompt_eval_count: usize,
-    prompt_eval_duration: u64,
-    eval_count: usize,
-    eval_duration: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_eval_count: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_eval_duration: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    eval_count: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    eval_duration: Option<u64>,
 }
 
 #[derive(Debug, Default, Serialize, ToSchema)]
@@ -352,14 +358,14 @@ impl Answer {
                 Finish::EndToken | Finish::StopString => "stop",
                 Finish::Length | Finish::ContextFull | Finish::Cancelled => "length",
             }),
-            timings: Some(Timings {
-                total_duration: nanoseconds(self.began.elapsed()),
-                load_duration: nanoseconds(self.loading),
-                prompt_eval_count: self.reply.usage.prompt_tokens,
-                prompt_eval_duration: timings.map_or(0, |it| nanoseconds_of(it.prompt_ms)),
-                eval_count: self.reply.usage.completion_tokens,
-                eval_duration: timings.map_or(0, |it| nanoseconds_of(it.predicted_ms)),
-            }),
+            durations: Durations {
+                total_duration: Some(nanoseconds(self.began.elapsed())),
+                load_duration: Some(nanoseconds(self.loading)),
+                prompt_eval_count: Some(self.reply.usage.prompt_tokens),
+                prompt_eval_duration: Some(timings.map_or(0, |it| nanoseconds_of(it.prompt_ms))),
+                eval_count: Some(self.reply.usage.completion_tokens),
+                eval_duration: Some(timings.map_or(0, |it| nanoseconds_of(it.predicted_ms))),
+            },
             ..line
         })
     }

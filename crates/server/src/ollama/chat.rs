@@ -27,6 +27,7 @@ use crate::tools::{ChatTool, ToolUse};
 
 /// A request for a message, without the fields of [`How`].
 #[derive(Debug, Deserialize, ToSchema)]
+#[schema(as = OllamaChatRequest)]
 pub(crate) struct ChatRequest {
     /// The model's name, as in `/api/tags`. The default is the first model.
     #[serde(default, deserialize_with = "super::named")]
@@ -48,6 +49,7 @@ pub(crate) struct OllamaChatBody {
 
 /// The fields that `/api/chat` and `/api/generate` share.
 #[derive(Debug, Deserialize, ToSchema)]
+#[schema(as = OllamaShared)]
 pub(crate) struct How {
     /// `json`, or a JSON schema of the completion.
     #[schema(value_type = Option<Object>)]

@@ -29,7 +29,6 @@ pub(crate) struct Options {
     /// Penalty for tokens of the prompt and of the completion so far. 1 has no effect.
     repeat_penalty: Option<f64>,
     /// The latest tokens that penalties cover: -1 is all of them, which is the default, and 0 turns penalties off.
-    #[schema(minimum = -1, maximum = 0)]
     repeat_last_n: Option<i64>,
     /// Subtracted once from the logit of each token that occurs in the completion so far.
     presence_penalty: Option<f64>,
