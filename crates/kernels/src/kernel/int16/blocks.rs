@@ -80,7 +80,7 @@ pub(super) trait Sums: Copy {
 /// How the blocks of one layout are multiplied.
 ///
 /// A kernel compiles its function once for each layout. One function for all of them would be so large that LLVM takes
-/// six times as long for the crate.
+/// twice as long for the crate.
 pub(super) trait Tiles {
     /// Returns the products of some rows with a column, without the rows' units.
     fn totals<S: Sums, const ROWS: usize>(
