@@ -19,10 +19,12 @@ use crate::body::JsonBody;
 use crate::conversation::{Begun, Conversation, Prefixes};
 use crate::error::{ApiError, ApiResult};
 use crate::fields;
+use crate::forms::AskedForm;
 use crate::guard::{Caller, Client};
 use crate::left_out;
 use crate::prompt_fields::PromptOptions;
 use crate::reasoning::ReasoningOptions;
+use crate::sampling::Sampling;
 use crate::tools::{ChatTool, ToolUse};
 
 /// A request for a message, without the fields of [`How`].
@@ -87,18 +89,20 @@ pub(crate) async fn chat(
         tools,
     } = body.parse()?;
     let how: How = body.parse()?;
+    let settings = how.read(&app)?;
+    let tools = ToolUse::of_chat(tools, None, None)?;
     let given = given.unwrap_or_default();
     if given.is_empty() {
-        return how.load(&app, model.as_deref(), Shape::Chat).await;
+        return settings.load(&app, model.as_deref(), Shape::Chat).await;
     }
     let asked = Asked {
         messages: messages(given)?,
-        tools: ToolUse::of_chat(tools, None, None)?,
+        tools,
         model,
         began,
         shape: Shape::Chat,
     };
-    how.converse(&app, client, asked).await
+    settings.converse(&app, client, asked).await
 }
 
 /// A conversation of a request.
@@ -112,7 +116,42 @@ pub(crate) struct Asked {
 }
 
 impl How {
-    /// Returns the fields that only conversations have as errors, for a prompt without a template.
+    /// Does the checks that need no model.
+    ///
+    /// # Errors
+    /// If a field is out of range.
+    pub(crate) fn read(self, app: &App) -> ApiResult<Settings> {
+        let (sampling, max_tokens) = self.options.unwrap_or_default().read()?;
+        sampling.check(app.options.parallel).map_err(of_options)?;
+        if let Some(think) = &self.think {
+            think.check()?;
+        }
+        Ok(Settings {
+            sampling,
+            max_tokens,
+            log_probabilities: log_probabilities(self.logprobs, self.top_logprobs)?,
+            form: form(self.format)?,
+            keep_alive: self.keep_alive.as_ref().map(KeepAlive::read).transpose()?,
+            think: self.think,
+            streams: self.stream.unwrap_or(true),
+        })
+    }
+}
+
+/// The fields that `/api/chat` and `/api/generate` share, checked.
+pub(crate) struct Settings {
+    pub(crate) sampling: Sampling,
+    pub(crate) max_tokens: Option<usize>,
+    pub(crate) log_probabilities: Option<usize>,
+    pub(crate) form: Option<AskedForm>,
+    /// As [`App::keep`] takes it.
+    pub(crate) keep_alive: Option<Option<Duration>>,
+    think: Option<Think>,
+    pub(crate) streams: bool,
+}
+
+impl Settings {
+    /// Checks that only conversations have the fields of conversations, for a prompt without a template.
     ///
     /// # Errors
     /// If the request asks for reasoning.
@@ -126,17 +165,6 @@ impl How {
         }
     }
 
-    /// Returns the parts that a prompt without a template needs.
-    pub(crate) fn plain(self) -> (Option<Value>, Options, Settings) {
-        let settings = Settings {
-            streams: self.stream.unwrap_or(true),
-            keep_alive: self.keep_alive,
-            logprobs: self.logprobs,
-            top_logprobs: self.top_logprobs,
-        };
-        (self.format, self.options.unwrap_or_default(), settings)
-    }
-
     /// Loads a model for a request without a prompt. With a `keep_alive` of 0 it only lets the model leave the memory.
     ///
     /// # Errors
@@ -147,35 +175,26 @@ impl How {
         name: Option<&str>,
         shape: Shape,
     ) -> ApiResult<Response> {
-        let keep = self.keep_alive.as_ref().map(KeepAlive::read).transpose()?;
-        if keep == Some(Some(Duration::ZERO))
+        if self.keep_alive == Some(Some(Duration::ZERO))
             && let Some(name) = app.unload(name)?
         {
             return Ok(loaded(shape, name, true).into_response());
         }
         let model = app.model(name).await?;
-        app.keep(&model, keep);
+        app.keep(&model, self.keep_alive);
         Ok(loaded(shape, model.name(), false).into_response())
     }
 
     /// Completes a conversation.
     ///
     /// # Errors
-    /// If a field is out of range, there is no such model, or as [`Conversation::begin`].
+    /// If there is no such model, or as [`Conversation::begin`].
     pub(crate) async fn converse(
         self,
         app: &App,
         client: Caller,
         asked: Asked,
     ) -> ApiResult<Response> {
-        let (sampling, max_tokens) = self.options.unwrap_or_default().read()?;
-        sampling.check(app.options.parallel).map_err(of_options)?;
-        let keep = self.keep_alive.as_ref().map(KeepAlive::read).transpose()?;
-        let log_probabilities = log_probabilities(self.logprobs, self.top_logprobs)?;
-        let form = form(self.format)?;
-        if let Some(think) = &self.think {
-            think.check()?;
-        }
         let mut prompt = PromptOptions::default();
         // As in Ollama, a last message of the assistant is continued.
         let last = asked.messages.last();
@@ -184,7 +203,7 @@ impl How {
         }
         let model = app.model(asked.model.as_deref()).await?;
         let loading = asked.began.elapsed();
-        app.keep(&model, keep);
+        app.keep(&model, self.keep_alive);
         let reasoning = match self.think {
             Some(think) => think.apply(&mut prompt, model.model().chat_template())?,
             None => ReasoningOptions::default(),
@@ -192,11 +211,11 @@ impl How {
         let conversation = Conversation {
             model,
             messages: asked.messages,
-            sampling: &sampling,
-            max_tokens,
-            log_probabilities,
+            sampling: &self.sampling,
+            max_tokens: self.max_tokens,
+            log_probabilities: self.log_probabilities,
             tools: asked.tools,
-            form,
+            form: self.form,
             prompt,
             reasoning,
         };
@@ -219,19 +238,11 @@ impl How {
             asked.shape,
             (reply, reader),
             times,
-            log_probabilities.is_some(),
+            self.log_probabilities.is_some(),
         );
-        let response = answer.respond(answers, self.stream.unwrap_or(true)).await?;
+        let response = answer.respond(answers, self.streams).await?;
         Ok(left_out::say(&other_tools, response))
     }
-}
-
-/// The fields of a prompt without a template besides its options.
-pub(crate) struct Settings {
-    pub(crate) streams: bool,
-    pub(crate) keep_alive: Option<KeepAlive>,
-    pub(crate) logprobs: Option<bool>,
-    pub(crate) top_logprobs: Option<usize>,
 }
 
 /// Returns an error that names a field of `options` by its path.

@@ -12,10 +12,8 @@ use triad_frontend::infill::Gap;
 use utoipa::ToSchema;
 
 use super::answer::{Answer, Line, Shape};
-use super::chat::{Asked, How, of_options};
+use super::chat::{Asked, How, Settings, of_options};
 use super::error::OllamaError;
-use super::keep_alive::KeepAlive;
-use super::options::{form, log_probabilities};
 use crate::app::App;
 use crate::body::JsonBody;
 use crate::continuation::Continuation;
@@ -69,10 +67,11 @@ pub(crate) async fn generate(
     let began = Instant::now();
     body.check(&fields::OLLAMA_GENERATE)?;
     let (request, how): (GenerateRequest, How) = (body.parse()?, body.parse()?);
+    let settings = how.read(&app)?;
     let GenerateRequest { model, system, .. } = request;
     let system = system.filter(|text| !text.is_empty());
     let Some(prompt) = request.prompt.filter(|text| !text.is_empty()) else {
-        return how.load(&app, model.as_deref(), Shape::Generate).await;
+        return settings.load(&app, model.as_deref(), Shape::Generate).await;
     };
     let suffix = request.suffix.filter(|text| !text.is_empty());
     if request.raw.unwrap_or(false) || suffix.is_some() {
@@ -81,9 +80,9 @@ pub(crate) async fn generate(
                 "a prompt with raw or suffix is continued as it is, without a system prompt";
             return Err(ApiError::field("system", message));
         }
-        how.check_plain()?;
+        settings.check_plain()?;
         let text = Text { prompt, suffix };
-        return continued(&app, client, (model, text), (how, began)).await;
+        return continued(&app, client, (model, text), (settings, began)).await;
     }
     let system = system.map(|text| json!({"role": "system", "content": text}));
     let user = json!({"role": "user", "content": prompt});
@@ -94,7 +93,7 @@ pub(crate) async fn generate(
         began,
         shape: Shape::Generate,
     };
-    how.converse(&app, client, asked).await
+    settings.converse(&app, client, asked).await
 }
 
 /// A text to continue without the chat template.
@@ -109,25 +108,16 @@ async fn continued(
     app: &App,
     client: Caller,
     (model, text): (Option<String>, Text),
-    (how, began): (How, Instant),
+    (settings, began): (Settings, Instant),
 ) -> ApiResult<Response> {
-    let (format, options, settings) = how.plain();
-    let (mut sampling, max_tokens) = options.read()?;
+    let mut sampling = settings.sampling;
     if text.suffix.is_some() {
         infill::set_defaults(&mut sampling);
     }
-    sampling.check(app.options.parallel).map_err(of_options)?;
-    let form = form(format)?;
-    let log_probabilities = log_probabilities(settings.logprobs, settings.top_logprobs)?;
-    let keep = settings
-        .keep_alive
-        .as_ref()
-        .map(KeepAlive::read)
-        .transpose()?;
     let model = app.model(model.as_deref()).await?;
     let loading = began.elapsed();
-    app.keep(&model, keep);
-    let options = sampling.options(&model, max_tokens, log_probabilities);
+    app.keep(&model, settings.keep_alive);
+    let options = sampling.options(&model, settings.max_tokens, settings.log_probabilities);
     let mut options = options.map_err(of_options)?;
     let place = model.enter(client.address)?;
     let prompt = match text.suffix {
@@ -154,13 +144,13 @@ async fn continued(
         prompt,
         options,
         adapters: Adapters::default(),
-        form,
+        form: settings.form,
         choices: 1,
     };
     let (reply, answers) = continuation.begin(app, client).await?;
     let reader = PieceReader::new(AnswerStyle::default(), "call_");
     let times = (began, loading);
-    let wants_tokens = log_probabilities.is_some();
+    let wants_tokens = settings.log_probabilities.is_some();
     let answer = Answer::new(Shape::Generate, (reply, reader), times, wants_tokens);
     answer.respond(answers, settings.streams).await
 }

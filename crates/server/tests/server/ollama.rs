@@ -170,6 +170,38 @@ fn options_reach_the_sampler_and_errors_name_them() {
 }
 
 #[test]
+fn a_request_that_only_loads_a_model_has_its_fields_checked() {
+    let server = Server::start();
+    for (changed, field) in [
+        (
+            json!({"options": {"num_predict": -3}}),
+            "options.num_predict",
+        ),
+        (json!({"options": {"top_p": 2}}), "options.top_p"),
+        (json!({"format": "yaml"}), "format"),
+        (json!({"think": "much"}), "think"),
+        (json!({"keep_alive": "soon"}), "keep_alive"),
+        (json!({"top_logprobs": 3}), "top_logprobs"),
+        (
+            json!({"top_logprobs": 21, "logprobs": true}),
+            "top_logprobs",
+        ),
+    ] {
+        for path in [CHAT, GENERATE] {
+            let reply = server.post(path, &changed);
+            let error = reply.json()["error"].as_str().unwrap().to_owned();
+            assert!(
+                reply.status == 400 && error.starts_with(&format!("{field}: ")),
+                "{path} {changed}: {error}"
+            );
+        }
+    }
+    let tools = json!({"tools": [{"type": "function", "function": {"name": ""}}]});
+    assert_eq!(server.post(CHAT, &tools).status, 400);
+    assert_eq!(server.post(CHAT, &json!({})).good()["done_reason"], "load");
+}
+
+#[test]
 fn errors_are_one_text_wherever_a_request_is_refused() {
     let server = Server::with(|options| {
         (options.strict_models, options.api_keys) = (true, vec!["key".into()]);
