@@ -73,7 +73,9 @@ impl LinearInput {
     /// does not have it.
     pub fn channels(self, block: &BlockDescription, hidden: usize) -> usize {
         match self {
-            Self::Attention | Self::FeedForward => hidden,
+            Self::Attention => hidden,
+            Self::FeedForward if block.residual.has_feed_forward() => hidden,
+            Self::FeedForward => 0,
             Self::AttentionOutput => block.mixer.width(),
             Self::Down => block.feed_forward.width,
             Self::ExpertDown => block.feed_forward.experts.map_or(0, |it| it.width),

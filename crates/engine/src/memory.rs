@@ -79,7 +79,15 @@ pub fn of_weights(checkpoint: &Checkpoint) -> usize {
         .chain(of_blocks.flat_map(|input| [&input.gate, &input.output]))
         .chain(token_inputs.flat_map(|inputs| [&inputs.table, &inputs.projection]))
         .map(bytes_of)
-        .sum()
+        .sum::<usize>()
+        + of_mixers(checkpoint.description())
+}
+
+/// Returns the bytes of the weights of mixers, which are in f32.
+fn of_mixers(description: &ModelDescription) -> usize {
+    let weights = description.blocks.iter().flat_map(|it| it.mixer.weights());
+    let values = weights.map(|(_, shape)| shape.iter().product::<usize>());
+    values.sum::<usize>() * size_of::<f32>()
 }
 
 /// Returns the bytes of weights of which at most `limit` bytes of experts stay in memory; all of them have `bytes`.
@@ -117,4 +125,5 @@ pub fn of_random_weights(description: &ModelDescription) -> usize {
         description.blocks.len() * of_block
     });
     (description.blocks.iter().map(block).sum::<usize>() + embedding + token_inputs) * 2
+        + of_mixers(description)
 }

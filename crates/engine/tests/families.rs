@@ -19,7 +19,7 @@ const TOLERANCE: f32 = 1e-4;
 
 /// Checkpoint, its session in the golden file, and the context of a session here, which determines the frequencies of
 /// LongRoPE.
-const CASES: [(&str, &str, usize); 100] = [
+const CASES: [(&str, &str, usize); 116] = [
     ("llama", "llama", 512),
     ("llama.gguf", "llama", 512),
     ("llama-biases", "llama-biases", 512),
@@ -101,6 +101,22 @@ const CASES: [(&str, &str, usize); 100] = [
     ("granitehybrid.gguf", "granitehybrid", 512),
     ("granitemoehybrid", "granitemoehybrid", 512),
     ("granitehybrid-moe.gguf", "granitehybrid-moe", 512),
+    ("nemotron_h", "nemotron_h", 512),
+    ("nemotron_h.gguf", "nemotron_h", 512),
+    ("nemotron_h-moe", "nemotron_h-moe", 512),
+    ("nemotron_h-moe.gguf", "nemotron_h-moe", 512),
+    ("nemotron_h-both", "nemotron_h-both", 512),
+    ("falcon_h1", "falcon_h1", 512),
+    ("falcon_h1.gguf", "falcon_h1", 512),
+    ("falcon_h1-before", "falcon_h1-before", 512),
+    ("falcon_h1-plain", "falcon_h1-plain", 512),
+    ("falcon_h1-plain.gguf", "falcon_h1-plain", 512),
+    ("deepseek_v3", "deepseek_v3", 512),
+    ("deepseek_v3.gguf", "deepseek_v3", 512),
+    ("deepseek_v2", "deepseek_v2", 512),
+    ("deepseek_v2.gguf", "deepseek_v2", 512),
+    ("deepseek_v2-groups", "deepseek_v2-groups", 512),
+    ("glm4_moe_lite", "glm4_moe_lite", 512),
     ("gemma", "gemma", 512),
     ("gemma.gguf", "gemma", 512),
     ("gemma2", "gemma2", 512),
@@ -128,7 +144,11 @@ fn folder() -> PathBuf {
 
 /// Returns the tokens of a session, and their logits `[tokens, vocab]`.
 fn golden(session: &str) -> (Vec<u32>, Vec<f32>) {
-    let files = ["golden.safetensors", "golden-2.safetensors"];
+    let files = [
+        "golden.safetensors",
+        "golden-2.safetensors",
+        "golden-3.safetensors",
+    ];
     let files = files.map(|file| std::fs::read(folder().join(file)).expect(file));
     let files = files.each_ref();
     let files = files.map(|bytes| SafeTensors::deserialize(bytes).expect("safetensors"));

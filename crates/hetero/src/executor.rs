@@ -58,10 +58,12 @@ impl HeteroExecutor {
             wait,
             time_out,
         } = options;
-        if setup.forward.description().has_experts() {
+        if let Some(part) = setup.forward.description().only_for_one_cpu() {
             let error = triad_model::Error::new(
                 triad_model::ErrorKind::Unsupported,
-                "the model is a mixture of experts, which only one CPU runs: leave out the list of processors",
+                format!(
+                    "the model {part}, which only one CPU runs: leave out the list of processors"
+                ),
             );
             return Err(Error::Engine(error.into()));
         }

@@ -11,6 +11,8 @@ pub enum Activation {
     GeluTanh,
     /// GELU with the error function.
     Gelu,
+    /// `max(x, 0)²`.
+    ReluSquared,
 }
 
 /// Computes `x = activation(x)`.
@@ -21,6 +23,7 @@ pub fn activate(x: &mut [f32], activation: Activation) {
             Activation::Silu => each(x, |x| silu(x, fused)),
             Activation::GeluTanh => each(x, |x| gelu_tanh(x, fused)),
             Activation::Gelu => each(x, gelu),
+            Activation::ReluSquared => each(x, relu_squared),
         },
     );
 }
@@ -37,6 +40,7 @@ pub fn activate_and_multiply(gate: &mut [f32], up: &[f32], activation: Activatio
             Activation::Silu => each_product(gate, up, |x| silu(x, fused)),
             Activation::GeluTanh => each_product(gate, up, |x| gelu_tanh(x, fused)),
             Activation::Gelu => each_product(gate, up, gelu),
+            Activation::ReluSquared => each_product(gate, up, relu_squared),
         },
     );
 }
@@ -56,6 +60,7 @@ pub fn activated_product(gate: &[f32], up: &[f32], activation: Activation, out: 
             Activation::Silu => product(gate, up, out, |x| silu(x, fused)),
             Activation::GeluTanh => product(gate, up, out, |x| gelu_tanh(x, fused)),
             Activation::Gelu => product(gate, up, out, gelu),
+            Activation::ReluSquared => product(gate, up, out, relu_squared),
         },
     );
 }
@@ -117,6 +122,13 @@ fn gelu_tanh(x: f32, fused: Fused) -> f32 {
     const SQRT_2_OVER_PI: f32 = 0.797_884_6;
     let u = SQRT_2_OVER_PI * (x + 0.044_715 * x * x * x);
     x / (1.0 + exp(-2.0 * u, fused))
+}
+
+#[inline(always)]
+fn relu_squared(x: f32) -> f32 {
+    // `f32::max` would turn a NaN into a number.
+    let x = if x < 0.0 { 0.0 } else { x };
+    x * x
 }
 
 fn gelu(x: f32) -> f32 {
@@ -207,7 +219,12 @@ mod tests {
             pairs in prop::collection::vec((-9f32..9.0, -9f32..9.0), 0..99),
         ) {
             let (gate, up): (Vec<f32>, Vec<f32>) = pairs.into_iter().unzip();
-            for activation in [Activation::Silu, Activation::GeluTanh, Activation::Gelu] {
+            for activation in [
+                Activation::Silu,
+                Activation::GeluTanh,
+                Activation::Gelu,
+                Activation::ReluSquared,
+            ] {
                 let (mut in_place, mut out) = (gate.clone(), vec![0.0; gate.len()]);
                 activate_and_multiply(&mut in_place, &up, activation);
                 activated_product(&gate, &up, activation, &mut out);
@@ -222,6 +239,7 @@ mod tests {
             let expected = [
                 (Activation::Silu, x64 / (1.0 + (-x64).exp())),
                 (Activation::GeluTanh, 0.5 * x64 * (1.0 + u.tanh())),
+                (Activation::ReluSquared, x64.max(0.0).powi(2)),
                 (Activation::Gelu, 0.5 * x64 * (1.0 + libm::erf(x64 / std::f64::consts::SQRT_2))),
             ];
             for (activation, expected) in expected {

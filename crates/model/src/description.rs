@@ -11,10 +11,14 @@ mod token_inputs;
 
 use serde::{Deserialize, Serialize};
 
-pub use attention::{Attention, KeyValues, QkNorm, Rope, RopePairing, RopeScaling, Temperature};
+pub use attention::{
+    Attention, KeyValues, Latent, QkNorm, Rope, RopePairing, RopeScaling, Temperature,
+};
 pub(crate) use check::limits;
-pub use feed_forward::{Activation, Experts, FeedForward, Routing};
-pub use mixer::{DeltaNet, HeadSharing, Mamba2, Mixer, MixerWeight, ShortConv, StateSize};
+pub use feed_forward::{Activation, ExpertGroups, Experts, FeedForward, GroupScore, Routing};
+pub use mixer::{
+    DeltaNet, GateNorm, HeadSharing, Mamba2, Mixer, MixerWeight, ShortConv, StateSize,
+};
 pub use token_inputs::TokenInputs;
 
 /// A decoder-only transformer: embedding, blocks, final norm, output matrix.
@@ -53,7 +57,7 @@ pub struct ModelDescription {
     pub token_inputs: Option<TokenInputs>,
 }
 
-fn one() -> f32 {
+pub(crate) fn one() -> f32 {
     1.0
 }
 
@@ -65,6 +69,12 @@ pub struct BlockDescription {
     pub mixer: Mixer,
     /// Feed-forward.
     pub feed_forward: FeedForward,
+    /// Factor on the output of the mixer before it is added (Falcon-H1; others: 1).
+    #[serde(default = "one")]
+    pub mixer_scale: f32,
+    /// Factor on the output of the feed-forward before it is added (Falcon-H1; others: 1).
+    #[serde(default = "one")]
+    pub feed_forward_scale: f32,
     /// The kind of all norms of a block.
     pub norm: Norm,
     /// The places of norms and residual additions.
@@ -86,17 +96,30 @@ pub enum Residual {
     Parallel,
     /// `x += norm(attention(x)); x += norm(feed_forward(x))`. OLMo 2 and 3, EXAONE 4.
     PostNorm,
+    /// `x += mixer(norm(x))`, without a feed-forward. Nemotron-H, Falcon-H1.
+    MixerAlone,
+    /// `x += mixer(y); x += feed_forward(norm(x))`, where `y` is the norm that the mixer of the block before reads.
+    /// Falcon-H1.
+    SecondMixer,
 }
 
 impl Residual {
     /// Returns whether attention reads a norm of the residual stream instead of the stream itself.
     pub fn has_attention_norm(self) -> bool {
-        self != Self::PostNorm
+        !matches!(self, Self::PostNorm | Self::SecondMixer)
     }
 
     /// Returns whether the feed-forward reads a norm of its own.
     pub fn has_feed_forward_norm(self) -> bool {
-        matches!(self, Self::Serial | Self::SerialPostNorm)
+        matches!(
+            self,
+            Self::Serial | Self::SerialPostNorm | Self::SecondMixer
+        )
+    }
+
+    /// Returns whether there is a feed-forward.
+    pub fn has_feed_forward(self) -> bool {
+        self != Self::MixerAlone
     }
 
     /// Returns whether the outputs of attention and of the feed-forward have norms.
@@ -202,7 +225,8 @@ impl ModelDescription {
                 } else {
                     0
                 };
-                let expert = 3 * experts.width * self.hidden + bias;
+                let layers = if block.feed_forward.gated { 3 } else { 2 };
+                let expert = layers * experts.width * self.hidden + bias;
                 (experts.count - experts.used) * expert
             }
             None => 0,
@@ -217,6 +241,17 @@ impl ModelDescription {
             .any(|block| block.feed_forward.experts.is_some())
     }
 
+    /// Returns what only one CPU runs, if the model has such a part.
+    pub fn only_for_one_cpu(&self) -> Option<&'static str> {
+        let mut residuals = self.blocks.iter().map(|block| block.residual);
+        let is_single = |it: Residual| matches!(it, Residual::MixerAlone | Residual::SecondMixer);
+        match self.has_experts() {
+            true => Some("is a mixture of experts"),
+            false if residuals.any(is_single) => Some("has blocks without a feed-forward"),
+            false => None,
+        }
+    }
+
     /// Returns whether the experts of a block are a branch next to a dense feed-forward.
     pub fn has_expert_branches(&self) -> bool {
         let mut experts = self.blocks.iter().filter_map(|it| it.feed_forward.experts);
@@ -228,7 +263,8 @@ impl ModelDescription {
     pub fn kv_bytes_per_token(&self, bytes_per_head: impl Fn(usize) -> usize) -> usize {
         let of_block = |block: &BlockDescription| {
             block.attention().map_or(0, |attention| {
-                2 * attention.stored_heads() * bytes_per_head(attention.head_dim)
+                let parts = if attention.stores_values() { 2 } else { 1 };
+                parts * attention.stored_heads() * bytes_per_head(attention.head_dim)
             })
         };
         self.blocks.iter().map(of_block).sum()
@@ -356,7 +392,9 @@ impl BlockDescription {
         }) = self.feed_forward.experts
         {
             for expert in (0..count).map(|expert| expert as u16) {
-                linears.push(shape(Linear::ExpertGate(expert), width, hidden, bias));
+                if self.feed_forward.gated {
+                    linears.push(shape(Linear::ExpertGate(expert), width, hidden, bias));
+                }
                 linears.push(shape(Linear::ExpertUp(expert), width, hidden, bias));
                 linears.push(shape(Linear::ExpertDown(expert), hidden, width, bias));
             }

@@ -184,6 +184,19 @@ pub enum StoredAs {
     Transposed,
     /// As the logarithm of its negative.
     Logarithm,
+    /// In some rows of each head.
+    RowsOfHeads(RowsOfHeads),
+}
+
+/// The rows of a weight in a matrix that has several weights of each head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowsOfHeads {
+    /// The rows of a head.
+    pub of_head: usize,
+    /// The first of those of the weight.
+    pub first: usize,
+    /// Whether the weight has them as columns.
+    pub transposed: bool,
 }
 
 /// The tensors that choose among experts.

@@ -12,6 +12,7 @@ For each name in CASES this writes, next to this script:
     NAME.gguf              the same weights under llama.cpp's names, for the cases that have one
     golden.safetensors     SESSION.tokens [tokens] and SESSION.logits [tokens, vocab] of every session
     golden-2.safetensors   the same of those that the first file has no place for
+    golden-3.safetensors   and of those that the second one has no place for
 
 The logits come from `transformers` in float64 (its norms, RoPE and softmax stay in float32). Before
 anything is kept, two checks:
@@ -107,6 +108,28 @@ MINISTRAL3 = dict(
     rope_type="yarn", rope_theta=1e4, factor=4.0, original_max_position_embeddings=16, mscale=1.0, mscale_all_dim=1.0,
     llama_4_scaling_beta=0.8,
 )
+# Heads of 8 in two groups.
+NEMOTRON = SMALL | dict(
+    head_dim=16, mamba_num_heads=4, mamba_head_dim=8, n_groups=2, ssm_state_size=8,
+    layers_block_type=["linear_attention", "mlp", "linear_attention", "full_attention", "mlp", "linear_attention"],
+)
+NEMOTRON_MOE = dict(
+    n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=24, moe_shared_expert_intermediate_size=32,
+    routed_scaling_factor=2.5,
+)
+# Factors are powers of two, so that llama.cpp's weights hold them exactly.
+FALCON = SMALL | dict(
+    mamba_d_ssm=32, mamba_n_heads=4, mamba_d_head=8, mamba_n_groups=2, mamba_d_state=8, mamba_rms_norm=True,
+    mamba_norm_before_gate=False, attention_in_multiplier=0.5, attention_out_multiplier=2.0, key_multiplier=4.0,
+    ssm_in_multiplier=2.0, ssm_out_multiplier=0.5, ssm_multipliers=[0.5, 0.25, 2.0, 0.5, 0.25], mlp_multipliers=[2.0, 0.5],
+    embedding_multiplier=0.5, lm_head_multiplier=2.0, rope_parameters=dict(rope_type="default", rope_theta=1e4),
+)
+LATENT = SMALL | dict(
+    num_key_value_heads=4, kv_lora_rank=16, qk_nope_head_dim=12, qk_rope_head_dim=8, v_head_dim=10,
+)
+YARN_LATENT = dict(
+    rope_type="yarn", rope_theta=1e4, factor=4.0, original_max_position_embeddings=16, mscale=1.0, mscale_all_dim=1.0,
+)
 LFM2 = SMALL | dict(
     num_hidden_layers=5, layer_types=["conv", "conv", "full_attention", "conv", "full_attention"], rope_theta=1e6,
     intermediate_size=64, block_multiple_of=16,
@@ -149,6 +172,7 @@ MINICPM_ROPE = dict(
 )
 
 SECOND = "golden-2.safetensors"
+THIRD = "golden-3.safetensors"
 
 CASES = {
     # Llama 3's RoPE, in shards.
@@ -500,6 +524,95 @@ CASES = {
         ),
         architecture="granitehybrid", gguf_alone=True, golden=SECOND,
     ),
+    # Blocks of one part: Mamba-2, attention without RoPE, or a feed-forward.
+    "nemotron_h": Case(
+        "nemotron_h", NEMOTRON,
+        features=[
+            dict(layers_block_type=["linear_attention", "mlp", "full_attention", "linear_attention", "mlp", "linear_attention"]),
+            dict(mlp_hidden_act="silu"), dict(use_conv_bias=False),
+        ],
+        architecture="nemotron_h", version=5, golden=THIRD,
+    ),
+    "nemotron_h-moe": Case(
+        "nemotron_h",
+        NEMOTRON | NEMOTRON_MOE | dict(
+            layers_block_type=["linear_attention", "moe", "linear_attention", "full_attention", "moe", "linear_attention"],
+        ),
+        features=[dict(num_experts_per_tok=3), dict(routed_scaling_factor=1.0), dict(norm_topk_prob=False)],
+        architecture="nemotron_h_moe", version=5, golden=THIRD,
+    ),
+    # Experts of the best groups, a dense feed-forward, too, and biases.
+    "nemotron_h-both": Case(
+        "nemotron_h",
+        NEMOTRON | NEMOTRON_MOE | dict(
+            n_group=3, topk_group=1, use_bias=True,
+            layers_block_type=["linear_attention", "moe", "full_attention", "mlp"],
+        ),
+        features=[dict(topk_group=3), dict(use_bias=False)], version=5, golden=THIRD, stacked=True,
+    ),
+    # Attention and Mamba-2 read one norm; factors on most parts.
+    "falcon_h1": Case(
+        "falcon_h1", FALCON,
+        features=[
+            dict(attention_in_multiplier=1.0), dict(attention_out_multiplier=1.0), dict(key_multiplier=1.0),
+            dict(ssm_in_multiplier=1.0), dict(ssm_out_multiplier=1.0), dict(ssm_multipliers=[1.0] * 5),
+            dict(mlp_multipliers=[1.0, 0.5]), dict(mlp_multipliers=[2.0, 1.0]), dict(embedding_multiplier=1.0),
+            dict(lm_head_multiplier=1.0), dict(mamba_rms_norm=False), dict(mamba_norm_before_gate=True),
+        ],
+        architecture="falcon-h1", version=5, golden=THIRD,
+    ),
+    "falcon_h1-before": Case(
+        "falcon_h1", FALCON | dict(mamba_norm_before_gate=True, mamba_conv_bias=False, tie_word_embeddings=True),
+        features=[dict(mamba_norm_before_gate=False)], version=5, golden=THIRD,
+    ),
+    "falcon_h1-plain": Case(
+        "falcon_h1", FALCON | dict(mamba_rms_norm=False), features=[dict(mamba_rms_norm=True)],
+        architecture="falcon-h1", version=5, golden=THIRD,
+    ),
+    # Latent vectors of attention; experts of the best groups; YaRN whose factors change scores alone.
+    "deepseek_v3": Case(
+        "deepseek_v3",
+        LATENT | dict(
+            q_lora_rank=24, n_routed_experts=8, n_group=4, topk_group=2, num_experts_per_tok=3, first_k_dense_replace=1,
+            moe_intermediate_size=24, n_shared_experts=1, routed_scaling_factor=1.5, rope_parameters=YARN_LATENT,
+        ),
+        features=[
+            dict(topk_group=4), dict(num_experts_per_tok=2), dict(norm_topk_prob=False), dict(routed_scaling_factor=1.0),
+            dict(rope_interleave=False), dict(rope_parameters=YARN_LATENT | dict(mscale=3.0)),
+            dict(rope_parameters=YARN_LATENT | dict(mscale_all_dim=3.0)),
+        ],
+        architecture="deepseek2", version=5, golden=THIRD,
+    ),
+    # Queries without a latent vector, softmax over experts. Not split in GGUF, and with as many blocks as llama.cpp expects.
+    "deepseek_v2": Case(
+        "deepseek_v2",
+        LATENT | dict(
+            num_hidden_layers=26, q_lora_rank=None, n_routed_experts=4, num_experts_per_tok=2, first_k_dense_replace=1,
+            moe_intermediate_size=8, n_shared_experts=2, intermediate_size=16, num_attention_heads=2,
+            num_key_value_heads=2,
+        ),
+        features=[dict(num_experts_per_tok=1), dict(first_k_dense_replace=2), dict(n_shared_experts=1)],
+        architecture="deepseek2", version=5, golden=THIRD,
+    ),
+    # Groups by their best experts, and biases.
+    "deepseek_v2-groups": Case(
+        "deepseek_v2",
+        LATENT | dict(
+            q_lora_rank=24, n_routed_experts=8, n_group=4, topk_group=2, num_experts_per_tok=3, moe_intermediate_size=24,
+            topk_method="group_limited_greedy", routed_scaling_factor=2.5, attention_bias=True,
+            rope_parameters=YARN_LATENT | dict(mscale=0.707, mscale_all_dim=0.707),
+        ),
+        features=[dict(topk_method="greedy"), dict(attention_bias=False)], version=5, golden=THIRD,
+    ),
+    "glm4_moe_lite": Case(
+        "glm4_moe_lite",
+        LATENT | dict(
+            q_lora_rank=24, n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=24, v_head_dim=20,
+            rope_interleave=False,
+        ),
+        features=[dict(rope_interleave=True), dict(mlp_layer_types=["sparse"] * 3), dict(routed_scaling_factor=1.0)],
+        version=5, golden=THIRD,
+    ),
     "qwen3_5-images": Case(
         "qwen3_5", DELTA_NET | dict(num_hidden_layers=4, rope_parameters=INTERLEAVED), vision=dict(
             depth=1, hidden_size=16, intermediate_size=16, num_heads=2, out_hidden_size=32, num_position_embeddings=4,
@@ -747,9 +860,25 @@ DELTA_NET_NAMES = BLOCK_NAMES | {
     "linear_attn.in_proj_z": "attn_gate", "linear_attn.in_proj_b": "ssm_beta", "linear_attn.in_proj_a": "ssm_alpha",
     "linear_attn.out_proj": "ssm_out", "linear_attn.conv1d": "ssm_conv1d", "linear_attn.norm": "ssm_norm",
 }
+LATENT_NAMES = MOE_NAMES | {
+    "self_attn.q_a_proj": "attn_q_a", "self_attn.q_a_layernorm": "attn_q_a_norm", "self_attn.q_b_proj": "attn_q_b",
+    "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa", "self_attn.kv_a_layernorm": "attn_kv_a_norm",
+    "self_attn.kv_b_proj": "attn_kv_b",
+}
 HYBRID_NAMES = MOE_NAMES | {
     "shared_mlp.output_linear": "ffn_down", "mamba.in_proj": "ssm_in", "mamba.out_proj": "ssm_out",
     "mamba.conv1d": "ssm_conv1d", "mamba.norm": "ssm_norm", "mamba": "ssm_d",
+}
+NEMOTRON_NAMES = {
+    "norm": "attn_norm", "mixer.in_proj": "ssm_in", "mixer.out_proj": "ssm_out", "mixer.conv1d": "ssm_conv1d",
+    "mixer.norm": "ssm_norm", "mixer": "ssm_d", "mixer.q_proj": "attn_q", "mixer.k_proj": "attn_k",
+    "mixer.v_proj": "attn_v", "mixer.o_proj": "attn_output", "mixer.up_proj": "ffn_up", "mixer.down_proj": "ffn_down",
+    "mixer.gate": "ffn_gate_inp", "mixer.shared_experts.up_proj": "ffn_up_shexp",
+    "mixer.shared_experts.down_proj": "ffn_down_shexp",
+}
+FALCON_NAMES = HYBRID_NAMES | {
+    "feed_forward.gate_proj": "ffn_gate", "feed_forward.up_proj": "ffn_up", "feed_forward.down_proj": "ffn_down",
+    "pre_ff_layernorm": "ffn_norm",
 }
 EXPERT_NAMES = {
     "gate_proj": "ffn_gate_exps", "up_proj": "ffn_up_exps", "down_proj": "ffn_down_exps",
@@ -757,7 +886,7 @@ EXPERT_NAMES = {
 }
 OUTER_NAMES = {
     "model.embed_tokens": "token_embd", "model.norm": "output_norm", "model.final_layernorm": "output_norm",
-    "lm_head": "output", "model.embedding_norm": "token_embd_norm", "model.embed_tokens_per_layer": "per_layer_token_embd",
+    "lm_head": "output", "model.embeddings": "token_embd", "model.norm_f": "output_norm", "model.embedding_norm": "token_embd_norm", "model.embed_tokens_per_layer": "per_layer_token_embd",
     "model.per_layer_model_projection": "per_layer_model_proj", "model.per_layer_projection_norm": "per_layer_proj_norm",
 }
 
@@ -820,6 +949,9 @@ def gguf_tensors(case, model):
     names = LFM2_NAMES if architecture in ("lfm2", "lfm2moe") else names
     names = DELTA_NET_NAMES if architecture.startswith(("qwen35", "qwen3next")) else names
     names = HYBRID_NAMES if architecture == "granitehybrid" else names
+    names = LATENT_NAMES if architecture == "deepseek2" else names
+    names = NEMOTRON_NAMES if architecture.startswith("nemotron_h") else names
+    names = FALCON_NAMES if architecture == "falcon-h1" else names
     if architecture == "granitehybrid" and config.num_local_experts:
         names = names | {"shared_mlp.output_linear": "ffn_down_shexp"}
     stacked, fused = {}, {}
@@ -838,6 +970,9 @@ def gguf_tensors(case, model):
             # The rows of gate come before those of up.
             for part, rows in zip(("gate", "up"), np.split(values, 2, axis=1)):
                 yield f"blk.{name.split('.')[2]}.ffn_{part}_exps.weight", np.ascontiguousarray(rows)
+            continue
+        if architecture.startswith("nemotron_h") and name.endswith(".experts.up_proj"):
+            yield f"blk.{name.split('.')[2]}.ffn_up_exps.weight", values
             continue
         if architecture != "gpt-oss" and name.endswith((".experts.down_proj", "moe.output_linear.weight")):
             yield f"blk.{name.split('.')[2]}.ffn_down_exps.weight", values
@@ -867,15 +1002,25 @@ def gguf_tensors(case, model):
             stacked.setdefault(f"blk.{block}.{target}.weight", []).append(values)
             continue
         stem, _, end = name.rpartition(".")
+        if architecture == "deepseek2" and stem.endswith("kv_b_proj") and config.q_lora_rank:
+            # Keys of each head are transposed.
+            block, heads = stem.split(".")[2], values.reshape(config.num_attention_heads, -1, config.kv_lora_rank)
+            keys, of_values = np.split(heads, [config.qk_nope_head_dim], axis=1)
+            yield f"blk.{block}.attn_k_b.weight", np.ascontiguousarray(keys.swapaxes(1, 2))
+            yield f"blk.{block}.attn_v_b.weight", np.ascontiguousarray(of_values)
+            continue
         if architecture == "qwen3next" and "in_proj" in stem:
             yield from by_key_head(stem, values, config)
             continue
-        if architecture == "granitehybrid" and stem.endswith("mamba"):
+        if architecture == "falcon-h1":
+            values = values * falcon_factor(stem, config)
+        if is_mamba2(architecture) and stem.endswith(("mamba", "mixer")):
             # One row for each head.
             values = -np.exp(values)[:, None] if end == "A_log" else values[:, None] if end == "D" else values
             end = "" if end == "D" else end
-        elif stem.endswith("mamba.norm"):
-            values = values.reshape(config.mamba_n_groups, -1)
+        elif stem.endswith(("mamba.norm", "mixer.norm")):
+            groups = config.n_groups if architecture.startswith("nemotron_h") else config.mamba_n_groups
+            values = values.reshape(groups, -1)
         elif "linear_attn" in stem:
             in_order = -np.exp(values) if end == "A_log" else values
             values = in_order if architecture == "qwen3next" else delta_net(stem, end, values, config)
@@ -886,6 +1031,9 @@ def gguf_tensors(case, model):
         elif stem.startswith("model.layers."):
             _, _, block, part = stem.split(".", 3)
             target = f"blk.{block}.{names[part]}.{end}".rstrip(".")
+            if architecture == "falcon-h1" and part == "pre_ff_layernorm":
+                # Published files have no ending here.
+                target = f"blk.{block}.{names[part]}"
         else:
             target = f"{OUTER_NAMES[stem]}.{end}"
         if architecture in ADJACENT and part_is(stem, "q_proj"):
@@ -927,6 +1075,27 @@ def gguf_tensors(case, model):
         yield "rope_factors_long.weight", np.array(LONG, dtype=np.float32)
 
 
+def is_mamba2(architecture):
+    return architecture in ("granitehybrid", "nemotron_h", "nemotron_h_moe", "falcon-h1")
+
+
+def falcon_factor(stem, config):
+    """What llama.cpp's Falcon-H1 has in a weight: a number, or one for each row."""
+    part = stem.rpartition(".")[2]
+    if part == "in_proj":
+        vectors = config.mamba_n_groups * config.mamba_d_state
+        counts = [config.mamba_d_ssm, config.mamba_d_ssm, vectors, vectors, config.mamba_n_heads]
+        factors = np.repeat(np.array(config.ssm_multipliers, dtype=np.float32), counts)
+        return config.ssm_in_multiplier * factors[:, None]
+    attention = config.attention_in_multiplier
+    return {
+        "q_proj": attention, "k_proj": attention * config.key_multiplier, "v_proj": attention,
+        "o_proj": config.attention_out_multiplier, "out_proj": config.ssm_out_multiplier,
+        "gate_proj": config.mlp_multipliers[0], "down_proj": config.mlp_multipliers[1],
+        "embed_tokens": config.embedding_multiplier, "lm_head": config.lm_head_multiplier,
+    }.get(part, 1.0)
+
+
 def part_is_convolution(target):
     return target.endswith(("conv.weight", "conv1d.weight"))
 
@@ -952,6 +1121,9 @@ def write_gguf(path, case, model, matrices, original_context=None):
     writer.add_block_count(config.num_hidden_layers)
     if case.architecture == "granitehybrid":
         writer.add_feed_forward_length(config.intermediate_size if config.num_local_experts else config.shared_intermediate_size)
+    elif case.architecture.startswith("nemotron_h"):
+        width_of = {"mlp": config.intermediate_size, "moe": config.moe_intermediate_size}
+        writer.add_feed_forward_length([width_of.get(kind, 0) for kind in config.layers_block_type])
     elif case.architecture not in ("gemma4", "qwen35moe", "qwen3next"):
         writer.add_feed_forward_length(width(model) if case.architecture == "lfm2" else config.intermediate_size)
     writer.add_head_count(config.num_attention_heads)
@@ -966,25 +1138,39 @@ def write_gguf(path, case, model, matrices, original_context=None):
         is_attention = [kind == "attention" for kind in config.layer_types]
         writer.add_head_count_kv([config.num_key_value_heads * there for there in is_attention])
         write_mamba2(writer, config)
+    elif case.architecture.startswith("nemotron_h"):
+        is_attention = [kind == "full_attention" for kind in config.layers_block_type]
+        writer.add_head_count_kv([config.num_key_value_heads * there for there in is_attention])
+        write_nemotron(writer, case.architecture, config)
+    elif case.architecture == "falcon-h1":
+        writer.add_head_count_kv(config.num_key_value_heads)
+        write_mamba2(writer, config)
+    elif case.architecture == "deepseek2":
+        write_latent(writer, config, scaling=case.config.get("rope_parameters"))
     else:
         writer.add_head_count_kv(config.num_key_value_heads)
     head_dim = case.config.get("head_dim") or getattr(config, "head_dim", None)
     head_dim = head_dim or config.hidden_size // config.num_attention_heads
     scaling = case.config.get("rope_scaling") or case.config.get("rope_parameters") or {}
-    if case.architecture != "gemma4":
+    if case.architecture not in ("gemma4", "deepseek2"):
         fraction = scaling.get("partial_rotary_factor") or getattr(config, "partial_rotary_factor", 1.0)
         writer.add_key_length(head_dim)
         writer.add_value_length(head_dim)
         writer.add_rope_dimension_count(int(head_dim * fraction))
-    ropes = {} if transformers.__version__.startswith("4.") else config.rope_parameters
-    base = ropes.get("full_attention", ropes)["rope_theta"] if ropes else config.rope_theta
+    ropes = {} if transformers.__version__.startswith("4.") else getattr(config, "rope_parameters", {})
+    base = ropes.get("full_attention", ropes)["rope_theta"] if ropes else getattr(config, "rope_theta", None)
     if "alpha" in scaling:
         base *= scaling["alpha"] ** (head_dim / (head_dim - 2))
-    writer.add_rope_freq_base(base)
+    if not case.architecture.startswith("nemotron_h"):
+        writer.add_rope_freq_base(base)
     if case.architecture == "phi2":
         writer.add_layer_norm_eps(config.layer_norm_eps)
     else:
-        writer.add_layer_norm_rms_eps(config.norm_eps if case.architecture in ("lfm2", "lfm2moe") else config.rms_norm_eps)
+        names = ("rms_norm_eps", "norm_eps", "layer_norm_epsilon")
+        writer.add_layer_norm_rms_eps(next(getattr(config, name) for name in names if hasattr(config, name)))
+    if case.architecture.startswith("nemotron_h"):
+        # llama.cpp wants it, and does not use it.
+        writer.add_layer_norm_eps(config.layer_norm_epsilon)
     if case.architecture in ("gemma2", "gemma3", "gemma4", "gpt-oss") or case.model_type == "olmo3":
         writer.add_sliding_window(config.sliding_window)
     if case.architecture == "gemma2":
@@ -1080,6 +1266,56 @@ def write_gguf(path, case, model, matrices, original_context=None):
     writer.close()
 
 
+def write_latent(writer, config, scaling):
+    """The fields of DeepSeek's attention and experts; without a latent vector of queries as in old files."""
+    rope, keys = config.qk_rope_head_dim, config.qk_nope_head_dim + config.qk_rope_head_dim
+    writer.add_rope_dimension_count(rope)
+    writer.add_kv_lora_rank(config.kv_lora_rank)
+    if config.q_lora_rank:
+        writer.add_q_lora_rank(config.q_lora_rank)
+        writer.add_head_count_kv(1)
+        writer.add_key_length(config.kv_lora_rank + rope)
+        writer.add_value_length(config.kv_lora_rank)
+        writer.add_key_length_mla(keys)
+        writer.add_value_length_mla(config.v_head_dim)
+    else:
+        writer.add_head_count_kv(config.num_attention_heads)
+        writer.add_key_length(keys)
+        writer.add_value_length(config.v_head_dim)
+    is_sigmoid = config.model_type == "deepseek_v3"
+    writer.add_leading_dense_block_count(config.first_k_dense_replace)
+    writer.add_expert_count(config.n_routed_experts)
+    writer.add_expert_used_count(config.num_experts_per_tok)
+    writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    writer.add_expert_shared_count(config.n_shared_experts)
+    writer.add_expert_weights_scale(config.routed_scaling_factor)
+    writer.add_expert_weights_norm(config.norm_topk_prob)
+    kinds = gguf.ExpertGatingFuncType
+    writer.add_expert_gating_func(kinds.SIGMOID if is_sigmoid else kinds.SOFTMAX)
+    if is_sigmoid:
+        writer.add_expert_group_count(config.n_group)
+        writer.add_expert_group_used_count(config.topk_group)
+    if scaling:
+        writer.add_rope_scaling_yarn_log_mul(0.1 * scaling["mscale_all_dim"])
+
+
+def write_nemotron(writer, architecture, config):
+    """The fields of Nemotron-H's mixers and experts."""
+    writer.add_ssm_conv_kernel(config.conv_kernel)
+    writer.add_ssm_state_size(config.ssm_state_size)
+    writer.add_ssm_group_count(config.n_groups)
+    writer.add_ssm_time_step_rank(config.mamba_num_heads)
+    writer.add_ssm_inner_size(config.mamba_num_heads * config.mamba_head_dim)
+    if architecture == "nemotron_h_moe":
+        writer.add_expert_count(config.n_routed_experts)
+        writer.add_expert_used_count(config.num_experts_per_tok)
+        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+        writer.add_expert_shared_feed_forward_length(config.moe_shared_expert_intermediate_size)
+        writer.add_expert_shared_count(1)
+        writer.add_expert_weights_norm(config.norm_topk_prob)
+        writer.add_expert_weights_scale(config.routed_scaling_factor)
+
+
 def write_mamba2(writer, config):
     """The fields of Granite 4's mixers and experts."""
     writer.add_ssm_conv_kernel(config.mamba_d_conv)
@@ -1087,8 +1323,9 @@ def write_mamba2(writer, config):
     writer.add_ssm_group_count(config.mamba_n_groups)
     writer.add_ssm_time_step_rank(config.mamba_n_heads)
     writer.add_ssm_inner_size(config.mamba_n_heads * config.mamba_d_head)
-    writer.add_rope_scaling_finetuned(config.position_embedding_type == "rope")
-    if config.num_local_experts:
+    if config.model_type == "granitemoehybrid":
+        writer.add_rope_scaling_finetuned(config.position_embedding_type == "rope")
+    if getattr(config, "num_local_experts", 0):
         writer.add_expert_count(config.num_local_experts)
         writer.add_expert_used_count(config.num_experts_per_tok)
         writer.add_expert_feed_forward_length(config.intermediate_size)

@@ -12,6 +12,7 @@ use triad_model::description::{
 use triad_model::role::Role;
 
 use super::kernels::{delta_net_shape, mamba2_shape};
+use super::mixer::LatentBuffers;
 use crate::hot_rows::Requested;
 use crate::linear::{QuantizedInput, layers};
 
@@ -26,7 +27,7 @@ pub struct Buffers {
     pub(super) normed: LeasedMatrix,
     /// `[rows, heads, head_dim]`, or `[rows, heads, 2, head_dim]` with gates of the output after the queries.
     pub(super) queries: LeasedMatrix,
-    /// The queries of layers whose outputs have gates, `[rows, heads, head_dim]`.
+    /// The queries of layers whose outputs have gates, or those that fit latent vectors, `[rows, heads, head_dim]`.
     pub(super) separate_queries: LeasedMatrix,
     /// `[rows, kv_heads, head_dim]`.
     pub(super) keys: LeasedMatrix,
@@ -61,6 +62,8 @@ pub struct Buffers {
     pub(super) input: RwLock<QuantizedInput>,
     /// The rows of one expert.
     pub(super) experts: Mutex<ExpertBuffers>,
+    /// Intermediate values of latent vectors.
+    pub(super) latent: Mutex<LatentBuffers>,
     /// Buffers of adapters.
     pub(super) adapters: Mutex<AdapterBuffers>,
 }
@@ -221,6 +224,7 @@ impl Buffers {
             angles: RwLock::default(),
             input: RwLock::default(),
             experts: Mutex::default(),
+            latent: Mutex::default(),
             adapters: Mutex::default(),
         }
     }
@@ -291,6 +295,8 @@ impl Buffers {
             None => 0,
         };
         let floats = floats + description.blocks.iter().map(of_experts).max().unwrap_or(0);
+        let latent = |block: &BlockDescription| block.attention().map_or(0, LatentBuffers::row_len);
+        let floats = floats + description.blocks.iter().map(latent).max().unwrap_or(0);
         // Also the widest input of linear layers, in INT8.
         floats * size_of::<f32>() + description.hidden.max(attended).max(width)
     }
@@ -346,8 +352,17 @@ impl Widths {
             })
         };
         Self {
-            query: widest(&|block| block.attention().map_or(0, Attention::query_width)),
-            separate_query: heads(&|attention| match attention.output_gate {
+            // Weighted sums of latent vectors take the place of the queries.
+            query: widest(&|block| {
+                let attention = block.attention();
+                attention.map_or(0, |it| match it.latent() {
+                    Some(_) => it.query_width().max(it.heads * it.head_dim),
+                    None => it.query_width(),
+                })
+            }),
+            separate_query: heads(&|attention| match attention.output_gate
+                || !attention.stores_values()
+            {
                 true => attention.heads,
                 false => 0,
             }),
@@ -393,6 +408,7 @@ mod tests {
                     clamp: None,
                     shared_gate: false,
                     branch,
+                    groups: None,
                 });
             }
             Buffers::bytes_per_row(&description)

@@ -3,11 +3,12 @@
 
 use std::ops::Range;
 
-use triad_kernels::activation::{activate_and_multiply, add};
+use smallvec::SmallVec;
+use triad_kernels::activation::{activate, activate_and_multiply, add};
 use triad_kernels::chunks::{chunks_mut, for_each_chunk};
 use triad_kernels::norm::rms_norm_in_place;
 use triad_kernels::{OutputMut, lock, matmul};
-use triad_model::description::{Experts, Linear, Routing};
+use triad_model::description::{ExpertGroups, Experts, GroupScore, Linear, Routing};
 use triad_model::role::Role;
 
 use super::buffers::{Chosen, ExpertBuffers};
@@ -218,13 +219,20 @@ impl ForwardContext<'_> {
         resize(up, rows * width);
         resize(out, rows * hidden);
         let (gate_layer, up_layer) = (Linear::ExpertGate(number), Linear::ExpertUp(number));
-        let mut outs = [
-            output(gate_layer, OutputMut::new(gate, width)),
-            output(up_layer, OutputMut::new(up, width)),
-        ];
+        let gated = self.description.blocks[index].feed_forward.gated;
         let of_expert = (index, LinearInput::FeedForward);
-        self.expert_layers(of_expert, (x, rows), input, &mut outs, multiplier)?;
-        self.expert_activation(index, gate, up);
+        if gated {
+            let mut outs = [
+                output(gate_layer, OutputMut::new(gate, width)),
+                output(up_layer, OutputMut::new(up, width)),
+            ];
+            self.expert_layers(of_expert, (x, rows), input, &mut outs, multiplier)?;
+            self.expert_activation(index, gate, up);
+        } else {
+            let mut outs = [output(up_layer, OutputMut::new(gate, width))];
+            self.expert_layers(of_expert, (x, rows), input, &mut outs, multiplier)?;
+            self.ungated_activation(index, gate);
+        }
         multiplier.observe(index, LinearInput::ExpertDown, gate);
         let mut outs = [output(
             Linear::ExpertDown(number),
@@ -251,6 +259,20 @@ impl ForwardContext<'_> {
         multiply(place, &activations, backend, shadows, outs, self.counters)
     }
 
+    /// Computes the activation of up alone.
+    fn ungated_activation(&self, index: usize, up: &mut [f32]) {
+        let described = &self.description.blocks[index].feed_forward;
+        let (begun, activation) = (self.counters.begin(), activation(described.activation));
+        let width = described.experts.map_or(1, |it| it.width);
+        for_each_chunk(chunks_mut(up, TASK_ROWS * width), 1, |_, up| {
+            activate(up, activation);
+        });
+        self.counters.end(begun, Operator::Activation, || {
+            let bytes = size_of_val(up);
+            Bytes::of(bytes, bytes, 0)
+        });
+    }
+
     /// Writes the activation times up to `gate`.
     fn expert_activation(&self, index: usize, gate: &mut [f32], up: &[f32]) {
         let described = &self.description.blocks[index].feed_forward;
@@ -272,6 +294,9 @@ impl ForwardContext<'_> {
         });
     }
 }
+
+/// The number of groups of experts that need no allocation: that of DeepSeek-V3.
+const GROUPS: usize = 8;
 
 /// The maximum number of rows whose experts are foreseen: more of them choose most of the experts.
 const FORESEEN_ROWS: usize = 4;
@@ -303,15 +328,21 @@ fn choose(
         Routing::Sigmoid => scores.iter_mut().for_each(|score| *score = sigmoid(*score)),
     }
     let rank = |expert: usize| scores[expert] + correction.map_or(0.0, |it| it[expert]);
+    let groups = experts.groups.map(|groups| {
+        let of_group = experts.count / groups.count;
+        (of_group, best_groups(groups, of_group, rank))
+    });
+    let is_allowed = |expert: usize| {
+        let groups = groups.as_ref();
+        groups.is_none_or(|(of_group, best)| best.contains(&(expert / of_group)))
+    };
     let first = chosen.len();
     for _ in 0..experts.used {
         let is_left = |expert: &usize| chosen[first..].iter().all(|one| one.expert != *expert);
-        let left = (0..experts.count).filter(is_left);
-        // `max_by` returns the last of equal experts.
-        let best = left
-            .rev()
-            .max_by(|one, other| rank(*one).total_cmp(&rank(*other)));
-        let Some(expert) = best else { break };
+        let left = (0..experts.count).filter(|expert| is_allowed(*expert) && is_left(expert));
+        let Some(expert) = best(left, rank) else {
+            break;
+        };
         chosen.push(Chosen {
             expert,
             row,
@@ -325,6 +356,39 @@ fn choose(
     for one in chosen {
         one.weight = one.weight / divisor * experts.scale;
     }
+}
+
+/// Returns the one of the highest rank; of equal ones the first.
+fn best(all: impl DoubleEndedIterator<Item = usize>, rank: impl Fn(usize) -> f32) -> Option<usize> {
+    // `max_by` returns the last of equal ones.
+    all.rev()
+        .max_by(|one, other| rank(*one).total_cmp(&rank(*other)))
+}
+
+/// Returns the groups of experts from which a row's experts come.
+fn best_groups(
+    groups: ExpertGroups,
+    of_group: usize,
+    rank: impl Fn(usize) -> f32,
+) -> SmallVec<[usize; GROUPS]> {
+    let score = |group: usize| {
+        let members = group * of_group..(group + 1) * of_group;
+        let first = best(members.clone(), &rank).unwrap_or(members.start);
+        match groups.score {
+            GroupScore::Best => rank(first),
+            GroupScore::BestTwo => {
+                let second = best(members.filter(|it| *it != first), &rank);
+                rank(first) + second.map_or(0.0, &rank)
+            }
+        }
+    };
+    let scores: SmallVec<[f32; GROUPS]> = (0..groups.count).map(score).collect();
+    let mut chosen = SmallVec::new();
+    for _ in 0..groups.used {
+        let left = (0..groups.count).filter(|group| !chosen.contains(group));
+        chosen.extend(best(left, |group| scores[group]));
+    }
+    chosen
 }
 
 /// Computes the activation of gpt-oss: writes `(up + 1) · gate · sigmoid(1.702 · gate)` to `gate`, of numbers within
@@ -383,7 +447,36 @@ mod tests {
         clamp: None,
         shared_gate: false,
         branch: false,
+        groups: None,
     };
+
+    #[test]
+    fn experts_come_from_the_groups_with_the_best_scores() {
+        let groups = |score| Experts {
+            routing: Routing::Sigmoid,
+            groups: Some(ExpertGroups {
+                count: 2,
+                used: 1,
+                score,
+            }),
+            ..EXPERTS
+        };
+        // The best expert is in the first group, the better two are in the second.
+        let outputs = [3.0, -3.0, 2.0, 1.0];
+        let numbers = |score| {
+            let chosen = chosen(groups(score), None, outputs);
+            chosen.iter().map(|(expert, _)| *expert).collect::<Vec<_>>()
+        };
+        assert_eq!(numbers(GroupScore::Best), [0, 1]);
+        assert_eq!(numbers(GroupScore::BestTwo), [2, 3]);
+        // The summands count for groups, too, but not for weights.
+        let corrected = chosen(
+            groups(GroupScore::Best),
+            Some(&[0.0, 0.0, 1.0, 0.0]),
+            outputs,
+        );
+        assert_eq!(corrected[0], (2, sigmoid(2.0)));
+    }
 
     fn chosen(
         experts: Experts,

@@ -33,7 +33,8 @@ impl ForwardContext<'_> {
         chunk: Chunk,
         multiplier: &mut MatmulContext,
     ) -> Result<()> {
-        let is_whole = !multiplier.reads_floats(chunk);
+        let factor = self.description.blocks[index].feed_forward.gate_scale;
+        let is_whole = !multiplier.reads_floats(chunk) && factor == 1.0;
         if is_whole && self.feed_forward_program(index, chunk, multiplier)? {
             return Ok(());
         }
@@ -55,7 +56,8 @@ impl ForwardContext<'_> {
             self.block(index),
             &self.description.blocks[index].feed_forward,
         );
-        if self.phase != Phase::Prefill || !feed_forward.gated || multiplier.reads_floats(chunk) {
+        let is_plain = feed_forward.gated && feed_forward.gate_scale == 1.0;
+        if self.phase != Phase::Prefill || !is_plain || multiplier.reads_floats(chunk) {
             return false;
         }
         let (begun, activation) = (self.counters.begin(), activation(feed_forward.activation));

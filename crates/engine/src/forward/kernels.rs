@@ -1,6 +1,8 @@
 //! Kernels of mixers, from their descriptions.
 
-use triad_kernels::mixer::{DeltaNet, DeltaNetShape, Mamba2, Mamba2Heads, Mamba2Shape};
+use triad_kernels::mixer::{
+    DeltaNet, DeltaNetShape, GateNorm, Mamba2, Mamba2Heads, Mamba2Norm, Mamba2Shape,
+};
 use triad_model::description::{self, HeadSharing, MixerWeight};
 
 use crate::weights::MixerWeights;
@@ -48,7 +50,17 @@ pub fn mamba2_kernel<'a>(mamba: &description::Mamba2, weights: &'a MixerWeights)
             step_bias: get(MixerWeight::DecayBias),
             skip: get(MixerWeight::Skip),
         },
-        (get(MixerWeight::HeadNorm), mamba.epsilon),
+        Mamba2Norm {
+            place: match mamba.norm {
+                description::GateNorm::AfterGate => GateNorm::AfterGate,
+                description::GateNorm::BeforeGate => GateNorm::BeforeGate,
+                description::GateNorm::Never => GateNorm::Never,
+            },
+            factors: weights
+                .get(&MixerWeight::HeadNorm)
+                .map_or(&[], Vec::as_slice),
+            epsilon: mamba.epsilon,
+        },
     )
 }
 

@@ -24,20 +24,19 @@ impl ForwardContext<'_> {
     pub(super) fn norm(
         &self,
         (index, input): (usize, LinearInput),
-        (residual, norm): (Option<Option<&Norm>>, Option<&Norm>),
+        (residual, norm): (Option<Addition<'_>>, Option<&Norm>),
         is_kept: bool,
         chunk: Chunk,
         multiplier: &mut MatmulContext,
     ) {
         let begun = self.counters.begin();
         let (rows, buffers, hidden) = (chunk.rows(), chunk.buffers, self.description.hidden);
-        let scale = self.description.residual_scale;
         let make =
             |(x, projected): &mut (&mut [f32], &mut [f32]), row: usize, normed: &mut [f32]| {
                 let place = row % TASK_ROWS * hidden;
                 let (x, projected) = (&mut x[place..][..hidden], &mut projected[place..][..hidden]);
-                if let Some(post_norm) = residual {
-                    add_normed(x, projected, (post_norm, scale));
+                if let Some(addition) = residual {
+                    add_normed(x, projected, addition);
                 }
                 match norm {
                     Some(norm) => normalize_rows(norm, x, normed),
@@ -46,7 +45,7 @@ impl ForwardContext<'_> {
             };
         let bytes = || {
             let all = rows * hidden * size_of::<f32>();
-            let mut bytes = residual.map_or(Bytes::of(all, 0, 0), |post_norm| {
+            let mut bytes = residual.map_or(Bytes::of(all, 0, 0), |(post_norm, _)| {
                 residual_bytes(all, post_norm)
             });
             bytes += Bytes::of(0, 0, norm.map_or(0, Norm::bytes));
@@ -163,9 +162,22 @@ impl ForwardContext<'_> {
         self.request(index, input, &quantized, chunk);
     }
 
-    /// Adds the output of half a block to the residual stream, normed if its family does that.
-    pub(super) fn add_projected(&self, post_norm: Option<&Norm>, rows: usize, buffers: &Buffers) {
-        self.add_output((post_norm, self.description.residual_scale), rows, buffers);
+    /// Returns how the output of a mixer is added to the residual stream.
+    pub(super) fn mixer_addition(&self, index: usize) -> Addition<'_> {
+        let factor = self.description.blocks[index].mixer_scale;
+        let post_norm = self.block(index).attention_post_norm.as_ref();
+        (post_norm, self.description.residual_scale * factor)
+    }
+
+    /// Returns how the output of the last half of a block is added to the residual stream.
+    pub(super) fn last_addition(&self, index: usize) -> Addition<'_> {
+        let block = &self.description.blocks[index];
+        if !block.residual.has_feed_forward() {
+            return self.mixer_addition(index);
+        }
+        let post_norm = self.block(index).feed_forward_post_norm.as_ref();
+        let factor = block.feed_forward_scale;
+        (post_norm, self.description.residual_scale * factor)
     }
 
     /// Adds the projected input by token to the residual stream.
@@ -173,7 +185,8 @@ impl ForwardContext<'_> {
         self.add_output((Some(norm), 1.0), rows, buffers);
     }
 
-    fn add_output(&self, (post_norm, scale): (Option<&Norm>, f32), rows: usize, buffers: &Buffers) {
+    /// Adds the output of half a block to the residual stream.
+    pub(super) fn add_output(&self, addition: Addition<'_>, rows: usize, buffers: &Buffers) {
         let (hidden, begun) = (self.description.hidden, self.counters.begin());
         let (mut x, mut projected) = (
             buffers.x.write(hidden, 0..rows),
@@ -182,17 +195,20 @@ impl ForwardContext<'_> {
         let task = TASK_ROWS * hidden;
         let chunks = (chunks_mut(&mut x, task), chunks_mut(&mut projected, task));
         for_each_chunk(chunks, 1, |_, (x, projected)| {
-            add_normed(x, projected, (post_norm, scale));
+            add_normed(x, projected, addition);
         });
         self.counters.end(begun, Operator::Residual, || {
-            residual_bytes(size_of_val(&x[..]), post_norm)
+            residual_bytes(size_of_val(&x[..]), addition.0)
         });
     }
 }
 
+/// The norm of the output of half a block, if it has one, and its factor.
+pub(super) type Addition<'a> = (Option<&'a Norm>, f32);
+
 /// Adds `projected` to `x`, both whole rows. Applies the post-norm and the scale to `projected` in place
 /// first.
-fn add_normed(x: &mut [f32], projected: &mut [f32], (post_norm, scale): (Option<&Norm>, f32)) {
+fn add_normed(x: &mut [f32], projected: &mut [f32], (post_norm, scale): Addition<'_>) {
     if let Some(norm) = post_norm {
         // Post-norms are always RMS norms.
         rms_norm_in_place(projected, &norm.weight, norm.epsilon);

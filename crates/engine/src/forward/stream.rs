@@ -2,7 +2,6 @@
 
 use triad_kernels::lock;
 use triad_kernels::rope::Angles;
-use triad_model::role::Role;
 
 use super::Segment;
 use super::subgraphs::{Chunk, ForwardContext, write};
@@ -49,7 +48,7 @@ impl ForwardContext<'_> {
     pub fn end(&self, chunk: Chunk) {
         self.join_shadow(chunk.rows(), chunk.buffers);
         if let Some(last) = self.weights.blocks.len().checked_sub(1) {
-            self.add_adapters(last, Role::Down, chunk);
+            self.add_last_adapters(last, chunk);
             self.end_block(last, chunk);
         }
     }

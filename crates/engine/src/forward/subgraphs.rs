@@ -117,6 +117,8 @@ impl ForwardContext<'_> {
         match role {
             Role::AttentionNorm => self.attention_norm(block, chunk, multiplier),
             Role::Attention => return self.mix(block, chunk, multiplier),
+            // The next subgraph adds the output of a mixer that is alone.
+            Role::FeedForwardNorm | Role::FeedForward if !self.has_feed_forward(block) => {}
             Role::FeedForwardNorm => self.feed_forward_norm(block, chunk, multiplier),
             Role::FeedForward => return self.feed_forward(block, chunk, multiplier),
             Role::Activation => self.activation(block, chunk, multiplier),
@@ -269,17 +271,24 @@ impl ForwardContext<'_> {
         self.join_shadow(chunk.rows(), chunk.buffers);
         let before = index.checked_sub(1);
         if let Some(before) = before {
-            self.add_adapters(before, Role::Down, chunk);
+            self.add_last_adapters(before, chunk);
         }
         // The steps after the residual addition need all of the stream.
         let ended = before.filter(|before| self.has_steps_at_end(*before));
         if let Some(before) = ended {
             self.end_block(before, chunk);
         }
+        if self.description.blocks[index].residual == Residual::SecondMixer {
+            if let Some(before) = before.filter(|_| ended.is_none()) {
+                self.add_output(self.last_addition(before), chunk.rows(), chunk.buffers);
+            }
+            return self.quantize_normed((index, LinearInput::Attention), chunk, multiplier);
+        }
         let residual = before.filter(|_| ended.is_none());
-        let residual = residual.map(|before| self.block(before).feed_forward_post_norm.as_ref());
+        let residual = residual.map(|before| self.last_addition(before));
         // The norm that both halves of a block use is read a second time.
-        let is_kept = self.description.blocks[index].residual == Residual::Parallel;
+        let is_kept = self.description.blocks[index].residual == Residual::Parallel
+            || self.has_second_mixer(index);
         let norm = self.block(index).attention_norm.as_ref();
         self.norm(
             (index, LinearInput::Attention),
@@ -311,10 +320,17 @@ impl ForwardContext<'_> {
         let [query, key_value] = [heads, stored].map(|heads| heads * head_dim);
         let (Chunk { segments, buffers }, rows) = (chunk, chunk.rows());
         let begun = self.counters.begin();
-        let (mut queries, gates) = Self::separate_queries(description, rows, buffers);
+        let latent = description.latent().map(|it| (index, description, it));
+        let (mut queries, gates) = match latent {
+            Some(latent) => (self.latent_queries(latent, rows, buffers), None),
+            None => Self::separate_queries(description, rows, buffers),
+        };
         let mut keys = buffers.keys.write(key_value, 0..rows);
         let mut values = buffers.values.write(key_value, 0..rows);
-        let mut attended = buffers.attended.write(query, 0..rows);
+        let mut attended = match latent {
+            Some(_) => buffers.queries.write(query, 0..rows),
+            None => buffers.attended.write(query, 0..rows),
+        };
         let angles = read(&buffers.angles);
         let angles = &angles[self.rotation.of_block[index]];
         let pairing = match description.rope.pairing {
@@ -349,8 +365,13 @@ impl ForwardContext<'_> {
                 rms_norm_in_place(x, &norm.weight, norm.epsilon);
             });
         }
-        rotate(&mut queries, heads, weights.query_norm.as_ref());
-        rotate(&mut keys, kv_heads, weights.key_norm.as_ref());
+        // Norms of latent vectors have been computed.
+        let [query_norm, key_norm] = match latent {
+            Some(_) => [None; 2],
+            None => [&weights.query_norm, &weights.key_norm].map(Option::as_ref),
+        };
+        rotate(&mut queries, heads, query_norm);
+        rotate(&mut keys, kv_heads, key_norm);
         if let Some(temperature) = &description.temperature {
             let positions = segments.iter().flat_map(Segment::positions);
             for (position, queries) in positions.zip(queries.chunks_exact_mut(query)) {
@@ -461,33 +482,62 @@ impl ForwardContext<'_> {
             }
         }
         self.gate(&mut attended, gates.as_deref(), description);
+        if let Some(latent) = latent {
+            let mut values = buffers.attended.write(description.output_width(), 0..rows);
+            self.latent_values(latent, &attended, &mut values, buffers);
+            attended = values;
+        }
         multiplier.observe(index, LinearInput::AttentionOutput, &attended);
         self.quantize(index, LinearInput::AttentionOutput, &attended, chunk);
     }
 
     /// Adds the residual; computes the norm, if there is one and both halves do not use that of attention; quantizes it.
     fn feed_forward_norm(&self, index: usize, chunk: Chunk, multiplier: &mut MatmulContext) {
-        let (block, rows, buffers, hidden) = (
-            self.block(index),
-            chunk.rows(),
-            chunk.buffers,
-            self.description.hidden,
-        );
+        let (block, rows, buffers) = (self.block(index), chunk.rows(), chunk.buffers);
         self.join_shadow(rows, buffers);
         self.add_adapters(index, Role::AttentionOutput, chunk);
-        let (place, post_norm) = (
-            (index, LinearInput::FeedForward),
-            block.attention_post_norm.as_ref(),
-        );
+        let place = (index, LinearInput::FeedForward);
+        let addition = self.mixer_addition(index);
         if self.description.blocks[index].residual != Residual::Parallel {
             let norm = block.feed_forward_norm.as_ref();
             let is_kept = block.router.is_some();
-            return self.norm(place, (Some(post_norm), norm), is_kept, chunk, multiplier);
+            return self.norm(place, (Some(addition), norm), is_kept, chunk, multiplier);
         }
-        self.add_projected(post_norm, rows, buffers);
-        let normed = buffers.normed.read(hidden, 0..rows);
-        multiplier.observe(index, LinearInput::FeedForward, &normed);
-        self.quantize(index, LinearInput::FeedForward, &normed, chunk);
+        self.add_output(addition, rows, buffers);
+        self.quantize_normed(place, chunk, multiplier);
+    }
+
+    /// Quantizes the norm that was computed last.
+    fn quantize_normed(
+        &self,
+        (index, input): (usize, LinearInput),
+        chunk: Chunk,
+        multiplier: &mut MatmulContext,
+    ) {
+        let hidden = self.description.hidden;
+        let normed = chunk.buffers.normed.read(hidden, 0..chunk.rows());
+        multiplier.observe(index, input, &normed);
+        self.quantize(index, input, &normed, chunk);
+    }
+
+    /// Adds the changes of adapters to the last linear layer of a block.
+    pub(super) fn add_last_adapters(&self, index: usize, chunk: Chunk) {
+        let last = match self.has_feed_forward(index) {
+            true => Role::Down,
+            false => Role::AttentionOutput,
+        };
+        self.add_adapters(index, last, chunk);
+    }
+
+    fn has_feed_forward(&self, index: usize) -> bool {
+        let residual = self.description.blocks[index].residual;
+        residual.has_feed_forward()
+    }
+
+    /// Returns whether the mixer of the next block reads the norm of this one.
+    fn has_second_mixer(&self, index: usize) -> bool {
+        let next = self.description.blocks.get(index + 1);
+        next.is_some_and(|block| block.residual == Residual::SecondMixer)
     }
 
     /// Computes the activation of gate, or of up alone; requantizes it.
@@ -500,6 +550,11 @@ impl ForwardContext<'_> {
         self.join_shadow(rows, buffers);
         self.add_adapters(index, Role::GateUp, chunk);
         let (width, activation) = (feed_forward.width, activation(feed_forward.activation));
+        if feed_forward.gated && feed_forward.gate_scale != 1.0 {
+            let mut gate = buffers.gate.write(width, 0..rows);
+            gate.iter_mut()
+                .for_each(|value| *value *= feed_forward.gate_scale);
+        }
         let begun = self.counters.begin();
         if feed_forward.gated && !multiplier.reads_floats(chunk) {
             let (gate, up) = (
@@ -598,6 +653,7 @@ pub fn activation(described: description::Activation) -> Activation {
         description::Activation::Silu => Activation::Silu,
         description::Activation::GeluTanh => Activation::GeluTanh,
         description::Activation::Gelu => Activation::Gelu,
+        description::Activation::ReluSquared => Activation::ReluSquared,
     }
 }
 

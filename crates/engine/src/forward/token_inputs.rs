@@ -58,7 +58,7 @@ impl ForwardContext<'_> {
     /// Adds the output of a block's second half to the residual stream, and takes the steps after that.
     pub(super) fn end_block(&self, index: usize, chunk: Chunk) {
         let (block, rows, buffers) = (self.block(index), chunk.rows(), chunk.buffers);
-        self.add_projected(block.feed_forward_post_norm.as_ref(), rows, buffers);
+        self.add_output(self.last_addition(index), rows, buffers);
         if let (Some(described), Some(weights)) =
             (&self.description.token_inputs, &block.token_input)
         {

@@ -102,7 +102,10 @@ impl Cache for BlockCache {
     }
 
     fn values(&self, page: usize) -> Matrix<'_> {
-        self.pages[page].values.view()
+        match self.shape.has_values {
+            true => self.pages[page].values.view(),
+            false => self.pages[page].keys.view(),
+        }
     }
 }
 

@@ -48,6 +48,7 @@ impl KvMemory {
             format,
             kv_heads: block.attention().map_or(0, Attention::stored_heads),
             head_dim: block.attention().map_or(0, |attention| attention.head_dim),
+            has_values: block.attention().is_none_or(Attention::stores_values),
             state: block.mixer.state(),
         };
         let shapes: Vec<_> = description.blocks.iter().map(shape).collect();

@@ -49,6 +49,8 @@ pub(crate) struct PageShape {
     pub(crate) format: KvFormat,
     pub(crate) kv_heads: usize,
     pub(crate) head_dim: usize,
+    /// Whether values are stored, and are not the keys.
+    pub(crate) has_values: bool,
     /// The sizes of the mixer's state; `None` if the block has attention.
     pub(crate) state: Option<StateSize>,
 }
@@ -66,7 +68,14 @@ impl PageShape {
 
     /// Returns the bytes of keys and values of this number of positions.
     pub(crate) fn bytes_of(self, positions: usize) -> usize {
-        2 * positions * self.kv_heads * self.format.bytes(self.head_dim)
+        let parts = if self.has_values { 2 } else { 1 };
+        parts * positions * self.kv_heads * self.format.bytes(self.head_dim)
+    }
+
+    /// Returns the shape of the values alone.
+    fn of_values(self) -> Self {
+        let kv_heads = if self.has_values { self.kv_heads } else { 0 };
+        Self { kv_heads, ..self }
     }
 
     /// Returns, for each head, the byte range of the first `positions` positions within `part`: all numbers, or all
@@ -289,7 +298,8 @@ impl BlockPage {
         };
         let new = || {
             let state = vec![0.0; shape.state_values()];
-            (shape, Plane::new(shape), Plane::new(shape), state)
+            let values = Plane::new(shape.of_values());
+            (shape, Plane::new(shape), values, state)
         };
         let (_, keys, values, state) = known.unwrap_or_else(new);
         Self {
@@ -304,10 +314,13 @@ impl BlockPage {
         }
     }
 
-    /// Writes keys and values `[rows, kv_heads, head_dim]` at the positions of the page from `first` on.
+    /// Writes keys and values `[rows, kv_heads, head_dim]` at the positions of the page from `first` on. Values that are
+    /// the keys are not read.
     pub(super) fn write(&mut self, keys: &[f32], values: &[f32], first: usize, shape: PageShape) {
         self.keys.write(keys, first, shape);
-        self.values.write(values, first, shape);
+        if shape.has_values {
+            self.values.write(values, first, shape);
+        }
     }
 
     /// Calls `visit` with the bytes of the first `positions` positions.
@@ -394,7 +407,7 @@ mod tests {
             places in (0usize..=PAGE, 0usize..=PAGE).prop_map(|(a, b)| a.min(b)..a.max(b)),
             threads in 1usize..4,
         ) {
-            let shape = PageShape { format, kv_heads, head_dim, state: None };
+            let shape = PageShape { format, kv_heads, head_dim, has_values: true, state: None };
             let number = |index: usize| ((index * 37) % 199) as f32 - 99.0;
             let rows: Vec<f32> = (0..places.len() * kv_heads * head_dim).map(number).collect();
             let mut plane = Plane::new(shape);

@@ -238,6 +238,7 @@ mod tests {
         format: KvFormat::F32,
         kv_heads: 1,
         head_dim: 1,
+        has_values: true,
         state: None,
     };
 

@@ -70,6 +70,7 @@ pub fn layers(block: &BlockDescription, hidden: usize, role: Role) -> Layers {
             [(Linear::MixerInput, mamba.row())].into_iter().collect()
         }
         (Role::AttentionOutput, _) => [(Linear::MixerOutput, hidden)].into_iter().collect(),
+        (Role::GateUp | Role::Down, _) if !block.residual.has_feed_forward() => Layers::new(),
         (Role::GateUp, _) => {
             let gate = block.feed_forward.gated.then_some((Linear::Gate, width));
             [(Linear::Up, width)].into_iter().chain(gate).collect()

@@ -4,9 +4,9 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
 use triad_model::description::{
-    Activation, Attention, BlockDescription, DeltaNet, FeedForward, HeadSharing, KeyValues, Mamba2,
-    Mixer, ModelDescription, Norm, NormKind, Residual, Rope, RopePairing, RopeScaling, ShortConv,
-    TokenInputs,
+    Activation, Attention, BlockDescription, DeltaNet, FeedForward, GateNorm, HeadSharing,
+    KeyValues, Latent, Mamba2, Mixer, ModelDescription, Norm, NormKind, QkNorm, Residual, Rope,
+    RopePairing, RopeScaling, ShortConv, TokenInputs,
 };
 
 use super::{quantize, quantize_int4};
@@ -40,10 +40,15 @@ pub static MODELS: LazyLock<[(&str, Arc<Model>); 4]> = LazyLock::new(|| in_forma
 /// Models as [`MODELS`], whose mixers have states in some blocks; the output of attention has gates in one.
 pub static STATES: LazyLock<[(&str, Arc<Model>); 4]> = LazyLock::new(|| in_formats(with_states()));
 
-/// Models as [`MODELS`], whose last blocks read keys and values of earlier ones, with inputs by token.
+/// Models as [`MODELS`], with blocks that read keys and values of earlier ones, and blocks with latent vectors; with inputs
+/// by token.
 pub static SHARED: LazyLock<[(&str, Arc<Model>); 4]> = LazyLock::new(|| in_formats(with_shared()));
 
-/// Returns all of [`MODELS`], of those whose mixers have states, and of [`SHARED`], with what is special about them.
+/// Models as [`MODELS`], with mixers without a feed-forward, and mixers that read one norm.
+pub static PARTS: LazyLock<[(&str, Arc<Model>); 4]> = LazyLock::new(|| in_formats(with_parts()));
+
+/// Returns all of [`MODELS`], of those whose mixers have states, of [`SHARED`], and of [`PARTS`], with what is special about
+/// them.
 pub fn all_models() -> impl Iterator<Item = (&'static str, &'static str, &'static Arc<Model>)> {
     let named = |mixers, models: &'static [(&str, Arc<Model>); 4]| {
         models
@@ -53,10 +58,14 @@ pub fn all_models() -> impl Iterator<Item = (&'static str, &'static str, &'stati
     named("attention", &MODELS)
         .chain(named("states", &STATES))
         .chain(named("shared keys and values", &SHARED))
+        .chain(named("parts of blocks", &PARTS))
 }
 
 /// The number of [`all_models`].
-pub const ALL_MODELS: usize = 12;
+pub const ALL_MODELS: usize = 16;
+
+/// The number of those that lists of processors run: the first ones.
+pub const ON_PROCESSORS: usize = 12;
 
 fn in_formats(description: ModelDescription) -> [(&'static str, Arc<Model>); 4] {
     let float = Model::random(description, &one_thread(), 7).expect("a model");
@@ -152,6 +161,8 @@ fn with_states() -> ModelDescription {
             taps: 3,
             conv_bias: true,
             bias: true,
+            norm: GateNorm::AfterGate,
+            factors: None,
             epsilon: 1e-5,
         }),
         ..description.blocks[0].clone()
@@ -164,6 +175,52 @@ fn with_states() -> ModelDescription {
     description.blocks.extend(nets);
     description.blocks.push(mamba);
     description.blocks.extend(last);
+    description
+}
+
+/// Returns [`description`] with a Mamba-2 that reads the norm of the attention before it, and has factors, then a Mamba-2
+/// without a feed-forward and without a norm, then a feed-forward without gates.
+fn with_parts() -> ModelDescription {
+    let mut description = description();
+    let mamba = |norm, factors| {
+        Mixer::Mamba2(Mamba2 {
+            heads: 4,
+            head_dim: 12,
+            groups: 2,
+            state: 20,
+            taps: 3,
+            conv_bias: true,
+            bias: false,
+            norm,
+            factors,
+            epsilon: 1e-5,
+        })
+    };
+    let [first, last] = &mut description.blocks[..] else {
+        unreachable!("two blocks")
+    };
+    let factors = Some([0.5, 1.5, 0.7, 1.2, 0.9]);
+    let mut second = BlockDescription {
+        mixer: mamba(GateNorm::BeforeGate, factors),
+        residual: Residual::SecondMixer,
+        mixer_scale: 0.6,
+        feed_forward_scale: 1.4,
+        ..first.clone()
+    };
+    second.feed_forward.gate_scale = 0.8;
+    first.mixer_scale = 1.3;
+    let mut third = BlockDescription {
+        mixer: mamba(GateNorm::Never, None),
+        ..first.clone()
+    };
+    for block in [&mut *first, &mut third] {
+        block.residual = Residual::MixerAlone;
+        block.feed_forward.width = 0;
+    }
+    last.feed_forward.gated = false;
+    last.feed_forward.activation = Activation::ReluSquared;
+    description.blocks.insert(1, second);
+    description.blocks.insert(2, third);
     description
 }
 
@@ -198,7 +255,31 @@ fn with_shared() -> ModelDescription {
         activation: Activation::GeluTanh,
         norm: description.output_norm,
     });
+    let latents = [Some(20), None].map(|query| with_latent(&description.blocks[0], query));
+    description.blocks.extend(latents);
     description
+}
+
+/// Returns `block` with attention of latent vectors.
+fn with_latent(block: &BlockDescription, query: Option<usize>) -> BlockDescription {
+    let mut block = block.clone();
+    let norm = block.norm;
+    let attention = block.attention_mut().expect("attention");
+    attention.kv_heads = 1;
+    attention.head_dim = attention.rope.dims + 24;
+    attention.value_norm = None;
+    attention.qk_norm = Some(QkNorm {
+        norm,
+        spans_heads: false,
+        after_rope: false,
+    });
+    attention.key_values = KeyValues::Latent(Latent {
+        query,
+        width: 24,
+        key_dim: 10,
+        value_dim: 6,
+    });
+    block
 }
 
 /// Returns a small model with a context of several pages; the second block has a window that ends within a page.
@@ -236,9 +317,12 @@ pub fn description() -> ModelDescription {
             width: 48,
             gated: true,
             activation: Activation::Silu,
+            gate_scale: 1.0,
             bias: false,
             experts: None,
         },
+        mixer_scale: 1.0,
+        feed_forward_scale: 1.0,
         norm,
         residual: Residual::Serial,
         scaled: false,

@@ -3,13 +3,21 @@
 use std::collections::BTreeMap;
 
 use triad_model::description::{Mixer, MixerWeight};
-use triad_model::tensor_map::{BlockTensors, MixerTensor, StoredAs, TensorSlice};
+use triad_model::tensor_map::{BlockTensors, MixerTensor, RowsOfHeads, StoredAs, TensorSlice};
 use triad_model::{Error, ErrorKind, Result};
 
 use super::{Reader, Weight};
 
 /// The weights of one mixer, in the shapes of [`Mixer::weights`].
 pub type MixerWeights = BTreeMap<MixerWeight, Vec<f32>>;
+
+/// Returns the bytes of a mixer's weights.
+pub(super) fn bytes(weights: &MixerWeights) -> usize {
+    weights
+        .values()
+        .map(|values| size_of_val(&values[..]))
+        .sum()
+}
 
 impl Reader<'_> {
     pub(super) fn mixer(&self, mixer: &Mixer, tensors: &BlockTensors) -> Result<MixerWeights> {
@@ -18,7 +26,11 @@ impl Reader<'_> {
                 let message = format!("no tensor for the mixer's {}", weight.name());
                 return Err(Error::new(ErrorKind::Missing, message));
             };
-            let mut values = self.vector(&TensorSlice::whole(name))?;
+            let slice = TensorSlice::whole(name);
+            let mut values = match self.quantized(&slice) {
+                Some(matrix) => matrix.to_f32(),
+                None => self.vector(&slice)?,
+            };
             match (stored, &shape[..]) {
                 (StoredAs::Transposed, [rows, columns]) => {
                     let stored = std::mem::take(&mut values);
@@ -28,12 +40,31 @@ impl Reader<'_> {
                 (StoredAs::Logarithm, _) => {
                     values.iter_mut().for_each(|value| *value = -value.exp());
                 }
-                (StoredAs::Itself | StoredAs::Transposed, _) => {}
+                (StoredAs::RowsOfHeads(rows), &[_, outer, inner]) => {
+                    values = rows_of_heads(rows, &values, (outer, inner));
+                }
+                (StoredAs::Itself | StoredAs::Transposed | StoredAs::RowsOfHeads(_), _) => {}
             }
             Ok((weight, values))
         };
         mixer.weights().into_iter().map(read).collect()
     }
+}
+
+/// Returns some rows of each head's matrix, each head as a matrix `[outer, inner]`.
+fn rows_of_heads(rows: &RowsOfHeads, stored: &[f32], (outer, inner): (usize, usize)) -> Vec<f32> {
+    let columns = if rows.transposed { outer } else { inner };
+    let heads = stored.chunks_exact(rows.of_head * columns);
+    let matrix = |head: &[f32]| {
+        let own = &head[rows.first * columns..][..outer * inner];
+        match rows.transposed {
+            false => own.to_vec(),
+            true => (0..outer)
+                .flat_map(|row| (0..inner).map(move |column| own[column * outer + row]))
+                .collect(),
+        }
+    };
+    heads.flat_map(matrix).collect()
 }
 
 /// Returns weights that `matrix` makes at random, for numbers of rows and columns.

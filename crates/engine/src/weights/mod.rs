@@ -87,6 +87,7 @@ impl Weights {
             });
             let token_input = block.token_input.as_ref();
             linears.sum::<usize>()
+                + mixer::bytes(&block.mixer)
                 + router.map_or(0, Router::bytes)
                 + token_input.map_or(0, TokenInput::bytes)
         };
@@ -264,7 +265,9 @@ impl Weights {
         let bytes = |linear: &Linear| {
             linear.weight.bytes() + linear.decode_weight.as_ref().map_or(0, WeightMatrix::bytes)
         };
+        let mixers = self.blocks.iter().map(|block| mixer::bytes(&block.mixer));
         linears.chain([&self.output]).map(bytes).sum::<usize>()
+            + mixers.sum::<usize>()
             + self.embedding.bytes()
             + token_inputs
     }

@@ -3,9 +3,9 @@
 use proptest::prelude::*;
 use triad_engine::{LoadOptions, Model, Threads};
 use triad_model::description::{
-    Activation, Attention, BlockDescription, DeltaNet, Experts, FeedForward, HeadSharing,
-    KeyValues, Mamba2, Mixer, ModelDescription, Norm, NormKind, QkNorm, Residual, Rope,
-    RopePairing, RopeScaling, Routing, Temperature, TokenInputs,
+    Activation, Attention, BlockDescription, DeltaNet, ExpertGroups, Experts, FeedForward,
+    GateNorm, GroupScore, HeadSharing, KeyValues, Latent, Mamba2, Mixer, ModelDescription, Norm,
+    NormKind, QkNorm, Residual, Rope, RopePairing, RopeScaling, Routing, Temperature, TokenInputs,
 };
 
 pub const VOCAB: usize = 97;
@@ -15,9 +15,17 @@ prop_compose! {
     fn experts()(
         count in 1usize..6, share in 1usize..4, width in 1usize..20, sigmoid: bool, normalized: bool, correction: bool,
         shared_gate: bool, bias: bool, clamp in prop::option::of(0.5f32..8.0), branch in prop::bool::weighted(0.3),
+        groups in prop::option::of((1usize..4, 1usize..4)), best_two: bool,
     ) -> Experts {
+        // As many experts in each group as there would be without groups.
+        let groups = groups.map(|(groups, used)| ExpertGroups {
+            count: groups,
+            used: used.min(groups),
+            score: if best_two && count > 1 { GroupScore::BestTwo } else { GroupScore::Best },
+        });
         Experts {
-            count,
+            count: count * groups.map_or(1, |it| it.count),
+            groups,
             used: share.min(count),
             width,
             routing: if sigmoid { Routing::Sigmoid } else { Routing::Softmax },
@@ -54,9 +62,36 @@ prop_compose! {
 prop_compose! {
     fn mambas()(
         groups in 1usize..4, share in 1usize..4, head_dim in 1usize..20, state in 1usize..40, taps in 2usize..6,
-        conv_bias: bool, bias: bool,
+        conv_bias: bool, bias: bool, factors: bool,
+        norm in prop::sample::select(vec![GateNorm::AfterGate, GateNorm::BeforeGate, GateNorm::Never]),
     ) -> Mamba2 {
-        Mamba2 { heads: groups * share, head_dim, groups, state, taps, conv_bias, bias, epsilon: 1e-5 }
+        let factors = factors.then_some([0.5, 1.5, 0.7, 1.2, 0.9]);
+        Mamba2 { heads: groups * share, head_dim, groups, state, taps, conv_bias, bias, norm, factors, epsilon: 1e-5 }
+    }
+}
+
+prop_compose! {
+    fn latents()(
+        query in prop::option::of(1usize..20), width in 1usize..20, key_dim in 1usize..20, value_dim in 1usize..20,
+    ) -> Latent {
+        Latent { query, width, key_dim, value_dim }
+    }
+}
+
+/// Returns attention with latent vectors in place of keys and values of its own.
+fn with_latent(attention: Attention, latent: Latent, norm: Norm) -> Attention {
+    Attention {
+        kv_heads: 1,
+        head_dim: attention.rope.dims + latent.width,
+        output_gate: false,
+        value_norm: None,
+        qk_norm: Some(QkNorm {
+            norm,
+            spans_heads: false,
+            after_rope: false,
+        }),
+        key_values: KeyValues::Latent(latent),
+        ..attention
     }
 }
 
@@ -71,58 +106,71 @@ prop_compose! {
     fn blocks()(
         kv_heads in 1usize..3, group in 1usize..3, pairs in 1usize..5, unrotated in 0usize..3,
         window in prop::option::of(1usize..30), soft_cap in prop::option::of(2f32..20.0), qkv_bias: bool,
-        qk_norm in 0usize..4, halves: bool, layer_norm: bool, residual in 0usize..4, has_rope in prop::bool::weighted(0.8),
+        qk_norm in 0usize..4, halves: bool, layer_norm: bool, residual in 0usize..6, has_rope in prop::bool::weighted(0.8),
         temperature in prop::option::of(0.1f32..1.0), experts in prop::option::of(experts()), has_shared: bool, has_sinks: bool, gated: bool, width in 1usize..40,
-        activation in 0usize..3, scaling in 0usize..4, one_layer: bool, value_norm: bool, still in 0usize..3, scaled: bool,
-        output_gate: bool, state in prop::option::weighted(0.4, states()),
+        activation in 0usize..4, scaling in 0usize..4, one_layer: bool, value_norm: bool, still in 0usize..3, scaled: bool,
+        output_gate: bool, state in prop::option::weighted(0.4, states()), latent in prop::option::weighted(0.3, latents()), falcon: bool,
     ) -> BlockDescription {
         let rms = Norm { kind: NormKind::Rms, epsilon: 1e-5, weight_offset: 0.0 };
-        let residual =
-            [Residual::Serial, Residual::SerialPostNorm, Residual::Parallel, Residual::PostNorm][residual];
+        // A second mixer has to follow one that is alone.
+        let residual = [
+            Residual::Serial,
+            Residual::SerialPostNorm,
+            Residual::Parallel,
+            Residual::PostNorm,
+            Residual::MixerAlone,
+            Residual::SecondMixer,
+        ][residual];
+        let (experts, width) = match residual {
+            Residual::MixerAlone => (None, 0),
+            _ => (experts, width),
+        };
         let layer_norm = layer_norm && !residual.has_post_norms();
         let pairs = if has_rope { pairs } else { 0 };
         let unrotated = if has_rope { unrotated } else { unrotated + 2 };
-        BlockDescription {
-            mixer: match state {
-                Some(state) => state,
-                None => Mixer::Attention(Attention {
-                    heads: kv_heads * group,
-                    kv_heads,
-                    head_dim: 2 * pairs + unrotated,
-                    scale: 0.4,
-                    qkv_bias,
-                    output_bias: qkv_bias,
-                    output_gate,
-                    qk_norm: (qk_norm > 0).then_some(QkNorm {
-                        norm: rms,
-                        spans_heads: qk_norm == 2,
-                        after_rope: qk_norm == 3,
-                    }),
-                    temperature: temperature.map(|scale| Temperature { scale, context: 7 }),
-                    window,
-                    soft_cap,
-                    sinks: has_sinks,
-                    key_values: if one_layer { KeyValues::OneLayer } else { KeyValues::Own },
-                    value_norm: value_norm.then_some(1e-5),
-                    rope: Rope {
-                        dims: 2 * pairs,
-                        still: still.min(pairs),
-                        base: 10_000.0,
-                        pairing: if halves { RopePairing::Halves } else { RopePairing::Adjacent },
-                        scaling: match scaling {
-                            0 => RopeScaling::None,
-                            1 => RopeScaling::Linear { factor: 4.0 },
-                            2 => RopeScaling::Factors { factors: vec![2.0; pairs] },
-                            _ => RopeScaling::LongRope {
-                                short: vec![1.5; pairs],
-                                long: vec![3.0; pairs],
-                                original_context: 60,
-                                attention_factor: 1.1,
-                            },
-                        },
+        let attention = Attention {
+            heads: kv_heads * group,
+            kv_heads,
+            head_dim: 2 * pairs + unrotated,
+            scale: 0.4,
+            qkv_bias,
+            output_bias: qkv_bias,
+            output_gate,
+            qk_norm: (qk_norm > 0).then_some(QkNorm {
+                norm: rms,
+                spans_heads: qk_norm == 2,
+                after_rope: qk_norm == 3,
+            }),
+            temperature: temperature.map(|scale| Temperature { scale, context: 7 }),
+            window,
+            soft_cap,
+            sinks: has_sinks,
+            key_values: if one_layer { KeyValues::OneLayer } else { KeyValues::Own },
+            value_norm: value_norm.then_some(1e-5),
+            rope: Rope {
+                dims: 2 * pairs,
+                still: still.min(pairs),
+                base: 10_000.0,
+                pairing: if halves { RopePairing::Halves } else { RopePairing::Adjacent },
+                scaling: match scaling {
+                    0 => RopeScaling::None,
+                    1 => RopeScaling::Linear { factor: 4.0 },
+                    2 => RopeScaling::Factors { factors: vec![2.0; pairs] },
+                    _ => RopeScaling::LongRope {
+                        short: vec![1.5; pairs],
+                        long: vec![3.0; pairs],
+                        original_context: 60,
+                        attention_factor: 1.1,
                     },
-                }),
+                },
             },
+        };
+        let attention = match latent {
+            Some(latent) => with_latent(attention, latent, rms),
+            None => attention,
+        };
+        BlockDescription {
+            mixer: state.unwrap_or(Mixer::Attention(attention)),
             feed_forward: FeedForward {
                 width: if experts.is_some() && !has_shared { 0 } else { width },
                 experts: experts.map(|experts| Experts {
@@ -131,10 +179,13 @@ prop_compose! {
                     ..experts
                 }),
                 gated: gated || experts.is_some(),
-                activation: [Activation::Silu, Activation::Gelu, Activation::GeluTanh][activation],
+                activation: [Activation::Silu, Activation::Gelu, Activation::GeluTanh, Activation::ReluSquared][activation],
+                gate_scale: if falcon { 0.8 } else { 1.0 },
                 bias: qkv_bias && experts.is_none(),
             },
             norm: Norm { kind: if layer_norm { NormKind::Layer } else { NormKind::Rms }, ..rms },
+            mixer_scale: if falcon { 0.7 } else { 1.0 },
+            feed_forward_scale: if falcon { 1.3 } else { 1.0 },
             residual,
             scaled,
         }
@@ -158,9 +209,16 @@ prop_compose! {
         source in prop::option::of(0usize..2), token_inputs in prop::option::of(token_inputs()),
         logit_soft_cap in prop::option::of(5f32..30.0), seed: u64, threads in 1usize..4,
     ) -> Model {
+        for index in 0..blocks.len() {
+            let before = index.checked_sub(1).map(|before| blocks[before].residual);
+            if blocks[index].residual == Residual::SecondMixer && before != Some(Residual::MixerAlone) {
+                blocks[index].residual = Residual::Serial;
+            }
+        }
         // The last block reads the keys and values of an earlier one.
         let source = source.filter(|source| source + 1 < blocks.len());
-        if let Some(source) = source.filter(|source| blocks[*source].attention().is_some()) {
+        let has_own = |block: &BlockDescription| block.attention().is_some_and(Attention::stores_values);
+        if let Some(source) = source.filter(|source| has_own(&blocks[*source])) {
             let mixer = blocks[source].mixer.clone();
             let last = blocks.last_mut().unwrap();
             last.mixer = mixer;

@@ -1,7 +1,7 @@
 //! Tests of many sequences on one engine: each has the bits that it has alone.
 
 use triad_engine::testing::adapters::{ADAPTERS, ADAPTERS_OF_ALL, adapted};
-use triad_engine::testing::models::{ALL_MODELS, CONTEXT, all_models};
+use triad_engine::testing::models::{CONTEXT, ON_PROCESSORS, all_models};
 use triad_engine::testing::steps::{Step, one_by_one, run};
 use triad_engine::{Adapters, KvFormat};
 
@@ -38,7 +38,7 @@ proptest! {
 
     #[test]
     fn a_sequence_has_the_same_bits_alone_and_beside_others(
-        of_each in prop::collection::vec(steps(), 1..17), model in 0..ALL_MODELS,
+        of_each in prop::collection::vec(steps(), 1..17), model in 0..ON_PROCESSORS,
         kv_format in prop::sample::select(vec![KvFormat::F16, KvFormat::F32, KvFormat::Int8]),
         (chunk, most_rows, in_flight) in (prop_oneof![5usize..40, Just(256)], prop_oneof![Just(64usize), 1usize..6], 1usize..5),
         policy in prop::sample::select(Policy::ALL.to_vec()), is_two: bool,

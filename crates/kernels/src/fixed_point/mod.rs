@@ -114,7 +114,7 @@ impl FixedPoint {
         let is_gelu = match middle.activation {
             Activation::Silu => false,
             Activation::GeluTanh => true,
-            Activation::Gelu => return Err(Unfit::Activation),
+            Activation::Gelu | Activation::ReluSquared => return Err(Unfit::Activation),
         };
         let width = middle.up.scales.len();
         let layers = [Some(middle.up), middle.gate];

@@ -21,6 +21,11 @@ impl Convolution<'_> {
         self.factors.len() / self.channels
     }
 
+    /// Returns the number of values of its state.
+    pub fn history(&self) -> usize {
+        (self.taps() - 1) * self.channels
+    }
+
     /// Computes the convolution at `rows[row]` and its activation.
     #[inline(always)]
     pub fn compute(

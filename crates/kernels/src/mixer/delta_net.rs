@@ -1,8 +1,9 @@
 //! Gated DeltaNet (Qwen3-Next, Qwen3.5): a short convolution over queries, keys and values, and a matrix for each head
 //! that each position decays and corrects by the delta rule.
 
+use super::blocks::{self, Matrices};
 use super::convolution::Convolution;
-use super::{BLOCK, PARALLEL, TASK_ROWS, softplus};
+use super::{BLOCK, PARALLEL, softplus};
 use crate::activation::{exp, silu};
 use crate::chunks::{chunks_mut, for_each_chunk};
 use crate::dot::dot;
@@ -141,64 +142,37 @@ impl<'a> DeltaNet<'a> {
         &self,
         state: &mut [f32],
         rows: &[f32],
-        mut out: Option<&mut [f32]>,
+        out: Option<&mut [f32]>,
         scratch: &mut [f32],
     ) {
-        let shape = self.shape;
-        let (row_len, values) = (shape.row_len(), shape.values());
-        let count = rows.len() / row_len;
-        assert_eq!(state.len(), shape.state_len(), "expected a whole state");
-        assert_eq!(rows.len(), count * row_len, "expected whole rows");
-        if let Some(out) = &out {
-            assert_eq!(out.len(), count * values, "expected an output for each row");
+        blocks::run(self, state, rows, out, scratch);
+    }
+}
+
+impl Matrices for DeltaNet<'_> {
+    fn convolution(&self) -> Convolution<'_> {
+        Convolution {
+            factors: self.taps,
+            bias: None,
+            channels: self.shape.channels(),
+            first: 0,
+            row_len: self.shape.row_len(),
         }
-        let block = (scratch.len() / shape.scratch_len()).min(BLOCK);
-        assert!(block > 0, "expected scratch memory for a row");
-        let (history, matrices) = state.split_at_mut(shape.history());
-        let (convolved, mixed) = scratch.split_at_mut(block * shape.channels());
-        for first in (0..count).step_by(block) {
-            let block = first..count.min(first + block);
-            let convolved = &mut convolved[..block.len() * shape.channels()];
-            let mixed = &mut mixed[..block.len() * values];
-            self.convolve(history, rows, first, convolved);
-            self.correct(matrices, &rows[first * row_len..], convolved, mixed);
-            if let Some(out) = &mut out {
-                let out = &mut out[block.start * values..block.end * values];
-                self.normalize(&rows[first * row_len..], mixed, out);
-            }
-        }
-        self.convolution().remember(history, rows);
     }
 
-    /// Computes the convolution of rows from `first` on, its activation, and queries and keys of unit length.
-    fn convolve(&self, history: &[f32], rows: &[f32], first: usize, out: &mut [f32]) {
-        let channels = self.shape.channels();
-        let grain = if out.len() < PARALLEL { usize::MAX } else { 1 };
-        for_each_chunk(chunks_mut(out, TASK_ROWS * channels), grain, |task, out| {
-            vectorize_fused(
-                #[inline(always)]
-                |fused| {
-                    for (index, out) in out.chunks_exact_mut(channels).enumerate() {
-                        let row = first + task * TASK_ROWS + index;
-                        self.convolve_row(history, rows, row, out, fused);
-                    }
-                },
-            );
-        });
+    fn matrices_len(&self) -> usize {
+        self.shape.values() * self.shape.key_dim
     }
 
+    fn width(&self) -> usize {
+        self.shape.values()
+    }
+
+    /// Gives queries and keys unit length.
     #[inline(always)]
-    fn convolve_row(
-        &self,
-        history: &[f32],
-        rows: &[f32],
-        row: usize,
-        out: &mut [f32],
-        fused: Fused,
-    ) {
+    fn prepare(&self, convolved: &mut [f32], fused: Fused) {
         let shape = self.shape;
-        self.convolution().compute(history, rows, row, out, fused);
-        let (queries, keys) = out[..2 * shape.keys()].split_at_mut(shape.keys());
+        let (queries, keys) = convolved[..2 * shape.keys()].split_at_mut(shape.keys());
         let scale = (shape.key_dim as f32).sqrt().recip();
         for (x, factor) in [(queries, scale), (keys, 1.0)] {
             for x in x.chunks_exact_mut(shape.key_dim) {
@@ -210,8 +184,7 @@ impl<'a> DeltaNet<'a> {
         }
     }
 
-    /// Runs the convolved rows of a block through the matrices of all heads. Writes `[value_heads, rows, value_dim]`.
-    fn correct(&self, matrices: &mut [f32], rows: &[f32], convolved: &[f32], out: &mut [f32]) {
+    fn scan(&self, matrices: &mut [f32], rows: &[f32], convolved: &[f32], out: &mut [f32]) {
         let shape = self.shape;
         let (channels, row_len, dim) = (shape.channels(), shape.row_len(), shape.value_dim);
         let count = convolved.len() / channels;
@@ -260,39 +233,22 @@ impl<'a> DeltaNet<'a> {
     }
 
     /// Computes the norm of each head's output, times its gate.
-    fn normalize(&self, rows: &[f32], mixed: &[f32], out: &mut [f32]) {
+    fn finish(&self, mixed: &[f32], count: usize, (row, inputs): (usize, &[f32]), out: &mut [f32]) {
         let shape = self.shape;
-        let (row_len, values, dim) = (shape.row_len(), shape.values(), shape.value_dim);
-        let count = out.len() / values;
-        let grain = if out.len() < PARALLEL { usize::MAX } else { 1 };
-        for_each_chunk(chunks_mut(out, TASK_ROWS * values), grain, |task, out| {
-            for (index, out) in out.chunks_exact_mut(values).enumerate() {
-                let row = task * TASK_ROWS + index;
-                for (head, out) in out.chunks_exact_mut(dim).enumerate() {
-                    let x = &mixed[(head * count + row) * dim..][..dim];
-                    rms_norm(x, self.norm, self.epsilon, out);
-                }
-                let gates = &rows[row * row_len + shape.channels()..][..values];
-                vectorize_fused(
-                    #[inline(always)]
-                    |fused| {
-                        for (out, gate) in out.iter_mut().zip(gates) {
-                            *out *= silu(*gate, fused);
-                        }
-                    },
-                );
-            }
-        });
-    }
-
-    fn convolution(&self) -> Convolution<'a> {
-        Convolution {
-            factors: self.taps,
-            bias: None,
-            channels: self.shape.channels(),
-            first: 0,
-            row_len: self.shape.row_len(),
+        let dim = shape.value_dim;
+        for (head, out) in out.chunks_exact_mut(dim).enumerate() {
+            let x = &mixed[(head * count + row) * dim..][..dim];
+            rms_norm(x, self.norm, self.epsilon, out);
         }
+        let gates = &inputs[shape.channels()..][..shape.values()];
+        vectorize_fused(
+            #[inline(always)]
+            |fused| {
+                for (out, gate) in out.iter_mut().zip(gates) {
+                    *out *= silu(*gate, fused);
+                }
+            },
+        );
     }
 }
 

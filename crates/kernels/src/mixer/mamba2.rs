@@ -1,7 +1,8 @@
 //! Mamba-2 (Granite 4): a short convolution, and a matrix for each head that each position decays and adds to.
 
+use super::blocks::{self, Matrices};
 use super::convolution::Convolution;
-use super::{BLOCK, PARALLEL, TASK_ROWS, softplus};
+use super::{PARALLEL, softplus};
 use crate::activation::silu;
 use crate::chunks::{chunks_mut, for_each_chunk};
 use crate::dot::sum;
@@ -74,13 +75,34 @@ pub struct Mamba2<'a> {
     shape: Mamba2Shape,
     convolution: Convolution<'a>,
     heads: Mamba2Heads<'a>,
-    norm: &'a [f32],
-    epsilon: f32,
+    norm: Mamba2Norm<'a>,
+}
+
+/// The norm of a Mamba-2's outputs.
+#[derive(Clone, Copy, Debug)]
+pub struct Mamba2Norm<'a> {
+    /// Its place.
+    pub place: GateNorm,
+    /// Factors of the outputs of all heads; none if there is no norm.
+    pub factors: &'a [f32],
+    /// The number that is added to the mean square.
+    pub epsilon: f32,
+}
+
+/// The place of the norm of a Mamba-2's outputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GateNorm {
+    /// After the outputs are multiplied by SiLU of their gates (Granite 4).
+    AfterGate,
+    /// Before that.
+    BeforeGate,
+    /// There is none.
+    Never,
 }
 
 impl<'a> Mamba2<'a> {
     /// Creates the operator of factors `taps[taps, channels]`, of the earliest position first, with a bias if there is
-    /// one. `norm` has the factors of the norm of all heads.
+    /// one.
     ///
     /// # Panics
     /// If a length differs, or the number of heads is no multiple of that of groups.
@@ -88,7 +110,7 @@ impl<'a> Mamba2<'a> {
         shape: Mamba2Shape,
         (taps, bias): (&'a [f32], Option<&'a [f32]>),
         heads: Mamba2Heads<'a>,
-        (norm, epsilon): (&'a [f32], f32),
+        norm: Mamba2Norm<'a>,
     ) -> Self {
         assert!(
             shape.heads.is_multiple_of(shape.groups),
@@ -110,7 +132,11 @@ impl<'a> Mamba2<'a> {
                 .all(|it| it.len() == shape.heads),
             "expected weights of each head"
         );
-        assert_eq!(norm.len(), shape.width(), "expected a norm of all heads");
+        let normed = match norm.place {
+            GateNorm::Never => 0,
+            GateNorm::AfterGate | GateNorm::BeforeGate => shape.width(),
+        };
+        assert_eq!(norm.factors.len(), normed, "expected a norm of all heads");
         Self {
             shape,
             convolution: Convolution {
@@ -122,7 +148,6 @@ impl<'a> Mamba2<'a> {
             },
             heads,
             norm,
-            epsilon,
         }
     }
 
@@ -140,49 +165,24 @@ impl<'a> Mamba2<'a> {
         &self,
         state: &mut [f32],
         rows: &[f32],
-        mut out: Option<&mut [f32]>,
+        out: Option<&mut [f32]>,
         scratch: &mut [f32],
     ) {
-        let shape = self.shape;
-        let (row_len, width) = (shape.row_len(), shape.width());
-        let count = rows.len() / row_len;
-        assert_eq!(state.len(), shape.state_len(), "expected a whole state");
-        assert_eq!(rows.len(), count * row_len, "expected whole rows");
-        if let Some(out) = &out {
-            assert_eq!(out.len(), count * width, "expected an output for each row");
-        }
-        let block = (scratch.len() / shape.scratch_len()).min(BLOCK);
-        assert!(block > 0, "expected scratch memory for a row");
-        let (history, matrices) = state.split_at_mut(shape.history());
-        let (convolved, mixed) = scratch.split_at_mut(block * shape.channels());
-        for first in (0..count).step_by(block) {
-            let block = first..count.min(first + block);
-            let convolved = &mut convolved[..block.len() * shape.channels()];
-            let mixed = &mut mixed[..block.len() * width];
-            self.convolve(history, rows, first, convolved);
-            self.scan(matrices, &rows[first * row_len..], convolved, mixed);
-            if let Some(out) = &mut out {
-                let out = &mut out[block.start * width..block.end * width];
-                self.normalize(&rows[first * row_len..], mixed, out);
-            }
-        }
-        self.convolution.remember(history, rows);
+        blocks::run(self, state, rows, out, scratch);
+    }
+}
+
+impl Matrices for Mamba2<'_> {
+    fn convolution(&self) -> Convolution<'_> {
+        self.convolution
     }
 
-    fn convolve(&self, history: &[f32], rows: &[f32], first: usize, out: &mut [f32]) {
-        let channels = self.shape.channels();
-        let grain = if out.len() < PARALLEL { usize::MAX } else { 1 };
-        for_each_chunk(chunks_mut(out, TASK_ROWS * channels), grain, |task, out| {
-            vectorize_fused(
-                #[inline(always)]
-                |fused| {
-                    for (index, out) in out.chunks_exact_mut(channels).enumerate() {
-                        let row = first + task * TASK_ROWS + index;
-                        self.convolution.compute(history, rows, row, out, fused);
-                    }
-                },
-            );
-        });
+    fn matrices_len(&self) -> usize {
+        self.shape.width() * self.shape.state
+    }
+
+    fn width(&self) -> usize {
+        self.shape.width()
     }
 
     /// Runs the convolved rows of a block through the matrices of all heads. Writes `[heads, rows, head_dim]`.
@@ -223,33 +223,37 @@ impl<'a> Mamba2<'a> {
         });
     }
 
-    /// Multiplies each output by SiLU of its gate, and computes the norm of each part.
-    fn normalize(&self, rows: &[f32], mixed: &[f32], out: &mut [f32]) {
+    fn finish(&self, mixed: &[f32], count: usize, (row, inputs): (usize, &[f32]), out: &mut [f32]) {
         let shape = self.shape;
-        let (row_len, width, dim) = (shape.row_len(), shape.width(), shape.head_dim);
-        let count = out.len() / width;
-        let grain = if out.len() < PARALLEL { usize::MAX } else { 1 };
-        for_each_chunk(chunks_mut(out, TASK_ROWS * width), grain, |task, out| {
-            for (index, out) in out.chunks_exact_mut(width).enumerate() {
-                let row = task * TASK_ROWS + index;
-                for (head, out) in out.chunks_exact_mut(dim).enumerate() {
-                    out.copy_from_slice(&mixed[(head * count + row) * dim..][..dim]);
+        let (width, dim) = (shape.width(), shape.head_dim);
+        for (head, out) in out.chunks_exact_mut(dim).enumerate() {
+            out.copy_from_slice(&mixed[(head * count + row) * dim..][..dim]);
+        }
+        if self.norm.place == GateNorm::BeforeGate {
+            self.normalize(out);
+        }
+        vectorize_fused(
+            #[inline(always)]
+            |fused| {
+                for (out, gate) in out.iter_mut().zip(&inputs[..width]) {
+                    *out *= silu(*gate, fused);
                 }
-                let gates = &rows[row * row_len..][..width];
-                vectorize_fused(
-                    #[inline(always)]
-                    |fused| {
-                        for (out, gate) in out.iter_mut().zip(gates) {
-                            *out *= silu(*gate, fused);
-                        }
-                    },
-                );
-                let part = width / shape.groups;
-                for (out, norm) in out.chunks_exact_mut(part).zip(self.norm.chunks_exact(part)) {
-                    rms_norm_in_place(out, norm, self.epsilon);
-                }
-            }
-        });
+            },
+        );
+        if self.norm.place == GateNorm::AfterGate {
+            self.normalize(out);
+        }
+    }
+}
+
+impl Mamba2<'_> {
+    /// Computes the norm of each part of a row's outputs.
+    fn normalize(&self, out: &mut [f32]) {
+        let part = out.len() / self.shape.groups;
+        let norms = self.norm.factors.chunks_exact(part);
+        for (out, norm) in out.chunks_exact_mut(part).zip(norms) {
+            rms_norm_in_place(out, norm, self.norm.epsilon);
+        }
     }
 }
 
@@ -296,6 +300,7 @@ impl Position<'_> {
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::BLOCK;
     use super::*;
     use crate::pool::Pool;
 
@@ -327,19 +332,32 @@ mod tests {
             }
         }
 
-        fn operator(&self, shape: Mamba2Shape, bias: bool) -> Mamba2<'_> {
+        fn operator(&self, shape: Mamba2Shape, bias: bool, place: GateNorm) -> Mamba2<'_> {
             let heads = Mamba2Heads {
                 decay: &self.decay,
                 step_bias: &self.step_bias,
                 skip: &self.skip,
             };
             let bias = bias.then_some(&self.bias[..]);
-            Mamba2::new(shape, (&self.taps, bias), heads, (&self.norm, 1e-5))
+            let norm = Mamba2Norm {
+                place,
+                factors: match place {
+                    GateNorm::Never => &[],
+                    GateNorm::AfterGate | GateNorm::BeforeGate => &self.norm,
+                },
+                epsilon: 1e-5,
+            };
+            Mamba2::new(shape, (&self.taps, bias), heads, norm)
         }
     }
 
     /// Computes the outputs in f64 from the definition, position by position.
-    fn reference(shape: Mamba2Shape, weights: &Weights, bias: bool, rows: &[f32]) -> Vec<f64> {
+    fn reference(
+        shape: Mamba2Shape,
+        weights: &Weights,
+        (bias, norm): (bool, GateNorm),
+        rows: &[f32],
+    ) -> Vec<f64> {
         let (channels, len, width) = (shape.channels(), shape.row_len(), shape.width());
         let silu = |x: f64| x / (1.0 + (-x).exp());
         let mut matrices = vec![0.0; width * shape.state];
@@ -377,16 +395,30 @@ mod tests {
                     *line = decay * *line + step * convolved[place] * input;
                     out += *line * output;
                 }
-                outputs.push(out * silu(f64::from(values[place])));
+                outputs.push(out);
+            }
+            let gate = |outputs: &mut [f64]| {
+                let gates = outputs.iter_mut().zip(values);
+                gates.for_each(|(out, gate)| *out *= silu(f64::from(*gate)));
+            };
+            if norm != GateNorm::BeforeGate {
+                gate(&mut outputs);
             }
             let part = width / shape.groups;
-            for (index, outputs) in outputs.chunks(part).enumerate() {
+            for (index, outputs) in outputs.chunks_mut(part).enumerate() {
+                if norm == GateNorm::Never {
+                    break;
+                }
                 let square = outputs.iter().map(|x| x * x).sum::<f64>() / part as f64;
-                for (place, x) in outputs.iter().enumerate() {
+                for (place, x) in outputs.iter_mut().enumerate() {
                     let factor = f64::from(weights.norm[index * part + place]);
-                    all.push(x / (square + 1e-5).sqrt() * factor);
+                    *x *= factor / (square + 1e-5).sqrt();
                 }
             }
+            if norm == GateNorm::BeforeGate {
+                gate(&mut outputs);
+            }
+            all.extend(outputs);
         }
         all
     }
@@ -399,10 +431,11 @@ mod tests {
             groups in 1usize..4, per_group in 1usize..4, head_dim in 1usize..23, state in 1usize..40,
             taps in 2usize..6, bias in any::<bool>(), pieces in prop::collection::vec(1usize..40, 1..5),
             scratch_rows in 1usize..40, threads in 1usize..4,
+            norm in prop::sample::select(vec![GateNorm::AfterGate, GateNorm::BeforeGate, GateNorm::Never]),
         ) {
             let shape = Mamba2Shape { heads: groups * per_group, head_dim, groups, state, taps };
             let weights = Weights::new(shape);
-            let operator = weights.operator(shape, bias);
+            let operator = weights.operator(shape, bias, norm);
             let count: usize = pieces.iter().sum();
             let (len, width) = (shape.row_len(), shape.width());
             let rows = numbers(count * len, 1);
@@ -411,7 +444,7 @@ mod tests {
             Pool::new(threads).unwrap().install(|| {
                 operator.run(&mut after, &rows, Some(&mut whole), &mut scratch);
             });
-            for (computed, expected) in whole.iter().zip(reference(shape, &weights, bias, &rows)) {
+            for (computed, expected) in whole.iter().zip(reference(shape, &weights, (bias, norm), &rows)) {
                 let apart = (f64::from(*computed) - expected).abs();
                 prop_assert!(apart < 5e-4, "{} for {}", computed, expected);
             }

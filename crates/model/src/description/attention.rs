@@ -45,6 +45,22 @@ pub struct Attention {
     pub value_norm: Option<f32>,
 }
 
+/// Latent vectors of attention (MLA). One vector of each position stands for the keys and values of all heads: it is
+/// cached, and each head's key matrix is multiplied with the query instead of the vector, each head's value matrix with
+/// the weighted sum of the vectors. So attention has one key-value head, whose keys are a part with RoPE and then the
+/// vector, and whose values are its keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Latent {
+    /// Width of the vector from which the queries are computed; `None`: the query linear gives the queries.
+    pub query: Option<usize>,
+    /// Width of the vector of keys and values.
+    pub width: usize,
+    /// Width of the part of a head's query that has no RoPE.
+    pub key_dim: usize,
+    /// Width of a head's value.
+    pub value_dim: usize,
+}
+
 /// An RMS norm on queries and keys.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct QkNorm {
@@ -80,7 +96,15 @@ impl Attention {
     pub fn shared_from(&self) -> Option<usize> {
         match self.key_values {
             KeyValues::OfBlock(block) => Some(block),
-            KeyValues::Own | KeyValues::OneLayer => None,
+            KeyValues::Own | KeyValues::OneLayer | KeyValues::Latent(_) => None,
+        }
+    }
+
+    /// Returns its latent vectors, if it has some.
+    pub fn latent(&self) -> Option<Latent> {
+        match self.key_values {
+            KeyValues::Latent(latent) => Some(latent),
+            KeyValues::Own | KeyValues::OneLayer | KeyValues::OfBlock(_) => None,
         }
     }
 
@@ -92,13 +116,40 @@ impl Attention {
         }
     }
 
-    /// Returns the width of the query linear's output: all queries, and their gates if there are some.
+    /// Returns the width of the query linear's output: all queries, and their gates if there are some, or a latent vector.
     pub fn query_width(&self) -> usize {
-        self.heads * self.head_dim * if self.output_gate { 2 } else { 1 }
+        match self.latent() {
+            Some(Latent {
+                query: Some(width), ..
+            }) => width,
+            Some(latent) => self.latent_queries(&latent),
+            None => self.heads * self.head_dim * if self.output_gate { 2 } else { 1 },
+        }
+    }
+
+    /// Returns the width of all queries before they are multiplied with the key matrices.
+    pub fn latent_queries(&self, latent: &Latent) -> usize {
+        self.heads * (latent.key_dim + self.rope.dims)
+    }
+
+    /// Returns the width of the values of all heads.
+    pub fn output_width(&self) -> usize {
+        self.heads
+            * self
+                .latent()
+                .map_or(self.head_dim, |latent| latent.value_dim)
+    }
+
+    /// Returns whether values are cached, and not a part of the keys.
+    pub fn stores_values(&self) -> bool {
+        self.latent().is_none()
     }
 
     /// Returns the widths of the norms on queries and keys.
     pub fn qk_norm_widths(&self) -> [usize; 2] {
+        if let Some(latent) = self.latent() {
+            return [latent.query.unwrap_or(0), latent.width];
+        }
         match self.qk_norm {
             Some(QkNorm {
                 spans_heads: true, ..
@@ -181,6 +232,8 @@ pub enum KeyValues {
     Own,
     /// One linear layer: values are the keys before their norm and RoPE (the larger Gemma 4).
     OneLayer,
+    /// One linear layer, which gives one latent vector (DeepSeek).
+    Latent(Latent),
     /// The keys and values of this earlier block, in whose cache they are (the smaller Gemma 4).
     OfBlock(usize),
 }
@@ -190,7 +243,7 @@ impl KeyValues {
     pub fn layers(self) -> usize {
         match self {
             Self::Own => 3,
-            Self::OneLayer => 2,
+            Self::OneLayer | Self::Latent(_) => 2,
             Self::OfBlock(_) => 1,
         }
     }

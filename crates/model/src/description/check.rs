@@ -3,8 +3,9 @@
 use std::ops::RangeInclusive;
 
 use super::{
-    Attention, BlockDescription, DeltaNet, Experts, FeedForward, Mamba2, Mixer, ModelDescription,
-    Norm, NormKind, QkNorm, RopeScaling, ShortConv, Temperature, TokenInputs,
+    Attention, BlockDescription, DeltaNet, ExpertGroups, Experts, FeedForward, Latent, Mamba2,
+    Mixer, ModelDescription, Norm, NormKind, QkNorm, Residual, RopeScaling, ShortConv, Temperature,
+    TokenInputs,
 };
 use crate::error::{Error, ErrorKind, Result};
 
@@ -83,10 +84,30 @@ impl ModelDescription {
             }
         }
         self.blocks.iter().try_for_each(BlockDescription::check)?;
+        self.check_second_mixers()?;
         self.blocks
             .iter()
             .enumerate()
             .try_for_each(|(index, block)| self.check_source(index, block))
+    }
+
+    /// Checks that a mixer which reads the norm of the block before follows one that is alone in its block.
+    fn check_second_mixers(&self) -> Result<()> {
+        let residuals: Vec<_> = self.blocks.iter().map(|block| block.residual).collect();
+        let is_second = |index: &usize| residuals[*index] == Residual::SecondMixer;
+        let follows = |index: usize| {
+            let before = index.checked_sub(1).map(|before| residuals[before]);
+            before == Some(Residual::MixerAlone)
+        };
+        match (0..residuals.len())
+            .filter(is_second)
+            .find(|index| !follows(*index))
+        {
+            None => Ok(()),
+            Some(index) => Err(malformed(format!(
+                "the mixer of block {index} reads the norm of the block before, expected a block without a feed-forward there"
+            ))),
+        }
     }
 
     /// Checks that a block reads keys and values of an earlier block that has some of the same shape.
@@ -118,10 +139,23 @@ impl BlockDescription {
             mixer,
             feed_forward,
             norm,
-            residual: _,
+            residual,
             scaled: _,
+            mixer_scale,
+            feed_forward_scale,
         } = self;
-        feed_forward.check()?;
+        for factor in [*mixer_scale, *feed_forward_scale, feed_forward.gate_scale] {
+            within("a factor of a block", Some(factor), ranges::FACTOR)?;
+        }
+        match residual.has_feed_forward() {
+            true => feed_forward.check()?,
+            false if feed_forward.width == 0 && feed_forward.experts.is_none() => {}
+            false => {
+                return Err(malformed(
+                    "a block without a feed-forward that has one, expected a width of 0 and no experts",
+                ));
+            }
+        }
         norm.check()?;
         if feed_forward.experts.is_some_and(|it| it.branch) && norm.kind != NormKind::Rms {
             return Err(malformed(
@@ -192,8 +226,13 @@ impl Mamba2 {
             taps,
             conv_bias: _,
             bias: _,
+            norm: _,
+            factors,
             epsilon,
         } = *self;
+        for factor in factors.into_iter().flatten() {
+            within("a factor of a mixer's inputs", Some(factor), ranges::FACTOR)?;
+        }
         size("the number of heads", heads, limits::HEADS)?;
         size("the width of a head", head_dim, limits::HEAD_DIM)?;
         size("the number of groups of heads", groups, heads)?;
@@ -229,6 +268,7 @@ impl FeedForward {
             clamp,
             shared_gate,
             branch,
+            groups,
             ..
         } = experts;
         size("the number of experts", count, limits::EXPERTS)?;
@@ -245,6 +285,9 @@ impl FeedForward {
                 Some(bound),
                 ranges::SUM_BOUND,
             )?;
+        }
+        if let Some(groups) = groups {
+            groups.check(count, used)?;
         }
         within(
             "the limit of the experts' activation",
@@ -263,12 +306,35 @@ impl FeedForward {
                 "experts next to a dense feed-forward of width 0 or with a gate, expected a width and no gate",
             ));
         }
-        if !self.gated || self.bias {
+        let needs_gate = clamp.is_some() || branch;
+        if needs_gate && !self.gated || self.bias {
             return Err(malformed(
-                "experts without a gate or with biases, expected gated experts without biases",
+                "experts next to layers with biases, or without a gate that their activation needs",
             ));
         }
         Ok(())
+    }
+}
+
+impl ExpertGroups {
+    /// Checks the groups of `experts`, of which a row has `used_experts`.
+    fn check(self, experts: usize, used_experts: usize) -> Result<()> {
+        let Self { count, used, score } = self;
+        size("the number of groups of experts", count, experts)?;
+        size("the number of groups of a row", used, count)?;
+        let of_group = experts / count;
+        if !experts.is_multiple_of(count) || of_group < score.experts() {
+            return Err(malformed(format!(
+                "{experts} experts can't be cut into {count} groups: expected a divisor of {experts}, and groups of at \
+                 least {}",
+                score.experts()
+            )));
+        }
+        size(
+            "the number of experts of a row",
+            used_experts,
+            used * of_group,
+        )
     }
 }
 
@@ -314,6 +380,9 @@ impl Attention {
         if let Some(QkNorm { norm, .. }) = &self.qk_norm {
             norm.check()?;
         }
+        if let Some(latent) = self.latent() {
+            self.check_latent(latent)?;
+        }
         within("the values' epsilon", self.value_norm, ranges::EPSILON)?;
         if let Some(Temperature { scale, context }) = self.temperature {
             within("the factor of the temperature", Some(scale), ranges::FACTOR)?;
@@ -341,6 +410,35 @@ impl Attention {
         }
         within("the base of RoPE", Some(self.rope.base), ranges::ROPE_BASE)?;
         self.rope.scaling.check(dims / 2)
+    }
+}
+
+impl Attention {
+    fn check_latent(&self, latent: Latent) -> Result<()> {
+        let Latent {
+            query,
+            width,
+            key_dim,
+            value_dim,
+        } = latent;
+        size(
+            "the width of a latent query",
+            query.unwrap_or(1),
+            limits::HIDDEN,
+        )?;
+        size("the width of a latent vector", width, limits::HEAD_DIM)?;
+        size("the width of a key without RoPE", key_dim, limits::HEAD_DIM)?;
+        size("the width of a value", value_dim, limits::HEAD_DIM)?;
+        let is_plain = !self.output_gate && self.value_norm.is_none();
+        let rms = self.qk_norm.is_some_and(|it| it.norm.kind == NormKind::Rms);
+        if self.kv_heads != 1 || self.head_dim != width + self.rope.dims || !is_plain || !rms {
+            return Err(malformed(format!(
+                "latent vectors of {width} numbers with {} key-value heads of {}: expected one head of {width} and the \
+                 {} numbers with RoPE, RMS norms, and neither gates nor norms of values",
+                self.kv_heads, self.head_dim, self.rope.dims
+            )));
+        }
+        Ok(())
     }
 }
 

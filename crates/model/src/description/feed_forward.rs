@@ -6,12 +6,15 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FeedForward {
     /// Inner width of the layers that all rows pass through: of a dense feed-forward, or of the shared expert. 0 if there
-    /// are only experts.
+    /// are only experts, or no feed-forward.
     pub width: usize,
     /// `down(activation(gate(x)) · up(x))` if true, `down(activation(up(x)))` if false (Phi-2).
     pub gated: bool,
     /// The nonlinearity.
     pub activation: Activation,
+    /// Factor on the output of the gate linear (Falcon-H1; others: 1).
+    #[serde(default = "super::one")]
+    pub gate_scale: f32,
     /// Whether up and down linears have a bias.
     pub bias: bool,
     /// The experts, of which a router chooses some for each row (mixture of experts).
@@ -19,7 +22,7 @@ pub struct FeedForward {
     pub experts: Option<Experts>,
 }
 
-/// The experts of one block: feed-forwards of one shape, gated and with the activation of their block. The output of
+/// The experts of one block: feed-forwards of one shape, with the activation of their block, gated as that is. The output of
 /// the chosen experts, each times its weight, is added to that of the dense layers.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Experts {
@@ -55,6 +58,40 @@ pub struct Experts {
     /// stream, divided by √hidden, with a factor for each channel; the weight of each expert has a factor, too.
     #[serde(default)]
     pub branch: bool,
+    /// The groups of which a row's experts are chosen; `None`: they may be any.
+    #[serde(default)]
+    pub groups: Option<ExpertGroups>,
+}
+
+/// Groups of experts with consecutive numbers, all as large. A row's experts come from its best groups (DeepSeek).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExpertGroups {
+    /// Number of groups.
+    pub count: usize,
+    /// Number of groups from which a row's experts come.
+    pub used: usize,
+    /// The score of a group.
+    pub score: GroupScore,
+}
+
+/// The score of a group of experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum GroupScore {
+    /// That of its best expert (DeepSeek-V2).
+    Best,
+    /// The sum of those of its two best experts (DeepSeek-V3).
+    BestTwo,
+}
+
+impl GroupScore {
+    /// Returns the number of experts whose scores are added.
+    pub fn experts(self) -> usize {
+        match self {
+            Self::Best => 1,
+            Self::BestTwo => 2,
+        }
+    }
 }
 
 /// The function from the router's outputs to the scores of the experts.
@@ -77,6 +114,8 @@ pub enum Activation {
     GeluTanh,
     /// GELU with the error function.
     Gelu,
+    /// `max(x, 0)²` (Nemotron-H).
+    ReluSquared,
 }
 
 impl Experts {

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Attention, BlockDescription, Linear, LinearShape, Norm};
+use super::{Attention, BlockDescription, Latent, Linear, LinearShape, Norm};
 
 /// The token mixer of a block: linear layers, an operator over positions, and one linear layer on its output.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -112,7 +112,7 @@ impl DeltaNet {
 /// A Mamba-2. The input layer gives each row an output gate, the channels of a short convolution with SiLU (the values of
 /// all heads, then input and output vectors of all groups), and a step for each head. Each head keeps a matrix: a position
 /// decays it, adds the head's values times the input vector of its group, and reads it under the output vector. The
-/// outputs are multiplied by SiLU of the gates, then normed in as many parts as there are groups.
+/// outputs are multiplied by SiLU of the gates, and normed in as many parts as there are groups.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Mamba2 {
     /// Heads.
@@ -129,11 +129,37 @@ pub struct Mamba2 {
     pub conv_bias: bool,
     /// Whether both linear layers have a bias.
     pub bias: bool,
+    /// The place of the norm of the outputs.
+    #[serde(default)]
+    pub norm: GateNorm,
+    /// Factors on the parts of the input layer's outputs: gates, values, input vectors, output vectors and steps
+    /// (Falcon-H1).
+    #[serde(default)]
+    pub factors: Option<[f32; 5]>,
     /// The number that is added to the mean square of the outputs.
     pub epsilon: f32,
 }
 
+/// The place of the norm of a Mamba-2's outputs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum GateNorm {
+    /// After the outputs are multiplied by SiLU of their gates.
+    #[default]
+    AfterGate,
+    /// Before that (Falcon-H1).
+    BeforeGate,
+    /// There is none (Falcon-H1).
+    Never,
+}
+
 impl Mamba2 {
+    /// Returns the widths of the parts of a row.
+    pub fn parts(&self) -> [usize; 5] {
+        let vectors = self.groups * self.state;
+        [self.width(), self.width(), vectors, vectors, self.heads]
+    }
+
     /// Returns the width of all heads.
     pub fn width(&self) -> usize {
         self.heads * self.head_dim
@@ -176,6 +202,12 @@ pub enum MixerWeight {
     HeadNorm,
     /// The factors of the values that a Mamba-2 adds to its outputs `[heads]`.
     Skip,
+    /// The matrix from a latent vector to queries `[heads · (key_dim + RoPE's dimensions), width of the vector]`.
+    LatentQuery,
+    /// The matrices that are multiplied with queries, so that they fit latent vectors `[heads, width, key_dim]`.
+    LatentKey,
+    /// The matrices from latent vectors to values `[heads, value_dim, width]`.
+    LatentValue,
 }
 
 impl MixerWeight {
@@ -189,6 +221,9 @@ impl MixerWeight {
             Self::DecayBias => "decay-bias",
             Self::HeadNorm => "head-norm",
             Self::Skip => "skip",
+            Self::LatentQuery => "latent-query",
+            Self::LatentKey => "latent-key",
+            Self::LatentValue => "latent-value",
         }
     }
 }
@@ -271,7 +306,7 @@ impl Mixer {
     /// Returns the width of the operator's output.
     pub fn width(&self) -> usize {
         match self {
-            Self::Attention(attention) => attention.heads * attention.head_dim,
+            Self::Attention(attention) => attention.output_width(),
             Self::ShortConv(ShortConv { channels, .. }) => *channels,
             Self::DeltaNet(net) => net.values(),
             Self::Mamba2(mamba) => mamba.width(),
@@ -281,10 +316,14 @@ impl Mixer {
     /// Returns the weights of the operator with their shapes.
     pub fn weights(&self) -> Vec<(MixerWeight, Vec<usize>)> {
         match *self {
-            Self::Attention(Attention { sinks, heads, .. }) => match sinks {
-                true => vec![(MixerWeight::Sinks, vec![heads])],
-                false => Vec::new(),
-            },
+            Self::Attention(ref attention) => {
+                let sinks = (MixerWeight::Sinks, vec![attention.heads]);
+                let sinks = attention.sinks.then_some(sinks);
+                sinks
+                    .into_iter()
+                    .chain(attention.latent_weights())
+                    .collect()
+            }
             Self::ShortConv(ShortConv {
                 channels,
                 taps,
@@ -308,8 +347,10 @@ impl Mixer {
                     (MixerWeight::Decay, vec![mamba.heads]),
                     (MixerWeight::DecayBias, vec![mamba.heads]),
                     (MixerWeight::Skip, vec![mamba.heads]),
-                    (MixerWeight::HeadNorm, vec![mamba.width()]),
                 ];
+                if mamba.norm != GateNorm::Never {
+                    weights.push((MixerWeight::HeadNorm, vec![mamba.width()]));
+                }
                 if mamba.conv_bias {
                     weights.push((MixerWeight::ConvolutionBias, vec![mamba.channels()]));
                 }
@@ -326,6 +367,31 @@ impl Mixer {
             Self::DeltaNet(net) => Some(net.state()),
             Self::Mamba2(mamba) => Some(mamba.state_size()),
         }
+    }
+}
+
+impl Attention {
+    /// Returns the weights that its latent vectors have.
+    fn latent_weights(&self) -> Vec<(MixerWeight, Vec<usize>)> {
+        let Some(latent) = self.latent() else {
+            return Vec::new();
+        };
+        let Latent {
+            query,
+            width,
+            key_dim,
+            value_dim,
+        } = latent;
+        let query = query.map(|query| {
+            let shape = vec![self.latent_queries(&latent), query];
+            (MixerWeight::LatentQuery, shape)
+        });
+        let heads = self.heads;
+        let of_heads = [
+            (MixerWeight::LatentKey, vec![heads, width, key_dim]),
+            (MixerWeight::LatentValue, vec![heads, value_dim, width]),
+        ];
+        query.into_iter().chain(of_heads).collect()
     }
 }
 
@@ -354,6 +420,8 @@ impl BlockDescription {
         };
         let [query, key] = attention.qk_norm_widths();
         let has_keys = attention.shared_from().is_none();
-        [Some((of.norm, query)), has_keys.then_some((of.norm, key))]
+        // The query linear of a latent vector may give the queries.
+        let query = (query > 0).then_some((of.norm, query));
+        [query, has_keys.then_some((of.norm, key))]
     }
 }

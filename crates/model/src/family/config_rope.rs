@@ -81,6 +81,17 @@ impl<'a> ConfigRope<'a> {
         Ok(newer)
     }
 
+    /// Returns a RoPE for blocks that have none.
+    pub fn none(&self) -> Rope {
+        Rope {
+            dims: self.head_dim,
+            still: 0,
+            base: self.family.rope_base,
+            pairing: self.family.pairing,
+            scaling: RopeScaling::None,
+        }
+    }
+
     /// Checks RoPE of a family whose code is not a part of `transformers`.
     fn of_remote_code(&self, rope: Rope) -> Result<Rope> {
         if self.config.raw("rope_parameters").is_some() {

@@ -1,11 +1,15 @@
 //! The data about a model that both readers collect, and its last checks before it becomes a description.
 
 use super::kinds::QkNorms;
+use super::latent::Sizes;
+use super::layout::Parts;
 use super::malformed;
+use super::multipliers::PartFactors;
 use super::traits::Family;
 use crate::description::{
     Activation, Attention, BlockDescription, Experts, FeedForward, KeyValues, Mixer,
-    ModelDescription, Norm, NormKind, QkNorm, Rope, RopeScaling, Temperature, TokenInputs, limits,
+    ModelDescription, Norm, NormKind, QkNorm, Residual, Rope, RopeScaling, Temperature,
+    TokenInputs, limits,
 };
 use crate::error::Result;
 
@@ -36,6 +40,8 @@ pub(super) struct Draft {
     /// Whether each block has experts.
     pub has_experts: Vec<bool>,
     pub epsilon: f32,
+    /// Epsilon of the norms of queries and keys.
+    pub head_epsilon: f32,
     /// The number that norm weights lack in storage.
     pub norm_offset: f32,
     /// Query · key is divided by the root of this number.
@@ -54,6 +60,10 @@ pub(super) struct Draft {
     pub residual_scale: f32,
     /// Factor on the logits.
     pub logit_scale: f32,
+    /// The blocks, if a file's are others.
+    pub parts: Option<Vec<Parts>>,
+    /// Factors of parts of blocks.
+    pub part_factors: PartFactors,
     /// Mixer of each block; `None`: attention.
     pub mixers: Vec<Option<Mixer>>,
     /// Window of each block.
@@ -67,6 +77,8 @@ pub(super) struct Draft {
     /// RoPE of the blocks with a window.
     pub local_rope: Rope,
     pub tied: bool,
+    /// The sizes of attention with latent vectors, if it has them.
+    pub latent: Option<Sizes>,
     /// The shapes of the blocks, if they differ: in place of `kv_heads`, `head_dim` and `width`.
     pub shapes: Option<Vec<BlockShape>>,
     /// Width of the inputs by token, if there are some.
@@ -104,7 +116,9 @@ impl Draft {
             kv_heads: self.kv_heads,
             head_dim: self.head_dim,
             width: self.width,
-            key_values: KeyValues::Own,
+            key_values: self
+                .latent
+                .map_or(KeyValues::Own, |it| KeyValues::Latent(it.latent)),
         };
         let shapes = self
             .shapes
@@ -121,7 +135,10 @@ impl Draft {
                 qkv_bias: self.qkv_bias,
                 output_bias: self.attention_output_bias,
                 qk_norm: (self.qk_norm != QkNorms::Never).then(|| QkNorm {
-                    norm: norm(NormKind::Rms),
+                    norm: Norm {
+                        epsilon: self.head_epsilon,
+                        ..norm(NormKind::Rms)
+                    },
                     spans_heads: self.qk_norm == QkNorms::AllHeads,
                     after_rope: self.qk_norm == QkNorms::HeadsAfterRope,
                 }),
@@ -143,6 +160,11 @@ impl Draft {
             .zip(&self.has_rope)
             .zip(&shapes)
             .map(attention);
+        let parts = self.parts.as_ref();
+        let residuals = parts.map_or_else(
+            || vec![family.residual; self.windows.len()],
+            |parts| parts.iter().map(|part| part.residual).collect(),
+        );
         let feed_forward = |has_experts: bool, width: usize| {
             let experts = self.experts.filter(|_| has_experts);
             FeedForward {
@@ -152,20 +174,32 @@ impl Draft {
                 },
                 gated: family.gated,
                 activation: self.activation,
+                gate_scale: self.part_factors.gate,
                 bias: self.feed_forward_bias,
                 experts: experts.map(|(experts, _)| experts),
             }
         };
-        let block = |(((mixer, attention), &has_experts), shape): (
-            ((&Option<Mixer>, Mixer), &bool),
-            &BlockShape,
+        let block = |((((mixer, attention), &has_experts), shape), &residual): (
+            (((&Option<Mixer>, Mixer), &bool), &BlockShape),
+            &Residual,
         )| {
+            let width = if residual.has_feed_forward() {
+                shape.width
+            } else {
+                0
+            };
+            let factors = &self.part_factors;
             BlockDescription {
+                mixer_scale: match mixer {
+                    None => factors.attention,
+                    Some(_) => factors.mixer,
+                },
+                feed_forward_scale: factors.feed_forward,
                 mixer: mixer.clone().unwrap_or(attention),
-                feed_forward: feed_forward(has_experts, shape.width),
+                feed_forward: feed_forward(has_experts, width),
                 scaled: self.scaled,
                 norm: norm(family.norm),
-                residual: family.residual,
+                residual,
             }
         };
         let description = ModelDescription {
@@ -187,6 +221,7 @@ impl Draft {
                 .zip(attentions)
                 .zip(&self.has_experts)
                 .zip(&shapes)
+                .zip(&residuals)
                 .map(block)
                 .collect(),
             output_norm: norm(family.norm),

@@ -1,12 +1,13 @@
 //! The families with experts.
 
 use super::kinds::{
-    Correction, DenseBlocks, ExpertTraits, Normalized, QkNorms, Shared, SumBounds, Windows,
+    Correction, DenseBlocks, ExpertTraits, Groups, LatentTraits, Normalized, QkNorms, Shared,
+    SumBounds, Windows,
 };
-use super::mixer_families::{GRANITE_HYBRID, LFM2, QWEN3_5};
+use super::mixer_families::{GRANITE_HYBRID, LFM2, NEMOTRON_H_DENSE, QWEN3_5};
 use super::names;
 use super::traits::{ERNIE4_5, Family, GEMMA4, GRANITE, LLAMA, QWEN2, QWEN3};
-use crate::description::{HeadSharing, Routing};
+use crate::description::{HeadSharing, RopePairing, Routing};
 
 /// The experts of most families; the numbers are those of each.
 const EXPERTS: ExpertTraits = ExpertTraits {
@@ -17,7 +18,9 @@ const EXPERTS: ExpertTraits = ExpertTraits {
     width: ("moe_intermediate_size", None),
     shared: Shared::Never,
     correction: Correction::Never,
-    scaled: false,
+    scaled: None,
+    groups: Groups::Never,
+    stated_in_gguf: false,
     sum: SumBounds::NONE,
     bias: false,
     clamp: None,
@@ -207,7 +210,7 @@ pub(super) const LFM2_MOE: Family = Family {
         used: ("num_experts_per_tok", 4),
         width: ("moe_intermediate_size", Some(1792)),
         correction: Correction::UnlessStated,
-        scaled: true,
+        scaled: Some(1.0),
         sum: SumBounds {
             offset: 1e-6,
             floor: 0.0,
@@ -306,7 +309,8 @@ pub(super) const GLM4_MOE: Family = Family {
             counted_in_gguf: true,
         },
         correction: Correction::Always,
-        scaled: true,
+        scaled: Some(1.0),
+        groups: Groups::One,
         sum: SumBounds {
             offset: 1e-20,
             floor: 0.0,
@@ -318,4 +322,166 @@ pub(super) const GLM4_MOE: Family = Family {
     epsilon: 1e-5,
     context: 131_072,
     ..LLAMA
+};
+
+/// DeepSeek-V2, whose files of GGUF have the name of all DeepSeeks with latent vectors.
+pub(super) const DEEPSEEK2: Family = Family {
+    name: "deepseek2",
+    names: names::DEEPSEEK2,
+    qk_norm: QkNorms::Heads,
+    bias_fields: [
+        ("attention_bias", false),
+        ("attention_bias", false),
+        ("", false),
+    ],
+    pairing: RopePairing::Adjacent,
+    latent: Some(LatentTraits {
+        query: 1536,
+        key_dim: 128,
+        value_dim: 128,
+        may_have_halves: false,
+        scoring: &["softmax"],
+        methods: &["greedy", "group_limited_greedy"],
+    }),
+    experts: Some(ExpertTraits {
+        normalized: Normalized::Never,
+        count: 64,
+        used: ("num_experts_per_tok", 0),
+        width: ("moe_intermediate_size", Some(1407)),
+        shared: Shared::Experts {
+            field: "n_shared_experts",
+            default: 2,
+            counted_in_gguf: true,
+        },
+        scaled: Some(1.0),
+        groups: Groups::ByMethod,
+        stated_in_gguf: true,
+        dense: DenseBlocks::First("first_k_dense_replace", 0),
+        ..EXPERTS
+    }),
+    sizes: &[
+        ("vocab_size", 102_400),
+        ("hidden_size", 4096),
+        ("intermediate_size", 11_008),
+        ("num_hidden_layers", 32),
+        ("num_attention_heads", 32),
+    ],
+    ..LLAMA
+};
+
+/// DeepSeek-V3, and smaller models like it.
+pub(super) const DEEPSEEK3: Family = Family {
+    latent: Some(LatentTraits {
+        query: 1536,
+        key_dim: 128,
+        value_dim: 128,
+        may_have_halves: true,
+        scoring: &["sigmoid"],
+        methods: &["noaux_tc"],
+    }),
+    experts: Some(ExpertTraits {
+        routing: Routing::Sigmoid,
+        normalized: Normalized::Stated {
+            default: true,
+            gguf: None,
+        },
+        count: 256,
+        used: ("num_experts_per_tok", 8),
+        width: ("moe_intermediate_size", Some(2048)),
+        shared: Shared::Experts {
+            field: "n_shared_experts",
+            default: 1,
+            counted_in_gguf: true,
+        },
+        correction: Correction::Always,
+        scaled: Some(2.5),
+        groups: Groups::Stated(8, 4),
+        stated_in_gguf: true,
+        sum: SumBounds {
+            offset: 1e-20,
+            floor: 0.0,
+        },
+        dense: DenseBlocks::First("first_k_dense_replace", 3),
+        ..EXPERTS
+    }),
+    context: 4096,
+    sizes: &[
+        ("vocab_size", 129_280),
+        ("hidden_size", 7168),
+        ("intermediate_size", 18_432),
+        ("num_hidden_layers", 61),
+        ("num_attention_heads", 128),
+    ],
+    ..DEEPSEEK2
+};
+
+/// GLM-4.7-Flash.
+pub(super) const GLM4_MOE_LITE: Family = Family {
+    latent: Some(LatentTraits {
+        query: 768,
+        key_dim: 192,
+        value_dim: 256,
+        may_have_halves: true,
+        scoring: &["sigmoid"],
+        methods: &["noaux_tc"],
+    }),
+    experts: Some(ExpertTraits {
+        routing: Routing::Sigmoid,
+        normalized: Normalized::Stated {
+            default: true,
+            gguf: None,
+        },
+        count: 64,
+        used: ("num_experts_per_tok", 4),
+        width: ("moe_intermediate_size", Some(1536)),
+        shared: Shared::Experts {
+            field: "n_shared_experts",
+            default: 1,
+            counted_in_gguf: true,
+        },
+        correction: Correction::Always,
+        scaled: Some(1.8),
+        groups: Groups::Stated(1, 1),
+        sum: SumBounds {
+            offset: 1e-20,
+            floor: 0.0,
+        },
+        dense: DenseBlocks::Named,
+        ..EXPERTS
+    }),
+    epsilon: 1e-5,
+    context: 202_752,
+    sizes: &[
+        ("vocab_size", 154_880),
+        ("hidden_size", 2048),
+        ("intermediate_size", 10_240),
+        ("num_hidden_layers", 47),
+        ("num_attention_heads", 20),
+    ],
+    ..DEEPSEEK2
+};
+
+/// Nemotron-H with experts.
+pub(super) const NEMOTRON_H: Family = Family {
+    name: "nemotron_h",
+    experts: Some(ExpertTraits {
+        routing: Routing::Sigmoid,
+        normalized: Normalized::Stated {
+            default: true,
+            gguf: None,
+        },
+        count: 8,
+        used: ("num_experts_per_tok", 2),
+        width: ("moe_intermediate_size", Some(7688)),
+        shared: Shared::Stated("moe_shared_expert_intermediate_size"),
+        correction: Correction::Always,
+        scaled: Some(1.0),
+        groups: Groups::Stated(1, 1),
+        sum: SumBounds {
+            offset: 1e-20,
+            floor: 0.0,
+        },
+        ..EXPERTS
+    }),
+    ..NEMOTRON_H_DENSE
 };

@@ -4,10 +4,10 @@ use serde_json::Value;
 
 use super::config::Config;
 use super::gguf::Reader;
-use super::kinds::{Correction, DenseBlocks, ExpertTraits, Normalized, Shared};
+use super::kinds::{Correction, DenseBlocks, ExpertTraits, Groups, Normalized, Shared};
 use super::traits::Family;
 use super::{malformed, unsupported};
-use crate::description::{Experts, Routing, limits};
+use crate::description::{ExpertGroups, Experts, GroupScore, Routing, limits};
 use crate::error::Result;
 
 /// Fields of a `config.json` with a number of experts, in one family or another.
@@ -20,6 +20,9 @@ const COUNTS: [&str; 4] = [
 
 /// Fields of a `config.json` with the number of experts of a row, in one family or another.
 const USED: [&str; 2] = ["num_experts_per_tok", "moe_k"];
+
+/// The end of the name of a tensor in GGUF with summands of scores.
+const CORRECTION: &str = ".exp_probs_b.bias";
 
 /// Refuses numbers of experts in a family that has none.
 pub(super) fn refuse_counts(family: &Family, config: &Config<'_>) -> Result<()> {
@@ -54,15 +57,6 @@ pub(super) fn read(family: &Family, config: &Config<'_>) -> Result<Option<(Exper
     };
     // Versions 4 and 5 of transformers give windows to other blocks.
     config.refuse(&["use_sliding_window"])?;
-    if matches!(
-        traits.shared,
-        Shared::Experts {
-            counted_in_gguf: true,
-            ..
-        }
-    ) {
-        refuse_groups(config)?;
-    }
     // Versions of `transformers` write the number under one name or another; the router's shape must be that of the number.
     let count = agreed(config, &COUNTS)?.unwrap_or(traits.count);
     let (used, default) = traits.used;
@@ -74,7 +68,10 @@ pub(super) fn read(family: &Family, config: &Config<'_>) -> Result<Option<(Exper
             config.size(used, limits::EXPERTS)?
         }
     };
-    let used = used.unwrap_or(default);
+    let used = match default {
+        0 => config.required(traits.used.0, used)?,
+        default => used.unwrap_or(default),
+    };
     let (field, default) = traits.width;
     let width = config.size(field, limits::WIDTH)?.or(default);
     let width = config.required(field, width)?;
@@ -92,6 +89,11 @@ pub(super) fn read(family: &Family, config: &Config<'_>) -> Result<Option<(Exper
     let normalized = "norm_topk_prob";
     let normalized = match traits.normalized {
         Normalized::Always => true,
+        Normalized::Never => {
+            // `transformers` does not read it; other code of the model does.
+            config.refuse(&[normalized])?;
+            false
+        }
         Normalized::Stated { default, .. } if !config.has(normalized) => default,
         // `transformers` reads null as false.
         Normalized::Stated { .. } => config.bool(normalized)?.unwrap_or(false),
@@ -104,8 +106,8 @@ pub(super) fn read(family: &Family, config: &Config<'_>) -> Result<Option<(Exper
         Correction::UnlessStated => config.bool(correction)?.unwrap_or(false),
     };
     let scale = match traits.scaled {
-        true => config.positive("routed_scaling_factor")?.unwrap_or(1.0),
-        false => 1.0,
+        Some(default) => config.positive("routed_scaling_factor")?.unwrap_or(default),
+        None => 1.0,
     };
     let mut traits = traits;
     if let Some(clamp) = traits.clamp {
@@ -128,6 +130,7 @@ pub(super) fn read(family: &Family, config: &Config<'_>) -> Result<Option<(Exper
         used,
         width,
         scale: scale as f32,
+        groups: groups(traits.groups, config)?,
         ..of_family(&traits, normalized, correction)
     };
     Ok(Some((experts, shared)))
@@ -149,6 +152,7 @@ fn of_family(traits: &ExpertTraits, normalized: bool, correction: bool) -> Exper
         clamp: traits.clamp,
         shared_gate: matches!(traits.shared, Shared::Gated(_)),
         branch: traits.shared == Shared::Branch,
+        groups: None,
     }
 }
 
@@ -164,16 +168,47 @@ fn shared_width(count: usize, width: usize, field: impl Fn() -> String) -> Resul
     }
 }
 
-/// Refuses the choice of experts among the best groups of them.
-fn refuse_groups(config: &Config<'_>) -> Result<()> {
-    for field in ["n_group", "topk_group"] {
-        if config.count(field)?.is_some_and(|groups| groups != 1) {
-            return Err(unsupported(format!(
-                "config.json sets `{field}` to other than 1, which Triad does not support"
+/// The fields of a `config.json` with the number of groups, and of those of a row.
+const GROUPS: [&str; 2] = ["n_group", "topk_group"];
+
+/// Reads the groups of experts; one group limits nothing.
+fn groups(groups: Groups, config: &Config<'_>) -> Result<Option<ExpertGroups>> {
+    let [all, of_row] = GROUPS;
+    let size = |field: &str| config.size(field, limits::EXPERTS);
+    let (count, used, score) = match groups {
+        Groups::Never => return Ok(None),
+        Groups::One => {
+            for field in GROUPS {
+                if config.count(field)?.is_some_and(|groups| groups != 1) {
+                    return Err(unsupported(format!(
+                        "config.json sets `{field}` to other than 1, which Triad does not support"
+                    )));
+                }
+            }
+            return Ok(None);
+        }
+        Groups::Stated(..)
+            if GROUPS
+                .iter()
+                .any(|it| config.has(it) && config.raw(it).is_none()) =>
+        {
+            return Err(malformed(format!(
+                "config.json: `{all}` or `{of_row}` is null, expected numbers"
             )));
         }
-    }
-    Ok(())
+        Groups::Stated(count, used) => (
+            size(all)?.unwrap_or(count),
+            size(of_row)?.unwrap_or(used),
+            GroupScore::BestTwo,
+        ),
+        Groups::ByMethod if config.string("topk_method")? == Some("group_limited_greedy") => (
+            config.required(all, size(all)?)?,
+            config.required(of_row, size(of_row)?)?,
+            GroupScore::Best,
+        ),
+        Groups::ByMethod => return Ok(None),
+    };
+    Ok((count > 1).then_some(ExpertGroups { count, used, score }))
 }
 
 /// Returns whether each block has experts.
@@ -198,6 +233,19 @@ pub(super) fn blocks(family: &Family, config: &Config<'_>, blocks: usize) -> Res
             let first = config.count(field)?.unwrap_or(default);
             Ok((0..blocks).map(|block| block >= first).collect())
         }
+        DenseBlocks::Named => match config.strings("mlp_layer_types")? {
+            Some(types) => named(&types, blocks),
+            None => {
+                let field = "first_k_dense_replace";
+                if config.count(field)?.is_some_and(|first| first != 1) {
+                    return Err(unsupported(format!(
+                        "config.json: `{field}` is other than 1, which transformers does not read: expected \
+                         `mlp_layer_types`"
+                    )));
+                }
+                Ok((0..blocks).map(|block| block > 0).collect())
+            }
+        },
         DenseBlocks::Outside => {
             let first = config.count("moe_layer_start_index")?.unwrap_or(1);
             let end = "moe_layer_end_index";
@@ -215,6 +263,22 @@ pub(super) fn blocks(family: &Family, config: &Config<'_>, blocks: usize) -> Res
                 .collect())
         }
     }
+}
+
+/// Returns whether each block has experts, by their names.
+fn named(types: &[&str], blocks: usize) -> Result<Vec<bool>> {
+    let has_experts = |kind: &&str| match *kind {
+        "dense" => Some(false),
+        "sparse" => Some(true),
+        _ => None,
+    };
+    let found: Option<Vec<bool>> = types.iter().map(has_experts).collect();
+    found.filter(|found| found.len() == blocks).ok_or_else(|| {
+        malformed(format!(
+            "config.json: `mlp_layer_types` has {} entries, expected dense or sparse for each of {blocks} blocks",
+            types.len()
+        ))
+    })
 }
 
 impl Reader<'_> {
@@ -255,14 +319,59 @@ impl Reader<'_> {
                 }
             }
         };
+        let mut traits = traits;
+        let mut correction = traits.correction != Correction::Never;
+        if traits.stated_in_gguf {
+            traits.routing = self.routing()?;
+            correction = self.tensors.keys().any(|it| it.ends_with(CORRECTION));
+        }
         let experts = Experts {
             count: required("expert_count", limits::EXPERTS)?,
             used: required("expert_used_count", limits::EXPERTS)?,
             width,
             scale,
-            ..of_family(&traits, normalized, traits.correction != Correction::Never)
+            groups: self.groups(&traits)?,
+            ..of_family(&traits, normalized, correction)
         };
         Ok(Some((experts, shared)))
+    }
+
+    /// Returns how scores come from the router's outputs.
+    fn routing(&self) -> Result<Routing> {
+        let field = "expert_gating_func";
+        match self.metadata.integer(&self.key(field))? {
+            None | Some(0 | 1) => Ok(Routing::Softmax),
+            Some(2) => Ok(Routing::Sigmoid),
+            Some(other) => Err(unsupported(format!(
+                "metadata field `{}` is {other}, which Triad does not run; it runs 1 (softmax) and 2 (sigmoid)",
+                self.key(field)
+            ))),
+        }
+    }
+
+    /// Returns the groups of experts.
+    fn groups(&self, traits: &ExpertTraits) -> Result<Option<ExpertGroups>> {
+        let [count, used] = ["expert_group_count", "expert_group_used_count"];
+        let Some(groups) = self
+            .metadata
+            .integer(&self.key(count))?
+            .filter(|it| *it > 1)
+        else {
+            return Ok(None);
+        };
+        // llama.cpp adds two scores, DeepSeek-V2 takes the best.
+        if !traits.stated_in_gguf || traits.routing == Routing::Softmax {
+            return Err(unsupported(format!(
+                "metadata field `{}` is {groups}, which Triad does not support for {}",
+                self.key(count),
+                self.family.name
+            )));
+        }
+        Ok(Some(ExpertGroups {
+            count: groups,
+            used: self.required(used, self.size(used, limits::EXPERTS)?)?,
+            score: GroupScore::BestTwo,
+        }))
     }
 
     /// Returns whether the weights of the chosen experts are divided by their sum.
@@ -274,7 +383,9 @@ impl Reader<'_> {
             Normalized::Stated {
                 gguf: Some(fixed), ..
             } => fixed,
-            Normalized::Stated { gguf: None, .. } => return Ok(stated.unwrap_or(false)),
+            Normalized::Never | Normalized::Stated { gguf: None, .. } => {
+                return Ok(stated.unwrap_or(false));
+            }
         };
         // llama.cpp has the rule of the family and does not read the field.
         if stated.is_some_and(|it| it != fixed) {
@@ -296,9 +407,12 @@ impl Reader<'_> {
             Routing::Sigmoid => 2.0,
         };
         let scale = "expert_weights_scale";
-        let is_stated = matches!(traits.normalized, Normalized::Stated { gguf: None, .. });
+        let is_stated = matches!(
+            traits.normalized,
+            Normalized::Never | Normalized::Stated { gguf: None, .. }
+        );
         for (field, neutral) in [(scale, 1.0), ("expert_gating_func", gating)] {
-            if !(is_stated && field == scale)
+            if !(is_stated && field == scale || traits.stated_in_gguf && field != scale)
                 && self
                     .float(field)?
                     .is_some_and(|value| value != neutral && value != 0.0)
@@ -323,7 +437,9 @@ impl Reader<'_> {
         };
         let (first, step) = ("leading_dense_block_count", "interleave_moe_layer_step");
         let first = match dense {
-            DenseBlocks::Never | DenseBlocks::Listed => return Ok(vec![true; blocks]),
+            DenseBlocks::Never | DenseBlocks::Listed | DenseBlocks::Named => {
+                return Ok(vec![true; blocks]);
+            }
             DenseBlocks::First(..) | DenseBlocks::Outside => {
                 if !self.family.predicts_more {
                     // Their blocks are the last ones, which the number of blocks includes.

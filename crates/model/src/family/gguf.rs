@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use super::draft::{Draft, head_dim};
 use super::expert_families;
 use super::kinds::{BlockShapes, LocalRope, Mixers, QkNorms, SoftCaps};
+use super::layout::Parts;
 use super::mixer_families;
+use super::multipliers::PartFactors;
 use super::traits::{self, Family};
 use super::{ReadF32, malformed, missing, ollama, unsupported};
 use crate::description::{
@@ -17,7 +19,7 @@ use crate::gguf::{Metadata, Value};
 use crate::tensor::TensorInfo;
 
 /// `general.architecture` of every family, and how it pairs RoPE's dimensions. Mistral's files say `llama`.
-pub(super) const FAMILIES: [(&str, &Family, RopePairing); 35] = [
+pub(super) const FAMILIES: [(&str, &Family, RopePairing); 39] = [
     ("llama", &traits::LLAMA, RopePairing::Adjacent),
     ("qwen2", &traits::QWEN2, RopePairing::Halves),
     ("qwen3", &traits::QWEN3, RopePairing::Halves),
@@ -77,6 +79,22 @@ pub(super) const FAMILIES: [(&str, &Family, RopePairing); 35] = [
         RopePairing::Adjacent,
     ),
     ("glm4moe", &expert_families::GLM4_MOE, RopePairing::Halves),
+    (
+        "nemotron_h",
+        &mixer_families::NEMOTRON_H_DENSE,
+        RopePairing::Halves,
+    ),
+    (
+        "nemotron_h_moe",
+        &expert_families::NEMOTRON_H,
+        RopePairing::Halves,
+    ),
+    ("falcon-h1", &mixer_families::FALCON_H1, RopePairing::Halves),
+    (
+        "deepseek2",
+        &expert_families::DEEPSEEK2,
+        RopePairing::Adjacent,
+    ),
 ];
 
 /// Fields that would change the numbers in a way that Triad does not compute, unless they hold the value
@@ -238,17 +256,27 @@ impl Reader<'_> {
                 .and_then(|size| self.required(field, size))
         };
         let hidden = required("embedding_length", limits::HIDDEN)?;
-        let blocks = self.blocks()?;
+        let in_file = self.blocks()?;
+        let layout = self.layout(in_file)?;
+        let blocks = layout.as_ref().map_or(in_file, |(parts, _)| parts.len());
         let required_of_blocks = |field: &str, most| {
-            self.size_of_blocks(field, most, blocks)
+            self.size_of_blocks(field, most, in_file)
                 .and_then(|size| self.required(field, size))
         };
         let heads = required_of_blocks("attention.head_count", limits::HEADS)?;
         let context = required("context_length", limits::CONTEXT)?;
+        let latent = match family.latent {
+            Some(_) => Some(self.latent(heads)?),
+            None => None,
+        };
         let key_width = self.size("attention.key_length", limits::HEAD_DIM)?;
-        let head_dim = key_width.map_or_else(|| head_dim(hidden, heads), Ok)?;
+        let head_dim = match latent {
+            Some(latent) => latent.head_dim(),
+            None => key_width.map_or_else(|| head_dim(hidden, heads), Ok)?,
+        };
         let value_width = self
             .size("attention.value_length", limits::HEAD_DIM)?
+            .filter(|_| latent.is_none())
             .unwrap_or(head_dim);
         if value_width != head_dim {
             return Err(unsupported(format!(
@@ -278,13 +306,19 @@ impl Reader<'_> {
             BlockShapes::Same => None,
             BlockShapes::Gemma4 => Some(self.gemma4(&windows, read_f32)?),
         };
+        let of_rope = latent.map_or(head_dim, |latent| latent.rope_dims);
         let (rope, kv_heads, width) = match &own {
             None => (
-                self.rope(pairing, head_dim, context, read_f32)?,
-                self.kv_heads(heads, blocks)?,
-                match family.mixers {
+                self.rope(pairing, of_rope, context, read_f32)?,
+                match (latent, &layout) {
+                    (Some(_), _) => vec![1; blocks],
+                    (None, Some((parts, _))) => self.kv_heads_of_parts(heads, in_file, parts)?,
+                    (None, None) => self.kv_heads(heads, blocks)?,
+                },
+                match (family.mixers, &layout) {
+                    (_, Some((_, width))) => *width,
                     // Without a dense feed-forward, a file need not state its width.
-                    Mixers::DeltaNet if family.experts.is_some() => 0,
+                    (Mixers::DeltaNet, _) if family.experts.is_some() => 0,
                     _ => required_of_blocks("feed_forward_length", limits::WIDTH)?,
                 },
             ),
@@ -296,6 +330,13 @@ impl Reader<'_> {
                     own.shapes[0].width,
                 )
             }
+        };
+        let (rope, query_scalar) = match latent {
+            Some(latent) => {
+                let (factor, rope) = self.latent_rope(rope)?;
+                (rope, latent.query_scalar(factor))
+            }
+            None => (rope, self.query_scalar(hidden, heads, head_dim, blocks)?),
         };
         let mixers = self.mixers(hidden, &kv_heads, epsilon)?;
         Ok(Draft {
@@ -311,11 +352,18 @@ impl Reader<'_> {
                 .unwrap_or(heads),
             head_dim,
             width,
-            has_experts: self.blocks_with_experts(blocks)?,
+            has_experts: match &layout {
+                Some((parts, _)) => parts.iter().map(|part| part.has_experts).collect(),
+                None => self.blocks_with_experts(blocks)?,
+            },
+            parts: layout.map(|(parts, _)| parts),
+            part_factors: PartFactors::NONE,
             experts: self.experts()?,
             epsilon,
+            head_epsilon: epsilon,
+            latent,
             norm_offset: 0.0,
-            query_scalar: self.query_scalar(hidden, heads, head_dim, blocks)?,
+            query_scalar,
             qk_norm: match family.qk_norm {
                 QkNorms::HeadsIfStated if self.has("blk.0.attn_q_norm.weight") => QkNorms::Heads,
                 QkNorms::HeadsIfStated => QkNorms::Never,
@@ -388,6 +436,22 @@ impl Reader<'_> {
             ))),
         };
         list.iter().map(size).collect()
+    }
+
+    /// Returns the key-value heads of blocks that are others in the file.
+    fn kv_heads_of_parts(
+        &self,
+        heads: usize,
+        in_file: usize,
+        parts: &[Parts],
+    ) -> Result<Vec<usize>> {
+        let kv_heads = self.kv_heads(heads, in_file)?;
+        let of_attention = kv_heads.into_iter().find(|heads| *heads > 0);
+        let of_part = |part: &Parts| match part.has_attention {
+            true => of_attention.unwrap_or(heads),
+            false => 0,
+        };
+        Ok(parts.iter().map(of_part).collect())
     }
 
     /// Returns the factor on queries by position, in the family that has one; 0 means none.

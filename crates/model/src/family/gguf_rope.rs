@@ -85,6 +85,7 @@ impl Reader<'_> {
                 let stated = self.metadata.bool(&self.key("rope.scaling.finetuned"))?;
                 vec![stated.unwrap_or(true); windows.len()]
             }
+            NoRope::Everywhere => vec![false; windows.len()],
             NoRope::Never | NoRope::Global => vec![true; windows.len()],
         })
     }
@@ -269,9 +270,10 @@ impl Reader<'_> {
 
     fn yarn(&self, factor: f32, (base, dims): (f32, usize), context: usize) -> Result<RopeScaling> {
         let log_multiplier = self.float(LOG_MULTIPLIER)?.unwrap_or(0.0);
-        // llama.cpp reads the field in Ministral 3 alone.
+        // llama.cpp reads the field in Ministral 3 and with latent vectors.
         let refused = [(LOG_MULTIPLIER, 0.0)];
-        let refused = &refused[..usize::from(!self.family.temperature)];
+        let is_read = self.family.temperature || self.family.latent.is_some();
+        let refused = &refused[..usize::from(!is_read)];
         for &(field, neutral) in YARN_REFUSED.iter().chain(refused) {
             if self.float(field)?.is_some_and(|value| value != neutral) {
                 return Err(unsupported(format!(

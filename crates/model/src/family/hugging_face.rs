@@ -9,17 +9,19 @@ use super::draft::{Draft, head_dim};
 use super::expert_families;
 use super::experts;
 use super::gemma4;
-use super::kinds::{BlockShapes, Mixers, NoRope, QkNorms, SoftCaps, Windows};
+use super::kinds::{BlockShapes, Layout, Mixers, Multipliers, NoRope, QkNorms, SoftCaps, Windows};
+use super::latent;
+use super::layout::{self, Parts};
 use super::mixer;
 use super::mixer_families;
-use super::multipliers;
+use super::multipliers::{self, PartFactors};
 use super::traits::{self, Family};
 use super::{FULL, SLIDING, malformed, unsupported};
-use crate::description::{Activation, ModelDescription, NormKind, limits};
+use crate::description::{Activation, Mixer, ModelDescription, NormKind, limits};
 use crate::error::Result;
 
 /// `model_type` of every family.
-const FAMILIES: [(&str, &Family); 45] = [
+const FAMILIES: [(&str, &Family); 50] = [
     ("llama", &traits::LLAMA),
     ("mistral", &traits::MISTRAL),
     ("qwen2", &traits::QWEN2),
@@ -58,6 +60,11 @@ const FAMILIES: [(&str, &Family); 45] = [
     ("granitemoehybrid", &expert_families::GRANITE_HYBRID_MOE),
     ("ernie4_5_moe", &expert_families::ERNIE4_5_MOE),
     ("glm4_moe", &expert_families::GLM4_MOE),
+    ("nemotron_h", &expert_families::NEMOTRON_H),
+    ("falcon_h1", &mixer_families::FALCON_H1),
+    ("deepseek_v2", &expert_families::DEEPSEEK2),
+    ("deepseek_v3", &expert_families::DEEPSEEK3),
+    ("glm4_moe_lite", &expert_families::GLM4_MOE_LITE),
     ("qwen2_vl_text", &traits::QWEN2_VL),
     ("qwen2_5_vl_text", &traits::QWEN2_VL),
     ("qwen3_vl_text", &traits::QWEN3_VL),
@@ -207,14 +214,21 @@ fn draft(family: &Family, config: &Config<'_>, tied: bool) -> Result<Draft> {
         |key: &str, most: usize| size(key, most).and_then(|size| config.required(key, size));
 
     let hidden = required("hidden_size", limits::HIDDEN)?;
-    let blocks = required("num_hidden_layers", limits::BLOCKS)?;
+    let parts = layout::hugging_face(family, config)?;
+    let blocks = match &parts {
+        Some(parts) => parts.len(),
+        None => required("num_hidden_layers", limits::BLOCKS)?,
+    };
     let heads = required("num_attention_heads", limits::HEADS)?;
-    let head_dim = match config
-        .size("head_dim", limits::HEAD_DIM)?
-        .or(family.head_dim)
-    {
-        Some(head_dim) => head_dim,
-        None => head_dim(hidden, heads)?,
+    let latent = match &family.latent {
+        Some(traits) => Some(latent::hugging_face(traits, config, heads)?),
+        None => None,
+    };
+    let stated = config.size("head_dim", limits::HEAD_DIM)?;
+    let head_dim = match (latent, stated.or(family.head_dim)) {
+        (Some(latent), _) => latent.head_dim(),
+        (None, Some(head_dim)) => head_dim,
+        (None, None) => head_dim(hidden, heads)?,
     };
     if family.remote && head_dim * heads != hidden {
         return Err(unsupported(format!(
@@ -264,12 +278,22 @@ fn draft(family: &Family, config: &Config<'_>, tied: bool) -> Result<Draft> {
         // `transformers` changes what `layer_types` say of the last block.
         *last = None;
     }
-    let has_experts = experts::blocks(family, config, blocks)?;
+    let has_experts = match &parts {
+        Some(parts) => parts.iter().map(|part| part.has_experts).collect(),
+        None => experts::blocks(family, config, blocks)?,
+    };
     let vocab = required("vocab_size", limits::VOCAB)?;
-    let kv_heads = size("num_key_value_heads", limits::HEADS)?.unwrap_or(heads);
+    let kv_heads = match latent {
+        Some(_) => 1,
+        None => size("num_key_value_heads", limits::HEADS)?.unwrap_or(heads),
+    };
     let width = match family.mixers {
         // Without a dense feed-forward, a file need not state its width.
         Mixers::DeltaNet if has_experts.iter().all(|it| *it) => 0,
+        // Blocks may have experts, or no feed-forward at all.
+        Mixers::Mamba2 if family.layout == Layout::SingleParts => {
+            size(family.width_field, limits::WIDTH)?.unwrap_or(0)
+        }
         Mixers::Attention | Mixers::DeltaNet | Mixers::Mamba2 => {
             required(family.width_field, limits::WIDTH)?
         }
@@ -293,9 +317,37 @@ fn draft(family: &Family, config: &Config<'_>, tied: bool) -> Result<Draft> {
     let rope = ConfigRope {
         family,
         config,
-        head_dim,
+        head_dim: latent.map_or(head_dim, |latent| latent.rope_dims),
         context,
     };
+    let mut ropes = match &own {
+        Some(own) => own.ropes.clone(),
+        None if family.no_rope == NoRope::Everywhere => [rope.none(), rope.none()],
+        None => [rope.read(false)?, rope.read(true)?],
+    };
+    let mut query_scalar = query_scalar;
+    if let (Some(traits), Some(latent)) = (&family.latent, latent) {
+        let pairing = latent::pairing(traits, config)?;
+        ropes.iter_mut().for_each(|rope| rope.pairing = pairing);
+        query_scalar = latent.query_scalar(rope.score_factor(&ropes[0])?);
+    }
+    let mut part_factors = PartFactors::NONE;
+    let mut mixers = mixer::hugging_face(family, config, (hidden, blocks), (epsilon, activation))?;
+    if let Some(parts) = &parts {
+        let alone = |(mixer, part): (Option<Mixer>, &Parts)| mixer.filter(|_| !part.has_attention);
+        mixers = mixers.into_iter().zip(parts).map(alone).collect();
+    }
+    if family.multipliers == Multipliers::Falcon {
+        let falcon = multipliers::falcon(config)?;
+        query_scalar /= (falcon.scores * falcon.scores) as f32;
+        part_factors = falcon.parts;
+        for mixer in mixers.iter_mut().flatten() {
+            if let Mixer::Mamba2(mamba) = mixer {
+                mamba.factors = Some(falcon.inputs);
+            }
+        }
+    }
+    let [of_all, of_local] = ropes;
     Ok(Draft {
         name: None,
         hidden,
@@ -308,6 +360,7 @@ fn draft(family: &Family, config: &Config<'_>, tied: bool) -> Result<Draft> {
         experts: experts::read(family, config)?,
         has_experts,
         epsilon,
+        head_epsilon: latent.map_or(epsilon, |_| latent::EPSILON),
         norm_offset: if family.norms_less_one { 1.0 } else { 0.0 },
         query_scalar,
         qk_norm: match family.qk_norm {
@@ -326,21 +379,18 @@ fn draft(family: &Family, config: &Config<'_>, tied: bool) -> Result<Draft> {
         embedding_scale: factors.embedding,
         residual_scale: factors.residual,
         logit_scale: factors.logits,
-        mixers: mixer::hugging_face(family, config, (hidden, blocks), (epsilon, activation))?,
+        mixers,
+        parts,
+        part_factors,
         has_rope: has_rope(family, config, &windows)?,
         temperature: match family.temperature {
             true => Some(rope.temperature()?),
             false => None,
         },
         windows,
-        rope: match &own {
-            Some(own) => own.ropes[0].clone(),
-            None => rope.read(false)?,
-        },
-        local_rope: match &own {
-            Some(own) => own.ropes[1].clone(),
-            None => rope.read(true)?,
-        },
+        rope: of_all,
+        local_rope: of_local,
+        latent,
         tied,
         token_width: own.as_ref().and_then(|own| own.token_width),
         scaled: own.as_ref().is_some_and(|own| own.scaled),
@@ -353,6 +403,7 @@ fn has_rope(family: &Family, config: &Config<'_>, windows: &[Option<usize>]) -> 
     let blocks = windows.len();
     let default = match family.no_rope {
         NoRope::Never => return Ok(vec![true; blocks]),
+        NoRope::Everywhere => return Ok(vec![false; blocks]),
         NoRope::UnlessStated => {
             let field = "position_embedding_type";
             return match config.string(field)? {
@@ -405,8 +456,9 @@ fn activation(family: &Family, config: &Config<'_>) -> Result<Activation> {
         // `transformers` interprets the name literally.
         "gelu" if family.name == "gemma" => Ok(Activation::GeluTanh),
         "gelu" => Ok(Activation::Gelu),
+        "relu2" => Ok(Activation::ReluSquared),
         _ => Err(unsupported(format!(
-            "config.json: `{field}` is `{name}`, which Triad does not run; it runs silu, gelu, gelu_pytorch_tanh"
+            "config.json: `{field}` is `{name}`, which Triad does not run; it runs silu, gelu, gelu_pytorch_tanh, relu2"
         ))),
     }
 }

@@ -32,8 +32,12 @@ pub(super) struct ExpertTraits {
     pub shared: Shared,
     /// The summands of the scores for the choice.
     pub correction: Correction,
-    /// Whether a file states a factor on the weights of the chosen experts.
-    pub scaled: bool,
+    /// The default of the factor on the weights of the chosen experts, if a file states one.
+    pub scaled: Option<f64>,
+    /// The groups of experts that a `config.json` may state.
+    pub groups: Groups,
+    /// Whether files of GGUF state how scores come from the router's outputs, and have summands or not.
+    pub stated_in_gguf: bool,
     /// The summand and the lower bound of the sum by which these weights are divided.
     pub sum: SumBounds,
     /// Whether the router and the experts have biases.
@@ -103,8 +107,40 @@ pub(super) enum DenseBlocks {
     Listed,
     /// The first ones; the field of a `config.json` with their number, and its default.
     First(&'static str, usize),
+    /// Those that `mlp_layer_types` calls dense, or the first.
+    Named,
     /// Blocks before `moe_layer_start_index`, after `moe_layer_end_index`, and between the steps of `moe_layer_interval`.
     Outside,
+}
+
+/// The groups of experts of a family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Groups {
+    /// Those of a `config.json` are not read.
+    Never,
+    /// One alone, if a file states them.
+    One,
+    /// `n_group` and `topk_group`, with these defaults.
+    Stated(usize, usize),
+    /// The same, if `topk_method` says that groups limit the choice.
+    ByMethod,
+}
+
+/// The sizes of latent vectors (MLA) that a `config.json` may omit, and what it may say of experts.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LatentTraits {
+    /// Width of the latent vector of queries.
+    pub query: usize,
+    /// Width of the part of a head's query without RoPE.
+    pub key_dim: usize,
+    /// Width of a head's value.
+    pub value_dim: usize,
+    /// Whether `rope_interleave` says how RoPE pairs dimensions.
+    pub may_have_halves: bool,
+    /// Values of `scoring_func`.
+    pub scoring: &'static [&'static str],
+    /// Values of `topk_method`.
+    pub methods: &'static [&'static str],
 }
 
 /// The families whose weights of experts sum to 1.
@@ -112,6 +148,8 @@ pub(super) enum DenseBlocks {
 pub(super) enum Normalized {
     /// All models of the family.
     Always,
+    /// None, unless a file of GGUF states it.
+    Never,
     /// Models whose `config.json` sets `norm_topk_prob`.
     Stated {
         /// The default of `norm_topk_prob`.
@@ -154,6 +192,8 @@ pub(super) enum Multipliers {
     Never,
     /// Factors that the file states.
     Stated,
+    /// Factors of Falcon-H1, which files of GGUF have in their weights.
+    Falcon,
     /// Factors that follow from `scale_emb`, `scale_depth` and `dim_model_base` of a `config.json`, and are stated in GGUF.
     Mup,
 }
@@ -167,6 +207,8 @@ pub(super) enum NoRope {
     Every(usize),
     /// Blocks without a window, in a model in which others have one.
     Global,
+    /// All of them.
+    Everywhere,
     /// All of them, unless `position_embedding_type` of a `config.json` is `rope`, or `rope.scaling.finetuned` of a GGUF
     /// file is not false.
     UnlessStated,
@@ -183,6 +225,17 @@ pub(super) enum Mixers {
     DeltaNet,
     /// Some blocks have a Mamba-2.
     Mamba2,
+}
+
+/// How a file's blocks are those of a description.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Layout {
+    /// They are the same.
+    Blocks,
+    /// A block of the file is a mixer, or a feed-forward.
+    SingleParts,
+    /// A block of the file has attention and another mixer, which read one norm.
+    TwoMixers,
 }
 
 /// Default soft caps.

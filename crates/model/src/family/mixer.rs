@@ -4,10 +4,13 @@ use serde_json::Value;
 
 use super::config::Config;
 use super::gguf::Reader;
-use super::kinds::Mixers;
+use super::kinds::{Layout, Mixers};
+use super::layout;
 use super::traits::Family;
 use super::{FULL, malformed, unsupported};
-use crate::description::{Activation, DeltaNet, HeadSharing, Mamba2, Mixer, ShortConv, limits};
+use crate::description::{
+    Activation, DeltaNet, GateNorm, HeadSharing, Mamba2, Mixer, ShortConv, limits,
+};
 use crate::error::Result;
 use crate::gguf::Value as OfGguf;
 
@@ -64,13 +67,24 @@ pub(super) fn hugging_face(
             };
             Ok(mixers(&Mixer::DeltaNet(net), has_attention.into_iter()))
         }
+        Mixers::Mamba2 if family.layout == Layout::SingleParts => {
+            let mamba = layout::nemotron(config, epsilon)?;
+            Ok(vec![Some(Mixer::Mamba2(mamba)); blocks])
+        }
         Mixers::Mamba2 => {
-            let mamba = mamba2(config, hidden, epsilon)?;
+            let is_falcon = family.layout == Layout::TwoMixers;
+            let mut mamba = mamba2(config, (hidden, is_falcon), epsilon)?;
+            if is_falcon {
+                mamba.norm = falcon_norm(config)?;
+            }
             if activation != Activation::Silu {
                 return Err(unsupported(format!(
                     "config.json: `{}` is other than silu, which Triad does not support for {}",
                     family.activation_field, family.name
                 )));
+            }
+            if is_falcon {
+                return Ok(vec![Some(Mixer::Mamba2(mamba)); blocks]);
             }
             let [types, of_alias] = [TYPES, TYPES_ALIAS].map(|field| {
                 let mixer = &[MAMBA, LINEAR];
@@ -89,13 +103,19 @@ pub(super) fn hugging_face(
 }
 
 /// Reads the sizes of a Mamba-2.
-fn mamba2(config: &Config<'_>, hidden: usize, epsilon: f32) -> Result<Mamba2> {
+fn mamba2(config: &Config<'_>, (hidden, is_falcon): (usize, bool), epsilon: f32) -> Result<Mamba2> {
     let size = |field: &str, most, default| {
         let size = config.size(field, most)?;
         Ok(size.unwrap_or(default))
     };
     let heads = size("mamba_n_heads", limits::HEADS, 128)?;
-    let width = hidden * size("mamba_expand", limits::HEADS, 2)?;
+    let width = match (config.has("mamba_d_ssm"), is_falcon) {
+        (false, true) => 1024,
+        (true, true) if config.raw("mamba_d_ssm").is_some() => {
+            size("mamba_d_ssm", limits::WIDTH, 0)?
+        }
+        _ => hidden * size("mamba_expand", limits::HEADS, 2)?,
+    };
     let field = "mamba_d_head";
     let head_dim = match config.raw(field).and_then(Value::as_str) {
         Some("auto") => width / heads,
@@ -108,7 +128,7 @@ fn mamba2(config: &Config<'_>, hidden: usize, epsilon: f32) -> Result<Mamba2> {
         )));
     }
     let groups = size("mamba_n_groups", limits::HEADS, 1)?;
-    if groups != 1 {
+    if groups != 1 && !is_falcon {
         return Err(unsupported(format!(
             "config.json: `mamba_n_groups` is {groups}: versions 4 and 5 of transformers compute another norm each, \
              expected 1"
@@ -141,8 +161,23 @@ fn mamba2(config: &Config<'_>, hidden: usize, epsilon: f32) -> Result<Mamba2> {
             .bool("mamba_conv_bias")?
             .unwrap_or(!config.has("mamba_conv_bias")),
         bias: config.bool("mamba_proj_bias")?.unwrap_or(false),
+        norm: GateNorm::AfterGate,
+        factors: None,
         epsilon,
     })
+}
+
+/// Reads the place of Falcon-H1's norm.
+fn falcon_norm(config: &Config<'_>) -> Result<GateNorm> {
+    let before = "mamba_norm_before_gate";
+    let before = config.bool(before)?.unwrap_or(!config.has(before));
+    Ok(
+        match (config.bool("mamba_rms_norm")?.unwrap_or(false), before) {
+            (false, _) => GateNorm::Never,
+            (true, true) => GateNorm::BeforeGate,
+            (true, false) => GateNorm::AfterGate,
+        },
+    )
 }
 
 /// Reads the sizes of a DeltaNet.
@@ -341,6 +376,11 @@ impl Reader<'_> {
             taps: required("ssm.conv_kernel", limits::TAPS)?,
             conv_bias: has(".ssm_conv1d.bias"),
             bias: has(".ssm_in.bias"),
+            norm: match has(".ssm_norm.weight") {
+                true => GateNorm::AfterGate,
+                false => GateNorm::Never,
+            },
+            factors: None,
             epsilon,
         })
     }

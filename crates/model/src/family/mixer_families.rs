@@ -1,8 +1,9 @@
 //! The families with blocks whose token mixer is not attention.
 
-use super::kinds::{Mixers, NoRope, QkNorms};
+use super::kinds::{Layout, Mixers, Multipliers, NoRope, QkNorms};
 use super::names;
 use super::traits::{Family, GRANITE, LLAMA};
+use crate::description::Activation;
 
 /// LFM2, whose convolutions and attention take turns.
 pub(super) const LFM2: Family = Family {
@@ -57,4 +58,50 @@ pub(super) const GRANITE_HYBRID: Family = Family {
     mixers: Mixers::Mamba2,
     width_field: "shared_intermediate_size",
     ..GRANITE
+};
+
+/// Nemotron-H without experts: blocks are a Mamba-2, attention without RoPE, or a feed-forward.
+pub(super) const NEMOTRON_H_DENSE: Family = Family {
+    name: "nemotron_h",
+    names: names::NEMOTRON_H,
+    bias_fields: [("", false), ("", false), ("mlp_bias", false)],
+    gated: false,
+    activation: Activation::ReluSquared,
+    activation_field: "mlp_hidden_act",
+    no_rope: NoRope::Everywhere,
+    mixers: Mixers::Mamba2,
+    layout: Layout::SingleParts,
+    epsilon: 1e-5,
+    epsilon_field: Some("layer_norm_epsilon"),
+    head_dim: Some(128),
+    context: 4096,
+    sizes: &[
+        ("vocab_size", 131_072),
+        ("hidden_size", 4096),
+        ("intermediate_size", 21_504),
+        ("num_attention_heads", 32),
+        ("num_key_value_heads", 8),
+    ],
+    ..LLAMA
+};
+
+/// Falcon-H1: blocks have attention and a Mamba-2.
+pub(super) const FALCON_H1: Family = Family {
+    name: "falcon-h1",
+    names: names::FALCON_H1,
+    bias_fields: [("", false); 3],
+    multipliers: Multipliers::Falcon,
+    mixers: Mixers::Mamba2,
+    layout: Layout::TwoMixers,
+    epsilon: 1e-5,
+    context: 8192,
+    sizes: &[
+        ("vocab_size", 128_000),
+        ("hidden_size", 4096),
+        ("intermediate_size", 14_336),
+        ("num_hidden_layers", 32),
+        ("num_attention_heads", 32),
+        ("num_key_value_heads", 8),
+    ],
+    ..LLAMA
 };

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::tensors::Mapper;
 use crate::description::{BlockDescription, Linear, Mixer, MixerWeight};
 use crate::error::Result;
-use crate::tensor_map::{MixerTensor, Run, Runs, StoredAs};
+use crate::tensor_map::{MixerTensor, RowsOfHeads, Run, Runs, StoredAs};
 
 impl Mapper<'_> {
     /// Returns the weights of the mixer's operator.
@@ -29,6 +29,10 @@ impl Mapper<'_> {
                 MixerWeight::DecayBias => itself(names.decay_bias),
                 MixerWeight::HeadNorm => itself(names.head_norm),
                 MixerWeight::Skip => itself(names.skip),
+                MixerWeight::LatentQuery => itself(names.latent.queries),
+                MixerWeight::LatentKey | MixerWeight::LatentValue => {
+                    return self.latent(prefix, block, weight, &shape);
+                }
             };
             let name = format!("{prefix}{name}");
             // A depthwise convolution has one input channel for each output channel, which GGUF leaves out.
@@ -43,6 +47,36 @@ impl Mapper<'_> {
             Ok((weight, MixerTensor { name, stored }))
         });
         found.collect()
+    }
+
+    /// Returns the matrices of keys or values from latent vectors, which are in one tensor or in two.
+    fn latent(
+        &mut self,
+        prefix: &str,
+        block: &BlockDescription,
+        weight: MixerWeight,
+        shape: &[usize],
+    ) -> Result<(MixerWeight, MixerTensor)> {
+        let names = self.names.latent;
+        let [keys, values] = names.apart.map(|name| format!("{prefix}{name}"));
+        let is_key = weight == MixerWeight::LatentKey;
+        let apart = if is_key { keys } else { values };
+        if self.tensors.contains_key(&apart) {
+            let (name, stored) = (self.tensor(&apart, shape)?, StoredAs::Itself);
+            return Ok((weight, MixerTensor { name, stored }));
+        }
+        let attention = block.attention();
+        let latent = attention.and_then(|it| Some((it.heads, it.latent()?)));
+        let (heads, latent) = latent.expect("weights of latent vectors");
+        let of_head = latent.key_dim + latent.value_dim;
+        let both = format!("{prefix}{}", names.both);
+        let name = self.tensor(&both, &[heads * of_head, latent.width])?;
+        let stored = StoredAs::RowsOfHeads(RowsOfHeads {
+            of_head,
+            first: if is_key { 0 } else { latent.key_dim },
+            transposed: is_key,
+        });
+        Ok((weight, MixerTensor { name, stored }))
     }
 
     /// Returns the shape of a vector in the file: GGUF has one row for each head, or for each part of a norm.

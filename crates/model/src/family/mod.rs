@@ -25,6 +25,8 @@ mod gguf_rope;
 mod gguf_windows;
 mod hugging_face;
 mod kinds;
+mod latent;
+mod layout;
 mod mixer;
 mod mixer_families;
 mod mixer_tensors;

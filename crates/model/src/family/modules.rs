@@ -13,7 +13,7 @@ use crate::description::{
 use crate::error::Result;
 
 /// Every family by name; GGUF's list lacks families that it calls by the name of another.
-const ALL: [&Family; 38] = [
+const ALL: [&Family; 41] = [
     &traits::LLAMA,
     &traits::MISTRAL,
     &traits::QWEN2,
@@ -52,6 +52,9 @@ const ALL: [&Family; 38] = [
     &expert_families::QWEN3_VL_MOE,
     &expert_families::QWEN3_NEXT,
     &expert_families::GRANITE_HYBRID_MOE,
+    &expert_families::DEEPSEEK2,
+    &expert_families::NEMOTRON_H,
+    &mixer_families::FALCON_H1,
 ];
 
 /// The names of linear layers in the adapters of one model, in one layout.

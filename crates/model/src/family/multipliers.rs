@@ -20,6 +20,73 @@ pub(super) struct Factors {
     pub logits: f32,
 }
 
+/// The factors of the parts of a block.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PartFactors {
+    /// On the output of attention.
+    pub attention: f32,
+    /// On that of another mixer.
+    pub mixer: f32,
+    /// On that of the feed-forward.
+    pub feed_forward: f32,
+    /// On the gates of the feed-forward.
+    pub gate: f32,
+}
+
+impl PartFactors {
+    /// Factors that change nothing.
+    pub const NONE: Self = Self {
+        attention: 1.0,
+        mixer: 1.0,
+        feed_forward: 1.0,
+        gate: 1.0,
+    };
+}
+
+/// Falcon-H1's factors on attention, Mamba-2 and feed-forward.
+pub(super) struct Falcon {
+    /// On attention scores, next to that of the heads' width.
+    pub scores: f64,
+    /// On the parts of a Mamba-2's inputs.
+    pub inputs: [f32; 5],
+    pub parts: PartFactors,
+}
+
+/// Reads Falcon-H1's factors. Its linear layers have no biases, so that a factor on their input is one on their output.
+pub(super) fn falcon(config: &Config<'_>) -> Result<Falcon> {
+    config.refuse(&[
+        "attention_bias",
+        "mlp_bias",
+        "mamba_proj_bias",
+        "projectors_bias",
+    ])?;
+    let stated = |key: &str| config.positive(key).map(|factor| factor.unwrap_or(1.0));
+    let list = |key: &str, count: usize| match config.raw(key) {
+        None => Ok(vec![1.0; count]),
+        Some(_) => config.factors(key, count),
+    };
+    let (input, ssm_input) = (
+        stated("attention_in_multiplier")?,
+        stated("ssm_in_multiplier")?,
+    );
+    let of_parts = list("ssm_multipliers", 5)?;
+    let of_mlp = list("mlp_multipliers", 2)?;
+    let mut inputs = [0.0; 5];
+    for (input, factor) in inputs.iter_mut().zip(of_parts) {
+        *input = (ssm_input * f64::from(factor)) as f32;
+    }
+    Ok(Falcon {
+        scores: input * input * stated("key_multiplier")?,
+        inputs,
+        parts: PartFactors {
+            attention: (input * stated("attention_out_multiplier")?) as f32,
+            mixer: stated("ssm_out_multiplier")? as f32,
+            gate: of_mlp[0],
+            feed_forward: of_mlp[1],
+        },
+    })
+}
+
 impl Factors {
     /// The factors of a family without any.
     const NONE: Self = Self {
@@ -46,6 +113,12 @@ pub(super) fn read(
     let stated = |key: &str| config.positive(key).map(|factor| factor.unwrap_or(1.0));
     match family.multipliers {
         Multipliers::Never => Ok(Factors::NONE),
+        Multipliers::Falcon => Ok(Factors {
+            embedding: Some(stated("embedding_multiplier")? as f32),
+            scores: None,
+            residual: 1.0,
+            logits: stated("lm_head_multiplier")? as f32,
+        }),
         Multipliers::Stated => Ok(Factors {
             embedding: Some(stated("embedding_multiplier")? as f32),
             scores: Some(stated("attention_multiplier")? as f32),
@@ -70,7 +143,10 @@ pub(super) fn read(
 impl Reader<'_> {
     /// Refuses factors in a family that has none.
     pub(super) fn refuse_factors(&self) -> Result<()> {
-        if self.family.multipliers == Multipliers::Never {
+        if matches!(
+            self.family.multipliers,
+            Multipliers::Never | Multipliers::Falcon
+        ) {
             FIELDS
                 .iter()
                 .try_for_each(|&(field, neutral)| self.refuse_unless(field, neutral))?;
@@ -86,7 +162,7 @@ impl Reader<'_> {
             _ => self.positive(field),
         };
         match self.family.multipliers {
-            Multipliers::Never => return Ok(Factors::NONE),
+            Multipliers::Never | Multipliers::Falcon => return Ok(Factors::NONE),
             Multipliers::Stated => {
                 // llama.cpp reads this as a switch of RoPE in Granite.
                 let field = self.key("rope.scaling.finetuned");

@@ -46,11 +46,33 @@ pub(super) struct Names {
     pub(super) sinks: &'static str,
     /// Names in the blocks with experts.
     pub(super) experts: ExpertNames,
+    /// Names of latent vectors of attention.
+    pub(super) latent: LatentNames,
     /// Names of inputs by token.
     pub(super) token_inputs: TokenInputNames,
     /// The factor on the residual stream after a block, with its ending.
     pub(super) scale: &'static str,
 }
+
+/// Tensor names of latent vectors of attention, whole except the first.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LatentNames {
+    /// The query linear, where it gives a latent vector.
+    pub(super) query: &'static str,
+    /// The matrix from that vector to queries.
+    pub(super) queries: &'static str,
+    /// The matrices of keys and values in one tensor.
+    pub(super) both: &'static str,
+    /// Those of keys alone, and of values alone.
+    pub(super) apart: [&'static str; 2],
+}
+
+const LATENT: LatentNames = LatentNames {
+    query: "self_attn.q_a_proj",
+    queries: "self_attn.q_b_proj.weight",
+    both: "self_attn.kv_b_proj.weight",
+    apart: [""; 2],
+};
 
 /// Tensor names of inputs by token; the last three are those of a block.
 #[derive(Clone, Copy, Debug)]
@@ -102,6 +124,7 @@ pub(super) const LLAMA: Names = Names {
     skip: "",
     sinks: "",
     experts: EXPERTS,
+    latent: LATENT,
     token_inputs: TOKEN_INPUTS,
     scale: "layer_scalar",
 };
@@ -183,12 +206,89 @@ pub(super) const GRANITE_HYBRID: Names = Names {
     ..LLAMA
 };
 
+/// Nemotron-H, whose blocks have one norm and one part each.
+pub(super) const NEMOTRON_H: Names = Names {
+    embedding: "embeddings",
+    output_norm: "norm_f",
+    attention_norm: "norm",
+    feed_forward_norm: "norm",
+    query: "mixer.q_proj",
+    key: "mixer.k_proj",
+    value: "mixer.v_proj",
+    attention_output: "mixer.o_proj",
+    up: "mixer.up_proj",
+    down: "mixer.down_proj",
+    mixer_input: "mixer.in_proj",
+    mixer_output: "mixer.out_proj",
+    convolution: "mixer.conv1d",
+    decay: ("mixer.A_log", StoredAs::Logarithm),
+    decay_bias: "mixer.dt_bias",
+    head_norm: "mixer.norm.weight",
+    skip: "mixer.D",
+    experts: ExpertNames {
+        router: "mixer.gate",
+        correction: "mixer.gate.e_score_correction_bias",
+        gate: "",
+        up: "mixer.experts.*.up_proj",
+        down: "mixer.experts.*.down_proj",
+        stacked: Some([
+            "mixer.gate",
+            "mixer.experts.up_proj",
+            "mixer.experts.down_proj",
+        ]),
+        shared: [
+            "",
+            "mixer.shared_experts.up_proj",
+            "mixer.shared_experts.down_proj",
+        ],
+        ..EXPERTS
+    },
+    ..LLAMA
+};
+
+/// Falcon-H1.
+pub(super) const FALCON_H1: Names = Names {
+    output_norm: "final_layernorm",
+    feed_forward_norm: "pre_ff_layernorm",
+    gate: "feed_forward.gate_proj",
+    up: "feed_forward.up_proj",
+    down: "feed_forward.down_proj",
+    mixer_input: "mamba.in_proj",
+    mixer_output: "mamba.out_proj",
+    convolution: "mamba.conv1d",
+    decay: ("mamba.A_log", StoredAs::Logarithm),
+    decay_bias: "mamba.dt_bias",
+    head_norm: "mamba.norm.weight",
+    skip: "mamba.D",
+    ..LLAMA
+};
+
 /// The names of shared experts that are more than one.
 const SHARED_EXPERTS: [&str; 3] = [
     "mlp.shared_experts.gate_proj",
     "mlp.shared_experts.up_proj",
     "mlp.shared_experts.down_proj",
 ];
+
+/// DeepSeek with latent vectors.
+pub(super) const DEEPSEEK2: Names = Names {
+    query_norm: "self_attn.q_a_layernorm",
+    key_norm: "self_attn.kv_a_layernorm",
+    key: "self_attn.kv_a_proj_with_mqa",
+    experts: ExpertNames {
+        shared: SHARED_EXPERTS,
+        ..EXPERTS
+    },
+    ..LLAMA
+};
+
+/// The same in GGUF.
+pub(super) const DEEPSEEK2_GGUF: Names = Names {
+    query_norm: "attn_q_a_norm",
+    key_norm: "attn_kv_a_norm",
+    key: "attn_kv_a_mqa",
+    ..GGUF
+};
 
 pub(super) const ERNIE4_5_MOE: Names = Names {
     experts: ExpertNames {
@@ -435,6 +535,12 @@ const GGUF: Names = Names {
             "pre_ffw_norm_2",
             "post_ffw_norm_2",
         ],
+    },
+    latent: LatentNames {
+        query: "attn_q_a",
+        queries: "attn_q_b.weight",
+        both: "attn_kv_b.weight",
+        apart: ["attn_k_b.weight", "attn_v_b.weight"],
     },
     token_inputs: TokenInputNames {
         table: "per_layer_token_embd",

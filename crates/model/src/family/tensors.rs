@@ -3,12 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::gguf_rope::ROPE_TENSORS;
-use super::kinds::Mixers;
+use super::kinds::{Layout, Mixers};
+use super::layout;
 use super::names::{self, Names};
 use super::next_tokens;
 use super::traits::Family;
 use super::{AreEqual, IsQuantized, malformed, missing, ollama, unsupported};
-use crate::description::{BlockDescription, HeadSharing, Linear, ModelDescription, Norm, NormKind};
+use crate::description::{
+    Attention, BlockDescription, HeadSharing, Linear, ModelDescription, Norm, NormKind,
+};
 use crate::error::Result;
 use crate::tensor::TensorInfo;
 use crate::tensor_map::{
@@ -17,11 +20,12 @@ use crate::tensor_map::{
 
 /// Prefixes of the text model's tensors, and of its output matrix, in Hugging Face checkpoints: alone, and as a part of
 /// a model with images (older and newer layout).
-pub(super) const ROOTS: [(&str, &str); 6] = [
+pub(super) const ROOTS: [(&str, &str); 7] = [
     ("model.", ""),
     ("language_model.model.", "language_model."),
     ("model.language_model.", ""),
     ("model.text_model.", ""),
+    ("backbone.", ""),
     // Saved from the model without its output matrix.
     ("", ""),
     ("language_model.", ""),
@@ -48,6 +52,7 @@ pub(super) fn hugging_face(
         root,
         output: &output,
         description,
+        places: places(family, description),
         tensors,
         is_quantized,
         used: BTreeSet::new(),
@@ -72,6 +77,12 @@ pub(super) fn hugging_face(
     Ok(map)
 }
 
+/// Returns the numbers of blocks in the file.
+fn places(family: &Family, description: &ModelDescription) -> Vec<[usize; 2]> {
+    let residuals = description.blocks.iter().map(|block| block.residual);
+    layout::places(family.layout, residuals)
+}
+
 /// Returns the prefix of the tensors of a Hugging Face checkpoint, and the name of its output layer.
 fn root_and_output(
     names: &Names,
@@ -91,11 +102,18 @@ pub(super) fn gguf(
     tensors: &BTreeMap<String, TensorInfo>,
 ) -> Result<TensorMap> {
     let has = |name: &str| tensors.contains_key(name);
-    let mut names = names::gguf(family.mixers, family.head_sharing);
+    let mut names = match family.latent {
+        Some(_) => names::DEEPSEEK2_GGUF,
+        None => names::gguf(family.mixers, family.head_sharing),
+    };
     let any_has = |end: &str| tensors.keys().any(|name| name.ends_with(end));
     if family.head_sharing == HeadSharing::Adjacent && any_has(".ssm_in.weight") {
         // Old files of Qwen3-Next have the queries, keys, values and gates of each key head next to each other.
         (names.mixer_input, names.mixer_gate) = ("ssm_in", "ssm_in");
+    }
+    if family.layout == Layout::SingleParts {
+        // A feed-forward is the only part of its block.
+        names.feed_forward_norm = names.attention_norm;
     }
     if family.has_expert_branches() {
         names.experts.shared = [names.gate, names.up, names.down];
@@ -120,6 +138,7 @@ pub(super) fn gguf(
         root: "",
         output: names.output,
         description,
+        places: places(family, description),
         tensors,
         // Blocks of GGUF have the shapes of floats.
         is_quantized: &|_| false,
@@ -150,8 +169,9 @@ fn stacked(mut names: Names, tensors: &BTreeMap<String, TensorInfo>) -> Names {
     if tensors.keys().any(|name| name.ends_with(gate_up)) {
         let experts = &mut names.experts;
         (experts.router, experts.down) = (router, down);
-        (experts.gate, experts.up) = (gate_up, gate_up);
+        experts.up = gate_up;
         experts.endings = [""; 2];
+        experts.gate = if experts.gate.is_empty() { "" } else { gate_up };
     }
     names
 }
@@ -163,6 +183,8 @@ pub(super) struct Mapper<'a> {
     pub(super) root: &'a str,
     output: &'a str,
     pub(super) description: &'a ModelDescription,
+    /// The numbers in the file of the blocks with the mixer and with the feed-forward of each block.
+    places: Vec<[usize; 2]>,
     pub(super) tensors: &'a BTreeMap<String, TensorInfo>,
     pub(super) is_quantized: &'a IsQuantized<'a>,
     pub(super) used: BTreeSet<String>,
@@ -217,11 +239,23 @@ impl Mapper<'_> {
 
     fn block(&mut self, index: usize, block: &BlockDescription) -> Result<BlockTensors> {
         let (names, hidden) = (self.names, self.description.hidden);
-        let prefix = format!("{}{}{index}.", self.root, names.block);
-        let mut norm_if = |there: bool, name: &str, norm: &Norm, width: usize| {
+        let [prefix, prefix_of_second] =
+            self.places[index].map(|place| format!("{}{}{place}.", self.root, names.block));
+        let mut norm_in = |prefix: &str, there: bool, name: &str, norm: &Norm, width: usize| {
             there
                 .then(|| self.norm(&format!("{prefix}{name}"), norm, width))
                 .transpose()
+        };
+        let second = &prefix_of_second;
+        let feed_forward_norm = norm_in(
+            second,
+            block.residual.has_feed_forward_norm(),
+            names.feed_forward_norm,
+            &block.norm,
+            hidden,
+        )?;
+        let mut norm_if = |there: bool, name: &str, norm: &Norm, width: usize| {
+            norm_in(&prefix, there, name, norm, width)
         };
         let residual = block.residual;
         let post = residual.has_post_norms();
@@ -232,12 +266,6 @@ impl Mapper<'_> {
             hidden,
         )?;
         let attention_post_norm = norm_if(post, names.attention_post_norm, &block.norm, hidden)?;
-        let feed_forward_norm = norm_if(
-            residual.has_feed_forward_norm(),
-            names.feed_forward_norm,
-            &block.norm,
-            hidden,
-        )?;
         let feed_forward_post_norm =
             norm_if(post, names.feed_forward_post_norm, &block.norm, hidden)?;
         let mut head_norm = |name: &str, norm: Option<(Norm, usize)>| {
@@ -262,17 +290,17 @@ impl Mapper<'_> {
             feed_forward_norm,
             feed_forward_post_norm,
             router: match &block.feed_forward.experts {
-                Some(experts) => Some(self.router(&prefix, experts, &block.norm)?),
+                Some(experts) => Some(self.router(second, experts, &block.norm)?),
                 None => None,
             },
-            linears: self.linears(&prefix, block)?,
+            linears: self.linears([&prefix, second], block)?,
             mixer: self.mixer(&prefix, block)?,
         })
     }
 
     fn linears(
         &mut self,
-        prefix: &str,
+        [prefix, second]: [&str; 2],
         block: &BlockDescription,
     ) -> Result<BTreeMap<Linear, LinearTensors>> {
         let mut linears = BTreeMap::new();
@@ -283,14 +311,19 @@ impl Mapper<'_> {
         let experts = block.feed_forward.experts;
         for shape in &of_experts {
             let count = experts.map_or(0, |experts| experts.count);
-            linears.insert(shape.linear, self.expert(prefix, shape, count)?);
+            linears.insert(shape.linear, self.expert(second, shape, count)?);
         }
         // Each shape, with the number of rows before it in a shared tensor, and the total number of rows of that
         // tensor.
         let mut placed = Vec::with_capacity(shapes.len());
         let mut rows: BTreeMap<&str, usize> = BTreeMap::new();
         for shape in &shapes {
+            let is_latent =
+                |attention: &Attention| attention.latent().is_some_and(|it| it.query.is_some());
             let name = match experts {
+                _ if shape.linear == Linear::Query && block.attention().is_some_and(is_latent) => {
+                    self.names.latent.query
+                }
                 Some(_) => self.names.in_block_with_experts(shape.linear),
                 None => self.names.linear(shape.linear),
             };
@@ -304,6 +337,10 @@ impl Mapper<'_> {
                 None if rows == shape.out_features => None,
                 None => Some((first..first + shape.out_features).into()),
                 runs => runs,
+            };
+            let prefix = match shape.linear {
+                Linear::Gate | Linear::Up | Linear::Down => second,
+                _ => prefix,
             };
             let slice = |name| TensorSlice {
                 name,
@@ -325,7 +362,12 @@ impl Mapper<'_> {
     }
 
     pub(super) fn norm(&mut self, name: &str, norm: &Norm, width: usize) -> Result<NormTensors> {
-        let weight = self.tensor(&format!("{name}.weight"), &[width])?;
+        let mut weight = format!("{name}.weight");
+        // Falcon-H1 in GGUF has a norm without the ending.
+        if !self.tensors.contains_key(&weight) && self.tensors.contains_key(name) {
+            name.clone_into(&mut weight);
+        }
+        let weight = self.tensor(&weight, &[width])?;
         let bias = match norm.kind {
             NormKind::Rms => None,
             NormKind::Layer => Some(self.tensor(&format!("{name}.bias"), &[width])?),

@@ -1,8 +1,8 @@
 //! The common properties of a family's models: one constant per family.
 
 use super::kinds::{
-    BlockShapes, ExpertTraits, LocalRope, Mixers, Multipliers, NoRope, QkNorms, Shared, SoftCaps,
-    Windows,
+    BlockShapes, ExpertTraits, LatentTraits, Layout, LocalRope, Mixers, Multipliers, NoRope,
+    QkNorms, Shared, SoftCaps, Windows,
 };
 use super::names::{self, Names};
 use crate::description::{Activation, HeadSharing, NormKind, Residual, RopePairing};
@@ -40,6 +40,8 @@ pub(super) struct Family {
     pub sinks: bool,
     /// Whether the output of attention has gates.
     pub output_gate: bool,
+    /// Latent vectors of attention, if the family has them.
+    pub latent: Option<LatentTraits>,
     /// The experts, if the family has them.
     pub experts: Option<ExpertTraits>,
     /// Whether the feed-forward has a gate.
@@ -70,6 +72,8 @@ pub(super) struct Family {
     pub mixers: Mixers,
     /// How value heads of DeltaNets share key heads in GGUF.
     pub head_sharing: HeadSharing,
+    /// How a file's blocks are those of a description.
+    pub layout: Layout,
     /// The shapes of the blocks.
     pub shapes: BlockShapes,
     /// Whether values have a norm without weights.
@@ -140,6 +144,7 @@ pub(super) const LLAMA: Family = Family {
     images: false,
     sinks: false,
     output_gate: false,
+    latent: None,
     experts: None,
     gated: true,
     activation: Activation::Silu,
@@ -155,6 +160,7 @@ pub(super) const LLAMA: Family = Family {
     remote: false,
     mixers: Mixers::Attention,
     head_sharing: HeadSharing::Remainder,
+    layout: Layout::Blocks,
     shapes: BlockShapes::Same,
     value_norm: false,
     predicts_more: false,

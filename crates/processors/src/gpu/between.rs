@@ -73,6 +73,7 @@ impl Between {
                 Activation::Silu => 0,
                 Activation::GeluTanh => 1,
                 Activation::Gelu => 2,
+                Activation::ReluSquared => 3,
             },
             gated: u32::from(gate.is_some()),
             inverse_scale: inner_scale.recip(),

@@ -54,7 +54,12 @@ pub(super) fn prove(shared: &Arc<Shared>) -> Result<std::result::Result<(), Stri
             )));
         }
     }
-    for activation in [Activation::Silu, Activation::GeluTanh, Activation::Gelu] {
+    for activation in [
+        Activation::Silu,
+        Activation::GeluTanh,
+        Activation::Gelu,
+        Activation::ReluSquared,
+    ] {
         let feed_forward = DeviceSubgraph::FeedForward(FeedForward {
             input_scale: SCALE,
             up: layer(WIDTH, FEATURES),

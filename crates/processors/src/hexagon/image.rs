@@ -98,7 +98,7 @@ fn kind(activation: Activation) -> Option<u32> {
     match activation {
         Activation::Silu => Some(0),
         Activation::GeluTanh => Some(1),
-        Activation::Gelu => None,
+        Activation::Gelu | Activation::ReluSquared => None,
     }
 }
 

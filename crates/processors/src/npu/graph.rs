@@ -324,6 +324,11 @@ impl Builder {
                 self.node("Sigmoid", "", &[x], &sigmoid, vec![]);
                 self.node("Mul", "", &[x, &sigmoid], out, vec![]);
             }
+            (Activation::ReluSquared, _) => {
+                let positive = format!("{out}.positive");
+                self.node("Relu", "", &[x], &positive, vec![]);
+                self.node("Mul", "", &[&positive, &positive], out, vec![]);
+            }
             (Activation::GeluTanh | Activation::Gelu, _) => {
                 let approximate = if activation == Activation::GeluTanh {
                     "tanh"

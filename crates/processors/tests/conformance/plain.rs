@@ -148,5 +148,6 @@ pub fn activation(x: f64, activation: Activation) -> f64 {
             0.5 * x * (1.0 + (0.797_884_560_8 * (x + 0.044_715 * x * x * x)).tanh())
         }
         Activation::Gelu => 0.5 * x * (1.0 + libm::erf(x * std::f64::consts::FRAC_1_SQRT_2)),
+        Activation::ReluSquared => x.max(0.0).powi(2),
     }
 }

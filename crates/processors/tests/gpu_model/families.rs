@@ -19,6 +19,8 @@ const QK_NORM: QkNorm = QkNorm {
 /// Returns two layers of LLaMA's structure: grouped heads, a gate, and norms before attention and feed-forward.
 pub fn llama() -> ModelDescription {
     let block = BlockDescription {
+        mixer_scale: 1.0,
+        feed_forward_scale: 1.0,
         mixer: Mixer::Attention(Attention {
             heads: 4,
             kv_heads: 2,
@@ -46,6 +48,7 @@ pub fn llama() -> ModelDescription {
             width: 96,
             gated: true,
             activation: Activation::Silu,
+            gate_scale: 1.0,
             bias: false,
             experts: None,
         },
@@ -93,6 +96,7 @@ pub fn all() -> Vec<(&'static str, ModelDescription)> {
             width: 96,
             gated: false,
             activation: Activation::GeluTanh,
+            gate_scale: 1.0,
             bias: true,
             experts: None,
         };

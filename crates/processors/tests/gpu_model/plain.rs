@@ -503,6 +503,7 @@ impl PlainBlock {
             description::Activation::Silu => Activation::Silu,
             description::Activation::GeluTanh => Activation::GeluTanh,
             description::Activation::Gelu => Activation::Gelu,
+            description::Activation::ReluSquared => Activation::ReluSquared,
         };
         let mut inner = self.linear(Linear::Up).multiply(normed, phase);
         if described.feed_forward.gated {

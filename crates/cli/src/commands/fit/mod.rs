@@ -12,7 +12,7 @@ mod predict;
 mod rates;
 mod report;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail};
 use triad_engine::memory::{self, Memory};
 use triad_engine::{Error, KvFormat, Threads};
 use triad_frontend::machine::Machine;
@@ -99,11 +99,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             &arguments.model,
         )?,
     };
-    ensure!(
-        !subject.description.has_experts(),
-        "{} is a mixture of experts, whose speed `fit` does not predict: `triad bench` measures it",
-        arguments.model
-    );
+    if let Some(part) = subject.description.only_for_one_cpu() {
+        bail!(
+            "{} {part}, whose speed `fit` does not predict: `triad bench` measures it",
+            arguments.model
+        );
+    }
     let lengths = Lengths::new(arguments, &subject.description)?;
     let report = match &device {
         Some(device) => on_phone(&subject, &lengths, device, arguments.memory),

@@ -366,6 +366,7 @@ impl<'a> Between<'a> {
             description::Activation::Silu => Activation::Silu,
             description::Activation::GeluTanh => Activation::GeluTanh,
             description::Activation::Gelu => Activation::Gelu,
+            description::Activation::ReluSquared => Activation::ReluSquared,
         };
         let task_numbers = TASK_ROWS * feed_forward.width;
         for_each_chunk(chunks_mut(gate, task_numbers), 1, |task, gate| {

@@ -3,7 +3,7 @@
 mod joint;
 mod partition;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use serde::Serialize;
 use triad_plan::graph::{Format, Graph, GraphMemory, Role, Subgraph};
 use triad_plan::partition::solve::Restriction;
@@ -130,10 +130,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         "cuts on a phone are simulated by `triad-lab plan`; for this machine give --partition and --processors"
     );
     let (name, description) = arguments.model.describe()?;
-    ensure!(
-        !description.has_experts(),
-        "{name} is a mixture of experts, which only one CPU runs: there is nothing to plan"
-    );
+    if let Some(part) = description.only_for_one_cpu() {
+        bail!("{name} {part}, which only one CPU runs: there is nothing to plan");
+    }
     let prompt = arguments::prompt_tokens(arguments.prompt, &description)?;
     let chunk = arguments.chunk.unwrap_or(CHUNK);
     if let (Some(restriction), Some(processors)) = (arguments.partition, &arguments.processors) {

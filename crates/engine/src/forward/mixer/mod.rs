@@ -2,9 +2,11 @@
 
 mod delta_net;
 mod gate;
+mod latent;
 mod mamba2;
 mod short_conv;
 
+pub(super) use latent::LatentBuffers;
 use triad_model::description::{Mixer, StateSize};
 use triad_model::role::Role;
 

@@ -5,7 +5,7 @@ use serde_json::{Value as Json, json};
 use super::super::hugging_face;
 use super::hugging_face::with;
 use super::{Tensors, tensors};
-use crate::description::{Mamba2, Mixer, MixerWeight, ModelDescription};
+use crate::description::{GateNorm, Mamba2, Mixer, MixerWeight, ModelDescription};
 use crate::error::Result;
 use crate::family::from_gguf;
 use crate::gguf::{Metadata, Value};
@@ -29,6 +29,8 @@ const MAMBA: Mamba2 = Mamba2 {
     taps: 4,
     conv_bias: true,
     bias: false,
+    norm: GateNorm::AfterGate,
+    factors: None,
     epsilon: 1e-6,
 };
 

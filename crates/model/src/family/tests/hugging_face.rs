@@ -599,6 +599,7 @@ fn phi2_is_parallel_with_layer_norms_biases_and_half_rotary_heads() {
         width: 96,
         gated: false,
         activation: Activation::GeluTanh,
+        gate_scale: 1.0,
         bias: true,
         experts: None,
     };

@@ -5,6 +5,8 @@ mod gemma4;
 mod gguf;
 mod granite_hybrid;
 mod hugging_face;
+mod latent;
+mod layout;
 mod lfm2;
 mod norms_and_ropes;
 mod qwen3_5;
@@ -105,9 +107,12 @@ fn llama_description() -> ModelDescription {
             width: 96,
             gated: true,
             activation: Activation::Silu,
+            gate_scale: 1.0,
             bias: false,
             experts: None,
         },
+        mixer_scale: 1.0,
+        feed_forward_scale: 1.0,
         norm,
         residual: Residual::Serial,
         scaled: false,

@@ -115,9 +115,19 @@ pub(super) fn attention_of(block: &BlockDescription) -> &Attention {
 /// Returns the first part of a block that no shader computes.
 fn not_computed(block: &BlockDescription) -> Option<&'static str> {
     let attention = attention_of(block);
+    let factors = [
+        block.mixer_scale,
+        block.feed_forward_scale,
+        block.feed_forward.gate_scale,
+    ];
     let is_spanned = |norm: &QkNorm| norm.spans_heads || norm.after_rope;
     [
         (attention.rope.dims == 0, "no RoPE"),
+        (!block.residual.has_feed_forward(), "no feed-forward"),
+        (
+            factors.iter().any(|factor| *factor != 1.0),
+            "factors on its parts",
+        ),
         (
             !block.residual.has_attention_norm(),
             "no norm before attention",

@@ -190,6 +190,7 @@ impl Builder<'_> {
             Activation::Silu => 0u32,
             Activation::GeluTanh => 1,
             Activation::Gelu => 2,
+            Activation::ReluSquared => 3,
         };
         let (quads, gated) = ((width / QUAD) as u32, u32::from(feed_forward.gated));
         let uniforms = ActivateUniforms {

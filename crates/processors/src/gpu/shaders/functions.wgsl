@@ -1,6 +1,7 @@
 // Functions that several shaders use.
 
-// Activation of a feed-forward: 0 is SiLU, 1 is GELU in its tanh form, 2 is GELU with the error function.
+// Activation of a feed-forward: 0 is SiLU, 1 is GELU in its tanh form, 2 is GELU with the error function, 3 the
+// square of ReLU.
 fn activate(activation: u32, x: f32) -> f32 {
     switch activation {
         case 0u: {
@@ -10,8 +11,12 @@ fn activate(activation: u32, x: f32) -> f32 {
             let u = 0.7978846 * (x + 0.044715 * x * x * x);
             return x / (1.0 + exponential(-2.0 * u));
         }
-        default: {
+        case 2u: {
             return 0.5 * x * (1.0 + error_function(x * 0.70710677));
+        }
+        default: {
+            let positive = max(x, 0.0);
+            return positive * positive;
         }
     }
 }

@@ -99,9 +99,14 @@ pub(super) fn prove_activation(trial: &mut Trial) -> Proof {
     x[..6].copy_from_slice(&[0.0, -0.0, 100.0, -100.0, 1e-6, -20.0]);
     let groups = [(WIDTH / QUAD).div_ceil(ACTIVATE_THREADS), ROWS, 1];
     let input = trial.buffer(&x)?;
-    for (number, activation) in [Activation::Silu, Activation::GeluTanh, Activation::Gelu]
-        .into_iter()
-        .enumerate()
+    for (number, activation) in [
+        Activation::Silu,
+        Activation::GeluTanh,
+        Activation::Gelu,
+        Activation::ReluSquared,
+    ]
+    .into_iter()
+    .enumerate()
     {
         for gated in [true, false] {
             let expected = if gated {
