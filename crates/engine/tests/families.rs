@@ -322,6 +322,77 @@ fn biases_of_experts_may_be_blocks_where_each_row_is_one_expert() {
     assert_ne!(blocks, others, "the biases count");
 }
 
+/// Writes a Qwen3 whose matrices have 128 columns, which `matrix` gives in a format, by number of rows.
+fn wide_qwen3(matrix: impl Fn(usize) -> (Format, Vec<u8>)) -> tempfile::NamedTempFile {
+    let bytes = std::fs::read(folder().join("qwen3.gguf")).expect("a checkpoint");
+    let file = gguf::read(&bytes).expect("a checkpoint");
+    let mut builder = GgufBuilder::new();
+    for (key, value) in file.metadata.iter() {
+        let value = match key.rsplit_once("qwen3.").map(|(_, field)| field) {
+            Some("embedding_length" | "feed_forward_length") => gguf::Value::Integer(128),
+            Some("attention.key_length" | "attention.value_length" | "rope.dimension_count") => {
+                gguf::Value::Integer(32)
+            }
+            _ => value.clone(),
+        };
+        builder = builder.field(key, value);
+    }
+    for info in file.tensors.values() {
+        let name = &info.name;
+        builder = match info.shape[..] {
+            [_] if name.contains("_q_norm") || name.contains("_k_norm") => {
+                builder.tensor_f32(name, &[32], &[1.25; 32])
+            }
+            [_] => builder.tensor_f32(name, &[128], &[0.75; 128]),
+            [rows, _] => {
+                let rows = match &name[..] {
+                    "token_embd.weight" | "output.weight" => rows,
+                    _ if name.contains("attn_k") || name.contains("attn_v") => 64,
+                    _ => 128,
+                };
+                let (format, stored) = matrix(rows);
+                builder.tensor(name, &[rows, 128], format, &stored)
+            }
+            _ => panic!("{name} is no matrix and no vector"),
+        };
+    }
+    let written = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(written.path(), builder.build()).unwrap();
+    written
+}
+
+#[test]
+fn a_model_in_types_of_one_and_two_bits_gives_the_logits_of_its_numbers() {
+    for format in [BlockFormat::Q1_0, BlockFormat::Q2_0].map(Format::Blocks) {
+        let blocks = |rows: usize| {
+            let count = rows * 128 / format.block_elements();
+            let block = |index: usize| {
+                let rest = format.block_bytes() - 2;
+                let bits = (0..rest).map(move |place| ((index * 31 + place * 17) * 73 >> 2) as u8);
+                [0x00, 0x2c].into_iter().chain(bits)
+            };
+            (0..count).flat_map(block).collect::<Vec<u8>>()
+        };
+        let numbers = |rows: usize| {
+            let mut values = vec![0.0f32; rows * 128];
+            dequantize(format, &blocks(rows), &mut values);
+            values
+                .iter()
+                .flat_map(|value| value.to_le_bytes())
+                .collect()
+        };
+        let stored = wide_qwen3(|rows| (format, blocks(rows)));
+        let widened = wide_qwen3(|rows| (Format::F32, numbers(rows)));
+        let (tokens, _) = golden("qwen3");
+        let [stored, widened] = [&stored, &widened].map(|file| {
+            let model = model(file.path().to_str().expect("a path in UTF-8"));
+            logits(&model, &tokens, 512, 256)
+        });
+        let apart = difference(&stored, &widened);
+        assert!(apart < 1e-5, "{format}: {apart:.1e}");
+    }
+}
+
 #[test]
 fn biases_of_gate_and_up_in_one_tensor_of_blocks_are_refused_by_name() {
     let merged = changed_gguf("gpt_oss.gguf", |builder, info, bytes| {

@@ -12,7 +12,6 @@ use triad_model::description::{
 use triad_model::role::Role;
 
 use super::kernels::{delta_net_shape, mamba2_shape};
-use super::mixer::LatentBuffers;
 use crate::hot_rows::Requested;
 use crate::linear::{QuantizedInput, layers};
 
@@ -77,6 +76,26 @@ pub(super) struct AdapterBuffers {
     pub(super) reduced: Vec<f32>,
     /// `[rows of an adapter, out_features]`.
     pub(super) added: Vec<f32>,
+}
+
+/// Intermediate values of latent vectors.
+#[derive(Default)]
+pub(super) struct LatentBuffers {
+    /// All queries before they are multiplied with the key matrices.
+    pub(super) queries: Vec<f32>,
+    /// The input and the output of a product of one head.
+    pub(super) of_head: [Vec<f32>; 2],
+}
+
+impl LatentBuffers {
+    /// Returns the number of values for one row.
+    pub(super) fn row_len(attention: &Attention) -> usize {
+        let Some(latent) = attention.latent() else {
+            return 0;
+        };
+        let queries = attention.latent_queries(&latent);
+        queries + latent.width + latent.key_dim.max(latent.value_dim)
+    }
 }
 
 /// The rows of one expert, and the choices of all. Reused from layer to layer.

@@ -10,6 +10,9 @@ use triad_kernels::int8::{QuantizedRows, QuantizedView};
 use triad_kernels::lock;
 use triad_kernels::norm::{layer_norm, rms_norm, rms_norm_in_place};
 
+use triad_model::description::Residual;
+use triad_model::role::Role;
+
 use super::Buffers;
 use super::subgraphs::{Chunk, ForwardContext, MatmulContext, TASK_ROWS, read, write};
 use crate::linear::{QuantizedInput, StaticInput};
@@ -160,6 +163,39 @@ impl ForwardContext<'_> {
             self.counters,
         );
         self.request(index, input, &quantized, chunk);
+    }
+
+    /// Quantizes the norm that was computed last.
+    pub(super) fn quantize_normed(
+        &self,
+        (index, input): (usize, LinearInput),
+        chunk: Chunk,
+        multiplier: &mut MatmulContext,
+    ) {
+        let hidden = self.description.hidden;
+        let normed = chunk.buffers.normed.read(hidden, 0..chunk.rows());
+        multiplier.observe(index, input, &normed);
+        self.quantize(index, input, &normed, chunk);
+    }
+
+    /// Adds the changes of adapters to the last linear layer of a block.
+    pub(super) fn add_last_adapters(&self, index: usize, chunk: Chunk) {
+        let last = match self.has_feed_forward(index) {
+            true => Role::Down,
+            false => Role::AttentionOutput,
+        };
+        self.add_adapters(index, last, chunk);
+    }
+
+    pub(super) fn has_feed_forward(&self, index: usize) -> bool {
+        let residual = self.description.blocks[index].residual;
+        residual.has_feed_forward()
+    }
+
+    /// Returns whether the mixer of the next block reads the norm of this one.
+    pub(super) fn has_second_mixer(&self, index: usize) -> bool {
+        let next = self.description.blocks.get(index + 1);
+        next.is_some_and(|block| block.residual == Residual::SecondMixer)
     }
 
     /// Returns how the output of a mixer is added to the residual stream.

@@ -507,39 +507,6 @@ impl ForwardContext<'_> {
         self.quantize_normed(place, chunk, multiplier);
     }
 
-    /// Quantizes the norm that was computed last.
-    fn quantize_normed(
-        &self,
-        (index, input): (usize, LinearInput),
-        chunk: Chunk,
-        multiplier: &mut MatmulContext,
-    ) {
-        let hidden = self.description.hidden;
-        let normed = chunk.buffers.normed.read(hidden, 0..chunk.rows());
-        multiplier.observe(index, input, &normed);
-        self.quantize(index, input, &normed, chunk);
-    }
-
-    /// Adds the changes of adapters to the last linear layer of a block.
-    pub(super) fn add_last_adapters(&self, index: usize, chunk: Chunk) {
-        let last = match self.has_feed_forward(index) {
-            true => Role::Down,
-            false => Role::AttentionOutput,
-        };
-        self.add_adapters(index, last, chunk);
-    }
-
-    fn has_feed_forward(&self, index: usize) -> bool {
-        let residual = self.description.blocks[index].residual;
-        residual.has_feed_forward()
-    }
-
-    /// Returns whether the mixer of the next block reads the norm of this one.
-    fn has_second_mixer(&self, index: usize) -> bool {
-        let next = self.description.blocks.get(index + 1);
-        next.is_some_and(|block| block.residual == Residual::SecondMixer)
-    }
-
     /// Computes the activation of gate, or of up alone; requantizes it.
     pub(super) fn activation(&self, index: usize, chunk: Chunk, multiplier: &mut MatmulContext) {
         let (feed_forward, rows, buffers) = (

@@ -1,11 +1,12 @@
 //! The checks of every description, whichever file it comes from: the engine relies on them.
 
+mod parts;
+
 use std::ops::RangeInclusive;
 
 use super::{
-    Attention, BlockDescription, DeltaNet, ExpertGroups, Experts, FeedForward, Latent, Mamba2,
-    Mixer, ModelDescription, Norm, NormKind, QkNorm, Residual, RopeScaling, ShortConv, Temperature,
-    TokenInputs,
+    Attention, BlockDescription, DeltaNet, Experts, FeedForward, Mamba2, Mixer, ModelDescription,
+    Norm, NormKind, QkNorm, Residual, RopeScaling, ShortConv, Temperature, TokenInputs,
 };
 use crate::error::{Error, ErrorKind, Result};
 
@@ -316,28 +317,6 @@ impl FeedForward {
     }
 }
 
-impl ExpertGroups {
-    /// Checks the groups of `experts`, of which a row has `used_experts`.
-    fn check(self, experts: usize, used_experts: usize) -> Result<()> {
-        let Self { count, used, score } = self;
-        size("the number of groups of experts", count, experts)?;
-        size("the number of groups of a row", used, count)?;
-        let of_group = experts / count;
-        if !experts.is_multiple_of(count) || of_group < score.experts() {
-            return Err(malformed(format!(
-                "{experts} experts can't be cut into {count} groups: expected a divisor of {experts}, and groups of at \
-                 least {}",
-                score.experts()
-            )));
-        }
-        size(
-            "the number of experts of a row",
-            used_experts,
-            used * of_group,
-        )
-    }
-}
-
 impl Norm {
     fn check(&self) -> Result<()> {
         within("the norms' epsilon", Some(self.epsilon), ranges::EPSILON)?;
@@ -410,35 +389,6 @@ impl Attention {
         }
         within("the base of RoPE", Some(self.rope.base), ranges::ROPE_BASE)?;
         self.rope.scaling.check(dims / 2)
-    }
-}
-
-impl Attention {
-    fn check_latent(&self, latent: Latent) -> Result<()> {
-        let Latent {
-            query,
-            width,
-            key_dim,
-            value_dim,
-        } = latent;
-        size(
-            "the width of a latent query",
-            query.unwrap_or(1),
-            limits::HIDDEN,
-        )?;
-        size("the width of a latent vector", width, limits::HEAD_DIM)?;
-        size("the width of a key without RoPE", key_dim, limits::HEAD_DIM)?;
-        size("the width of a value", value_dim, limits::HEAD_DIM)?;
-        let is_plain = !self.output_gate && self.value_norm.is_none();
-        let rms = self.qk_norm.is_some_and(|it| it.norm.kind == NormKind::Rms);
-        if self.kv_heads != 1 || self.head_dim != width + self.rope.dims || !is_plain || !rms {
-            return Err(malformed(format!(
-                "latent vectors of {width} numbers with {} key-value heads of {}: expected one head of {width} and the \
-                 {} numbers with RoPE, RMS norms, and neither gates nor norms of values",
-                self.kv_heads, self.head_dim, self.rope.dims
-            )));
-        }
-        Ok(())
     }
 }
 

@@ -1,7 +1,7 @@
 //! RoPE as a `config.json` describes it. Versions 4 and 5 of `transformers` read its numbers from different places.
 
 use super::config::Config;
-use super::kinds::LocalRope;
+use super::kinds::{LocalRope, NoRope};
 use super::rope::{
     BETA_FAST, BETA_SLOW, Llama3, Yarn, llama3_factors, long_rope_attention_factor,
     yarn_attention_factor, yarn_factors,
@@ -389,4 +389,54 @@ fn find<'a, 'b>(places: &'b [Config<'a>], key: &str) -> Option<&'b Config<'a>> {
 
 fn brief(text: &str) -> String {
     text.chars().take(40).collect()
+}
+
+/// Returns whether each block has RoPE.
+pub(super) fn has_rope(
+    family: &Family,
+    config: &Config<'_>,
+    windows: &[Option<usize>],
+) -> Result<Vec<bool>> {
+    let blocks = windows.len();
+    let default = match family.no_rope {
+        NoRope::Never => return Ok(vec![true; blocks]),
+        NoRope::Everywhere => return Ok(vec![false; blocks]),
+        NoRope::UnlessStated => {
+            let field = "position_embedding_type";
+            return match config.string(field)? {
+                Some("rope") => Ok(vec![true; blocks]),
+                None | Some("nope") => Ok(vec![false; blocks]),
+                Some(other) => Err(unsupported(format!(
+                    "config.json: `{field}` is `{}`, expected rope, nope or none",
+                    other.chars().take(40).collect::<String>()
+                ))),
+            };
+        }
+        // `transformers` asks whether the field is null, and not whether a block has a window.
+        NoRope::Global
+            if config.has("sliding_window") && config.raw("sliding_window").is_none() =>
+        {
+            return Ok(vec![true; blocks]);
+        }
+        NoRope::Global => return Ok(windows.iter().map(Option::is_some).collect()),
+        NoRope::Every(default) => default,
+    };
+    if config.bool("use_sliding_window")? == Some(true) {
+        config.refuse(&["sliding_window"])?;
+    }
+    if let Some(flags) = config.flags("no_rope_layers")? {
+        return match flags.get(..blocks) {
+            Some(flags) => Ok(flags.to_vec()),
+            None => Err(malformed(format!(
+                "config.json: `no_rope_layers` has {} entries, expected one for each of the {blocks} blocks",
+                flags.len()
+            ))),
+        };
+    }
+    let interval = config
+        .size("no_rope_layer_interval", limits::CONTEXT)?
+        .unwrap_or(default);
+    Ok((1..=blocks)
+        .map(|block| !block.is_multiple_of(interval))
+        .collect())
 }

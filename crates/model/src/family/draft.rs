@@ -1,10 +1,8 @@
 //! The data about a model that both readers collect, and its last checks before it becomes a description.
 
 use super::kinds::QkNorms;
-use super::latent::Sizes;
-use super::layout::Parts;
 use super::malformed;
-use super::multipliers::PartFactors;
+use super::parts::{PartFactors, Parts, Sizes};
 use super::traits::Family;
 use crate::description::{
     Activation, Attention, BlockDescription, Experts, FeedForward, KeyValues, Mixer,

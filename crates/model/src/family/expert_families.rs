@@ -5,6 +5,7 @@ use super::kinds::{
     SumBounds, Windows,
 };
 use super::mixer_families::{GRANITE_HYBRID, LFM2, NEMOTRON_H_DENSE, QWEN3_5};
+use super::mixer_names;
 use super::names;
 use super::traits::{ERNIE4_5, Family, GEMMA4, GRANITE, LLAMA, QWEN2, QWEN3};
 use crate::description::{HeadSharing, RopePairing, Routing};
@@ -327,7 +328,7 @@ pub(super) const GLM4_MOE: Family = Family {
 /// DeepSeek-V2, whose files of GGUF have the name of all DeepSeeks with latent vectors.
 pub(super) const DEEPSEEK2: Family = Family {
     name: "deepseek2",
-    names: names::DEEPSEEK2,
+    names: mixer_names::DEEPSEEK2,
     qk_norm: QkNorms::Heads,
     bias_fields: [
         ("attention_bias", false),

@@ -6,9 +6,8 @@ use std::collections::BTreeMap;
 use super::draft::{Draft, head_dim};
 use super::expert_families;
 use super::kinds::{BlockShapes, LocalRope, Mixers, QkNorms, SoftCaps};
-use super::layout::Parts;
 use super::mixer_families;
-use super::multipliers::PartFactors;
+use super::parts::PartFactors;
 use super::traits::{self, Family};
 use super::{ReadF32, malformed, missing, ollama, unsupported};
 use crate::description::{
@@ -404,7 +403,7 @@ impl Reader<'_> {
     }
 
     /// Returns the key-value heads of each block: 0 if it has another mixer than attention.
-    fn kv_heads(&self, heads: usize, blocks: usize) -> Result<Vec<usize>> {
+    pub(super) fn kv_heads(&self, heads: usize, blocks: usize) -> Result<Vec<usize>> {
         let field = "attention.head_count_kv";
         let key = self.key(field);
         let list = match self.metadata.get(&key) {
@@ -436,22 +435,6 @@ impl Reader<'_> {
             ))),
         };
         list.iter().map(size).collect()
-    }
-
-    /// Returns the key-value heads of blocks that are others in the file.
-    fn kv_heads_of_parts(
-        &self,
-        heads: usize,
-        in_file: usize,
-        parts: &[Parts],
-    ) -> Result<Vec<usize>> {
-        let kv_heads = self.kv_heads(heads, in_file)?;
-        let of_attention = kv_heads.into_iter().find(|heads| *heads > 0);
-        let of_part = |part: &Parts| match part.has_attention {
-            true => of_attention.unwrap_or(heads),
-            false => 0,
-        };
-        Ok(parts.iter().map(of_part).collect())
     }
 
     /// Returns the factor on queries by position, in the family that has one; 0 means none.

@@ -4,17 +4,18 @@
 use serde_json::Value;
 
 use super::config::Config;
-use super::config_rope::ConfigRope;
+use super::config_rope::{ConfigRope, has_rope};
 use super::draft::{Draft, head_dim};
 use super::expert_families;
 use super::experts;
 use super::gemma4;
 use super::kinds::{BlockShapes, Layout, Mixers, Multipliers, NoRope, QkNorms, SoftCaps, Windows};
 use super::latent;
-use super::layout::{self, Parts};
+use super::layout;
 use super::mixer;
 use super::mixer_families;
-use super::multipliers::{self, PartFactors};
+use super::multipliers;
+use super::parts::{PartFactors, Parts};
 use super::traits::{self, Family};
 use super::{FULL, SLIDING, malformed, unsupported};
 use crate::description::{Activation, Mixer, ModelDescription, NormKind, limits};
@@ -396,52 +397,6 @@ fn draft(family: &Family, config: &Config<'_>, tied: bool) -> Result<Draft> {
         scaled: own.as_ref().is_some_and(|own| own.scaled),
         shapes: own.map(|own| own.shapes),
     })
-}
-
-/// Returns whether each block has RoPE.
-fn has_rope(family: &Family, config: &Config<'_>, windows: &[Option<usize>]) -> Result<Vec<bool>> {
-    let blocks = windows.len();
-    let default = match family.no_rope {
-        NoRope::Never => return Ok(vec![true; blocks]),
-        NoRope::Everywhere => return Ok(vec![false; blocks]),
-        NoRope::UnlessStated => {
-            let field = "position_embedding_type";
-            return match config.string(field)? {
-                Some("rope") => Ok(vec![true; blocks]),
-                None | Some("nope") => Ok(vec![false; blocks]),
-                Some(other) => Err(unsupported(format!(
-                    "config.json: `{field}` is `{}`, expected rope, nope or none",
-                    other.chars().take(40).collect::<String>()
-                ))),
-            };
-        }
-        // `transformers` asks whether the field is null, and not whether a block has a window.
-        NoRope::Global
-            if config.has("sliding_window") && config.raw("sliding_window").is_none() =>
-        {
-            return Ok(vec![true; blocks]);
-        }
-        NoRope::Global => return Ok(windows.iter().map(Option::is_some).collect()),
-        NoRope::Every(default) => default,
-    };
-    if config.bool("use_sliding_window")? == Some(true) {
-        config.refuse(&["sliding_window"])?;
-    }
-    if let Some(flags) = config.flags("no_rope_layers")? {
-        return match flags.get(..blocks) {
-            Some(flags) => Ok(flags.to_vec()),
-            None => Err(malformed(format!(
-                "config.json: `no_rope_layers` has {} entries, expected one for each of the {blocks} blocks",
-                flags.len()
-            ))),
-        };
-    }
-    let interval = config
-        .size("no_rope_layer_interval", limits::CONTEXT)?
-        .unwrap_or(default);
-    Ok((1..=blocks)
-        .map(|block| !block.is_multiple_of(interval))
-        .collect())
 }
 
 fn activation(family: &Family, config: &Config<'_>) -> Result<Activation> {

@@ -107,7 +107,7 @@ pub(super) enum DenseBlocks {
     Listed,
     /// The first ones; the field of a `config.json` with their number, and its default.
     First(&'static str, usize),
-    /// Those that `mlp_layer_types` calls dense, or the first.
+    /// Blocks that `mlp_layer_types` calls dense, or the first.
     Named,
     /// Blocks before `moe_layer_start_index`, after `moe_layer_end_index`, and between the steps of `moe_layer_interval`.
     Outside,
@@ -116,13 +116,13 @@ pub(super) enum DenseBlocks {
 /// The groups of experts of a family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Groups {
-    /// Those of a `config.json` are not read.
+    /// None: a `config.json` may state some that are not read.
     Never,
     /// One alone, if a file states them.
     One,
     /// `n_group` and `topk_group`, with these defaults.
     Stated(usize, usize),
-    /// The same, if `topk_method` says that groups limit the choice.
+    /// `n_group` and `topk_group`, if `topk_method` says that groups limit the choice.
     ByMethod,
 }
 

@@ -4,6 +4,7 @@ use super::config::Config;
 use super::config_rope::ConfigRope;
 use super::gguf::Reader;
 use super::kinds::LatentTraits;
+use super::parts::Sizes;
 use super::{malformed, unsupported};
 use crate::description::{Latent, Rope, RopePairing, RopeScaling, limits};
 use crate::error::Result;
@@ -13,27 +14,6 @@ pub(super) const EPSILON: f32 = 1e-6;
 
 /// The factor of llama.cpp's `yarn_log_multiplier`.
 const LOG: f64 = 0.1;
-
-/// The sizes of attention with latent vectors.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Sizes {
-    pub latent: Latent,
-    /// The dimensions of a head's query that have RoPE.
-    pub rope_dims: usize,
-}
-
-impl Sizes {
-    /// Returns the width of the one head of keys.
-    pub fn head_dim(&self) -> usize {
-        self.latent.width + self.rope_dims
-    }
-
-    /// Returns the number by whose root query · key is divided, if scores have a factor.
-    pub fn query_scalar(&self, factor: f64) -> f32 {
-        let width = (self.latent.key_dim + self.rope_dims) as f64;
-        (width / (factor * factor)) as f32
-    }
-}
 
 /// Reads the sizes of a `config.json` with this number of heads.
 pub(super) fn hugging_face(

@@ -4,6 +4,7 @@
 use super::config::Config;
 use super::gguf::Reader;
 use super::kinds::Layout;
+use super::parts::Parts;
 use super::traits::Family;
 use super::{malformed, unsupported};
 use crate::description::{GateNorm, Mamba2, Residual, limits};
@@ -22,14 +23,6 @@ enum Kind {
     Attention,
     Dense,
     Experts,
-}
-
-/// One block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Parts {
-    pub has_attention: bool,
-    pub has_experts: bool,
-    pub residual: Residual,
 }
 
 /// Returns the blocks of a `config.json`; `None`: as many as it states, of the family's usual kind.
@@ -244,5 +237,21 @@ impl Reader<'_> {
         one_of(&heads, "attention.head_count_kv")?;
         let width = one_of(&widths, "feed_forward_length")?;
         Ok(Some((pairs(&kinds, "metadata")?, width)))
+    }
+
+    /// Returns the key-value heads of blocks that are others in the file.
+    pub(super) fn kv_heads_of_parts(
+        &self,
+        heads: usize,
+        in_file: usize,
+        parts: &[Parts],
+    ) -> Result<Vec<usize>> {
+        let kv_heads = self.kv_heads(heads, in_file)?;
+        let of_attention = kv_heads.into_iter().find(|heads| *heads > 0);
+        let of_part = |part: &Parts| match part.has_attention {
+            true => of_attention.unwrap_or(heads),
+            false => 0,
+        };
+        Ok(parts.iter().map(of_part).collect())
     }
 }

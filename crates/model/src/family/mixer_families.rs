@@ -1,6 +1,7 @@
 //! The families with blocks whose token mixer is not attention.
 
 use super::kinds::{Layout, Mixers, Multipliers, NoRope, QkNorms};
+use super::mixer_names;
 use super::names;
 use super::traits::{Family, GRANITE, LLAMA};
 use crate::description::Activation;
@@ -48,7 +49,7 @@ pub(super) const QWEN3_5: Family = Family {
 /// Granite 4 without experts: Mamba-2 and attention take turns.
 pub(super) const GRANITE_HYBRID: Family = Family {
     name: "granitehybrid",
-    names: names::GRANITE_HYBRID,
+    names: mixer_names::GRANITE_HYBRID,
     bias_fields: [
         ("attention_bias", false),
         ("attention_bias", false),
@@ -63,7 +64,7 @@ pub(super) const GRANITE_HYBRID: Family = Family {
 /// Nemotron-H without experts: blocks are a Mamba-2, attention without RoPE, or a feed-forward.
 pub(super) const NEMOTRON_H_DENSE: Family = Family {
     name: "nemotron_h",
-    names: names::NEMOTRON_H,
+    names: mixer_names::NEMOTRON_H,
     bias_fields: [("", false), ("", false), ("mlp_bias", false)],
     gated: false,
     activation: Activation::ReluSquared,
@@ -88,7 +89,7 @@ pub(super) const NEMOTRON_H_DENSE: Family = Family {
 /// Falcon-H1: blocks have attention and a Mamba-2.
 pub(super) const FALCON_H1: Family = Family {
     name: "falcon-h1",
-    names: names::FALCON_H1,
+    names: mixer_names::FALCON_H1,
     bias_fields: [("", false); 3],
     multipliers: Multipliers::Falcon,
     mixers: Mixers::Mamba2,

@@ -3,6 +3,7 @@
 use super::config::Config;
 use super::gguf::Reader;
 use super::kinds::{Multipliers, NoRope};
+use super::parts::PartFactors;
 use super::traits::Family;
 use super::unsupported;
 use crate::error::Result;
@@ -18,29 +19,6 @@ pub(super) struct Factors {
     pub residual: f32,
     /// On the logits.
     pub logits: f32,
-}
-
-/// The factors of the parts of a block.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct PartFactors {
-    /// On the output of attention.
-    pub attention: f32,
-    /// On that of another mixer.
-    pub mixer: f32,
-    /// On that of the feed-forward.
-    pub feed_forward: f32,
-    /// On the gates of the feed-forward.
-    pub gate: f32,
-}
-
-impl PartFactors {
-    /// Factors that change nothing.
-    pub const NONE: Self = Self {
-        attention: 1.0,
-        mixer: 1.0,
-        feed_forward: 1.0,
-        gate: 1.0,
-    };
 }
 
 /// Falcon-H1's factors on attention, Mamba-2 and feed-forward.

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::gguf_rope::ROPE_TENSORS;
 use super::kinds::{Layout, Mixers};
 use super::layout;
+use super::mixer_names;
 use super::names::{self, Names};
 use super::next_tokens;
 use super::traits::Family;
@@ -103,7 +104,7 @@ pub(super) fn gguf(
 ) -> Result<TensorMap> {
     let has = |name: &str| tensors.contains_key(name);
     let mut names = match family.latent {
-        Some(_) => names::DEEPSEEK2_GGUF,
+        Some(_) => mixer_names::DEEPSEEK2_GGUF,
         None => names::gguf(family.mixers, family.head_sharing),
     };
     let any_has = |end: &str| tensors.keys().any(|name| name.ends_with(end));

@@ -9,28 +9,9 @@ use triad_kernels::{Matrix, OutputMut, lock, matmul};
 use triad_model::description::{Attention, Latent, MixerWeight};
 
 use crate::forward::Buffers;
+use crate::forward::buffers::LatentBuffers;
 use crate::forward::subgraphs::{ForwardContext, TASK_ROWS};
 use crate::statistics::{Bytes, Operator};
-
-/// Intermediate values of latent vectors.
-#[derive(Default)]
-pub(in crate::forward) struct LatentBuffers {
-    /// All queries before they are multiplied with the key matrices.
-    queries: Vec<f32>,
-    /// The input and the output of a product of one head.
-    of_head: [Vec<f32>; 2],
-}
-
-impl LatentBuffers {
-    /// Returns the number of values for one row.
-    pub(in crate::forward) fn row_len(attention: &Attention) -> usize {
-        let Some(latent) = attention.latent() else {
-            return 0;
-        };
-        let queries = attention.latent_queries(&latent);
-        queries + latent.width + latent.key_dim.max(latent.value_dim)
-    }
-}
 
 impl ForwardContext<'_> {
     /// Computes the queries `[rows, heads, head_dim]` that fit latent vectors, without their RoPE: of each head the part
