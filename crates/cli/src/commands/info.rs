@@ -62,6 +62,8 @@ struct Info {
     heads: usize,
     kv_heads: usize,
     head_dim: usize,
+    /// Width of the latent vectors of attention, if it has them.
+    latent: Option<usize>,
     feed_forward: usize,
     /// The experts of the first block that has them.
     experts: Option<Experts>,
@@ -246,6 +248,10 @@ fn inspect(checkpoint: &Arc<Checkpoint>, arguments: &Arguments) -> Result<Info> 
         heads: heads(|attention| attention.heads),
         kv_heads: heads(|attention| attention.kv_heads),
         head_dim: heads(|attention| attention.head_dim),
+        latent: description
+            .blocks
+            .iter()
+            .find_map(|block| Some(block.attention()?.latent()?.width)),
         feed_forward: shape(|block| block.feed_forward.width),
         experts: description
             .blocks
@@ -320,10 +326,13 @@ fn print(info: &Info) -> Result<()> {
         ("hidden", info.hidden.to_string()),
         (
             "heads",
-            format!(
-                "{} query, {} key and value, of {}",
-                info.heads, info.kv_heads, info.head_dim
-            ),
+            match info.latent {
+                Some(width) => format!("{} query, one latent vector of {width}", info.heads),
+                None => format!(
+                    "{} query, {} key and value, of {}",
+                    info.heads, info.kv_heads, info.head_dim
+                ),
+            },
         ),
         ("feed-forward", feed_forward),
         (

@@ -2,6 +2,7 @@
 
 use super::expert_families;
 use super::gguf::FAMILIES;
+use super::kinds::Layout;
 use super::mixer_families;
 use super::names::{self, Names};
 use super::tensors::ROOTS;
@@ -76,7 +77,7 @@ impl Modules {
     /// # Errors
     /// If the model's family is unknown.
     pub(crate) fn hugging_face(description: &ModelDescription) -> Result<Self> {
-        let names = &family(description)?.names;
+        let names = &with_own_blocks(family(description)?)?.names;
         let roots = ROOTS.iter().map(|(root, _)| *root).collect();
         let linears = in_order(layers(names), description, HeadSharing::Adjacent);
         Ok(Self::new(
@@ -93,7 +94,7 @@ impl Modules {
     /// # Errors
     /// If the model has another architecture, or its family is unknown.
     pub(crate) fn gguf(architecture: &str, description: &ModelDescription) -> Result<Self> {
-        let family = family(description)?;
+        let family = with_own_blocks(family(description)?)?;
         let is_it = |(name, other, _): &&(&str, &Family, RopePairing)| {
             *name == architecture
                 && (other.name == family.name
@@ -154,6 +155,17 @@ impl Modules {
                 .find(|(other, _)| is_plain && *other == name)?;
             Some((number, &linears[..]))
         })
+    }
+}
+
+/// Refuses a family whose blocks have other numbers in its files.
+fn with_own_blocks(family: &'static Family) -> Result<&'static Family> {
+    match family.layout {
+        Layout::Blocks => Ok(family),
+        Layout::SingleParts | Layout::TwoMixers => Err(unsupported(format!(
+            "the model is of the family {:?}, for which no adapter can be read",
+            family.name
+        ))),
     }
 }
 

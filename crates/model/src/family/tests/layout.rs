@@ -81,6 +81,15 @@ fn two_mixers_read_one_norm() {
 }
 
 #[test]
+fn adapters_of_models_with_other_blocks_are_refused() {
+    for description in [nemotron(json!({})), falcon(json!({}))] {
+        let refused = crate::family::Modules::hugging_face(&description.unwrap());
+        let error = refused.err().expect("refused").to_string();
+        assert!(error.contains("no adapter"), "{error}");
+    }
+}
+
+#[test]
 fn fields_that_would_change_parts_of_blocks_are_refused() {
     for (changes, expected) in [
         (json!({"hybrid_override_pattern": "-M"}), "follows no mixer"),
