@@ -59,7 +59,8 @@ HUGGING_FACE = {
     "qwen3_next": ("qwen3_next", {}, 40),
     "granitehybrid": ("granitehybrid", {}, 40),
     "granitemoehybrid": ("granitemoehybrid", {}, 40),
-    "deepseek_v2": ("deepseek_v2-groups", {}, 40),
+    # Version 4 of transformers lacks YaRN's factor on scores, which the model's own code and llama.cpp have.
+    "deepseek_v2": ("deepseek_v2-groups", {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}, 40),
     "deepseek_v3": ("deepseek_v3", {}, 40),
     "glm4_moe_lite": ("glm4_moe_lite", {}, 40),
     "nemotron_h": ("nemotron_h", {}, 40),

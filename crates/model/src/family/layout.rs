@@ -1,6 +1,8 @@
 //! Models whose file has a mixer and a feed-forward in blocks of their own, or two mixers in one block. Here, a block has one
 //! mixer, and a feed-forward after it or none.
 
+use serde_json::Value as Json;
+
 use super::config::Config;
 use super::gguf::Reader;
 use super::kinds::Layout;
@@ -15,6 +17,9 @@ use crate::gguf::Value;
 const TYPES: &str = "layers_block_type";
 const TYPES_ALIAS: &str = "layer_types";
 const PATTERN: &str = "hybrid_override_pattern";
+
+/// The default of `time_step_min`.
+const LEAST_STEP: f64 = 0.001;
 
 /// The content of a block in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,6 +147,28 @@ pub(super) fn places(layout: Layout, residuals: impl Iterator<Item = Residual>) 
     residuals.enumerate().map(place).collect()
 }
 
+/// Refuses limits of steps.
+pub(super) fn refuse_step_limits(config: &Config<'_>) -> Result<()> {
+    let limit = "time_step_limit";
+    if let Some(limits) = config.raw(limit) {
+        let least = limits.get(0).and_then(Json::as_f64);
+        // JSON has no infinity: version 5 of transformers writes an object.
+        let most = limits
+            .get(1)
+            .map(|most| most.get("__float__").unwrap_or(most));
+        let is_none = most.is_some_and(|most| match most.as_str() {
+            Some(text) => ["Infinity", "inf"].contains(&text),
+            None => most.as_f64().is_some_and(|most| most > 1e30),
+        });
+        if least != Some(0.0) || !is_none {
+            return Err(unsupported(format!(
+                "config.json sets `{limit}` to other than 0 and infinity, which Triad does not support"
+            )));
+        }
+    }
+    Ok(())
+}
+
 /// Reads the sizes of Nemotron-H's Mamba-2.
 pub(super) fn nemotron(config: &Config<'_>, epsilon: f32) -> Result<Mamba2> {
     let size = |field: &str, most, default| {
@@ -165,7 +192,18 @@ pub(super) fn nemotron(config: &Config<'_>, epsilon: f32) -> Result<Mamba2> {
         )));
     }
     config.refuse(&["moe_latent_size"])?;
-    // The lower bound of steps, `time_step_min`, is in version 5 of `transformers` alone, and there in prompts alone.
+    refuse_step_limits(config)?;
+    // Version 5 of `transformers` takes it for the lower bound of steps, but in prompts alone; other code of the model does
+    // not.
+    let field = "time_step_min";
+    if config
+        .positive(field)?
+        .is_some_and(|least| least != LEAST_STEP)
+    {
+        return Err(unsupported(format!(
+            "config.json: `{field}` is other than {LEAST_STEP}, which Triad does not support"
+        )));
+    }
     Ok(Mamba2 {
         heads: size("mamba_num_heads", limits::HEADS, 128)?,
         head_dim: size("mamba_head_dim", limits::HEAD_DIM, 64)?,

@@ -134,23 +134,7 @@ fn mamba2(config: &Config<'_>, (hidden, is_falcon): (usize, bool), epsilon: f32)
              expected 1"
         )));
     }
-    let limit = "time_step_limit";
-    if let Some(limits) = config.raw(limit) {
-        let least = limits.get(0).and_then(Value::as_f64);
-        // JSON has no infinity: version 5 of transformers writes an object.
-        let most = limits
-            .get(1)
-            .map(|most| most.get("__float__").unwrap_or(most));
-        let is_none = most.is_some_and(|most| match most.as_str() {
-            Some(text) => ["Infinity", "inf"].contains(&text),
-            None => most.as_f64().is_some_and(|most| most > 1e30),
-        });
-        if least != Some(0.0) || !is_none {
-            return Err(unsupported(format!(
-                "config.json sets `{limit}` to other than 0 and infinity, which Triad does not support"
-            )));
-        }
-    }
+    layout::refuse_step_limits(config)?;
     Ok(Mamba2 {
         heads,
         head_dim,

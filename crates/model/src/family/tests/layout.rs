@@ -109,6 +109,8 @@ fn fields_that_would_change_parts_of_blocks_are_refused() {
         (json!({"moe_latent_size": 16}), "moe_latent_size"),
         (json!({"mamba_n_groups": 2}), "mamba_n_groups"),
         (json!({"mamba_hidden_act": "gelu"}), "mamba_hidden_act"),
+        (json!({"time_step_min": 0.3}), "time_step_min"),
+        (json!({"time_step_limit": [0.1, 1.0]}), "time_step_limit"),
     ] {
         let error = nemotron(changes.clone()).unwrap_err().to_string();
         assert!(error.contains(expected), "{changes}: {error}");
