@@ -6,8 +6,7 @@ use super::parts::{PartFactors, Parts, Sizes};
 use super::traits::Family;
 use crate::description::{
     Activation, Attention, BlockDescription, Experts, FeedForward, KeyValues, Mixer,
-    ModelDescription, Norm, NormKind, QkNorm, Residual, Rope, RopeScaling, Temperature,
-    TokenInputs, limits,
+    ModelDescription, Norm, NormKind, QkNorm, Rope, RopeScaling, Temperature, TokenInputs, limits,
 };
 use crate::error::Result;
 
@@ -177,10 +176,9 @@ impl Draft {
                 experts: experts.map(|(experts, _)| experts),
             }
         };
-        let block = |((((mixer, attention), &has_experts), shape), &residual): (
-            (((&Option<Mixer>, Mixer), &bool), &BlockShape),
-            &Residual,
-        )| {
+        let block = |(index, (mixer, attention)): (usize, (&Option<Mixer>, Mixer))| {
+            let (residual, shape) = (residuals[index], &shapes[index]);
+            let has_experts = self.has_experts[index];
             let width = if residual.has_feed_forward() {
                 shape.width
             } else {
@@ -217,9 +215,7 @@ impl Draft {
                 .mixers
                 .iter()
                 .zip(attentions)
-                .zip(&self.has_experts)
-                .zip(&shapes)
-                .zip(&residuals)
+                .enumerate()
                 .map(block)
                 .collect(),
             output_norm: norm(family.norm),
