@@ -255,10 +255,12 @@ impl ToolUse {
         self.is_parallel
     }
 
-    /// Estimates the bytes of the tools' names and schemas.
+    /// Estimates the bytes of the tools' names, descriptions and schemas.
     pub(crate) fn bytes(&self) -> usize {
         let of_one = |tool: &Tool| {
-            tool.name.len() + crate::messages::bytes(std::slice::from_ref(&tool.parameters))
+            tool.name.len()
+                + tool.description.as_ref().map_or(0, String::len)
+                + crate::messages::bytes(std::slice::from_ref(&tool.parameters))
         };
         self.tools.iter().map(of_one).sum()
     }

@@ -220,8 +220,9 @@ impl Speaker<'_> {
         !self.arguments.raw && self.model.chat_template().is_some()
     }
 
-    /// Prints a note where prompts are continued although --raw was not given.
-    fn note_if_plain(&self) {
+    /// Prints notes where prompts are continued although --raw was not given, and of settings that are not followed.
+    fn note_limits(&self) {
+        arguments::note_settings(&self.model, &self.arguments.model.name.model);
         if !self.arguments.raw && !self.chats() {
             output::note(
                 "note: this model has no chat template; it continues the prompt as plain text",
@@ -397,7 +398,7 @@ struct Report<'a> {
 }
 
 fn one_answer(speaker: &Speaker, text: &str) -> Result<()> {
-    speaker.note_if_plain();
+    speaker.note_limits();
     let several = &speaker.arguments.several;
     let timeline = several.timeline_file()?;
     let mut messages = speaker.beginning()?;

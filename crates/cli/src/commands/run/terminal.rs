@@ -33,7 +33,7 @@ const EDITOR: &str = "vi";
 
 /// Reads messages and answers them until the user leaves.
 pub fn run(speaker: &Speaker) -> Result<()> {
-    speaker.note_if_plain();
+    speaker.note_limits();
     let messages = speaker.beginning()?;
     let (session, speculate) = speaker.session(CHAT_CONTEXT)?;
     let mut chat = Chat {
