@@ -58,7 +58,7 @@ fn compare(name: &str, pooling: Pooling) -> f32 {
             dimensions: case["dimensions"].as_u64().map(|count| count as usize),
             normalizes: true,
         };
-        let vector = embed(engine.session(), &tokens.unwrap(), options, &Cancel::new()).unwrap();
+        let vector = embed(&engine, tokens.unwrap(), options, &Cancel::new()).unwrap();
         let expected = case["vector"].as_array().unwrap();
         assert_eq!(vector.len(), expected.len(), "{line}");
         for (value, expected) in vector.iter().zip(expected) {

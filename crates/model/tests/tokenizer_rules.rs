@@ -459,7 +459,7 @@ fn wrong_metadata_is_an_error_that_names_the_field() {
             "unigram.gguf",
             "precompiled_charsmap",
             Value::Integers(vec![1, 2]),
-            ErrorKind::Unsupported,
+            ErrorKind::Malformed,
         ),
     ];
     for (file, name, value, kind) in cases {

@@ -4,9 +4,9 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
 use triad_model::description::{
-    Activation, Attention, BlockDescription, DeltaNet, FeedForward, HeadSharing, KeyValues, Mamba2,
-    Mixer, ModelDescription, Norm, NormKind, Residual, Rope, RopePairing, RopeScaling, ShortConv,
-    TokenInputs,
+    Activation, AddedInputs, Attention, BlockDescription, DeltaNet, FeedForward, HeadSharing,
+    KeyValues, Mamba2, Mixer, ModelDescription, Norm, NormKind, Residual, Rope, RopePairing,
+    RopeScaling, ShortConv, TokenInputs,
 };
 
 use super::{quantize, quantize_int4};
@@ -217,6 +217,7 @@ pub fn description() -> ModelDescription {
             qkv_bias: false,
             output_bias: false,
             output_gate: false,
+            bidirectional: false,
             qk_norm: None,
             temperature: None,
             window,
@@ -258,5 +259,7 @@ pub fn description() -> ModelDescription {
         output_bias: false,
         logit_soft_cap: None,
         token_inputs: None,
+        added_inputs: AddedInputs::default(),
+        head: None,
     }
 }

@@ -1,5 +1,7 @@
 //! The checks of every description, whichever file it comes from: the engine relies on them.
 
+mod encoder;
+
 use std::ops::RangeInclusive;
 
 use super::{
@@ -83,6 +85,7 @@ impl ModelDescription {
             }
         }
         self.blocks.iter().try_for_each(BlockDescription::check)?;
+        encoder::check(self)?;
         self.blocks
             .iter()
             .enumerate()

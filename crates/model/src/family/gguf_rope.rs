@@ -85,6 +85,7 @@ impl Reader<'_> {
                 let stated = self.metadata.bool(&self.key("rope.scaling.finetuned"))?;
                 vec![stated.unwrap_or(true); windows.len()]
             }
+            NoRope::Always => vec![false; windows.len()],
             NoRope::Never | NoRope::Global => vec![true; windows.len()],
         })
     }

@@ -15,7 +15,7 @@ use super::config::{CONFIG, Config};
 use super::from_model_file;
 use super::guarded::guarded;
 use super::limit::Limit;
-use super::vocabulary::{Spelling, TokenKind, Vocabulary, byte_of_piece};
+use super::vocabulary::{CONTINUES_WORD, Spelling, TokenKind, Vocabulary, byte_of_piece};
 use super::{Encoder, Special, Tokenizer, TokenizerKind, end_tokens};
 use crate::error::{Error, ErrorKind, Result};
 use crate::files;
@@ -191,7 +191,12 @@ pub(super) fn tokenizer(
     .map_err(|error| error.at(&path))
 }
 
-fn build(bytes: &[u8], config: &Config<'_>, stated_end_tokens: &[u32]) -> Result<Tokenizer> {
+/// Returns the tokenizer in `bytes`, the content of a `tokenizer.json`.
+pub(super) fn build(
+    bytes: &[u8],
+    config: &Config<'_>,
+    stated_end_tokens: &[u32],
+) -> Result<Tokenizer> {
     let malformed = |message: String| Error::new(ErrorKind::Malformed, message);
     let parts = Parts::read(bytes)?;
     let text = std::str::from_utf8(bytes)
@@ -210,21 +215,25 @@ fn build(bytes: &[u8], config: &Config<'_>, stated_end_tokens: &[u32]) -> Result
         .map_err(|error| malformed(error.to_string()))?;
     inner.with_padding(None);
 
-    let is_unigram = match inner.get_model() {
-        ModelWrapper::BPE(_) => false,
-        ModelWrapper::Unigram(_) => true,
-        _ => {
+    check_bert_rules(&inner, config)?;
+    let decoder = Decoder::of(&inner)?;
+    let kind = match (inner.get_model(), decoder.spelling) {
+        (ModelWrapper::Unigram(_), _) => TokenizerKind::Unigram,
+        (ModelWrapper::BPE(_), Spelling::ByteLevel) => TokenizerKind::ByteLevelBpe,
+        (ModelWrapper::BPE(_), Spelling::SentencePiece) => TokenizerKind::SentencePieceBpe,
+        (ModelWrapper::WordPiece(_), Spelling::WordPiece) => TokenizerKind::WordPiece,
+        (ModelWrapper::BPE(_), Spelling::WordPiece) | (ModelWrapper::WordPiece(_), _) => {
             return Err(Error::new(
                 ErrorKind::Unsupported,
-                "field `model.type` is neither BPE nor Unigram",
+                "fields `model.type` and `decoder` are of different kinds, expected WordPiece in both or in none",
             ));
         }
-    };
-    let decoder = Decoder::of(&inner)?;
-    let kind = match decoder.spelling {
-        _ if is_unigram => TokenizerKind::Unigram,
-        Spelling::ByteLevel => TokenizerKind::ByteLevelBpe,
-        Spelling::SentencePiece => TokenizerKind::SentencePieceBpe,
+        (ModelWrapper::WordLevel(_), _) => {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "field `model.type` is WordLevel, expected BPE, Unigram or WordPiece",
+            ));
+        }
     };
     check_added(bytes, &inner)?;
     let mut vocabulary = vocabulary(&inner, decoder.spelling)?;
@@ -280,6 +289,7 @@ fn build(bytes: &[u8], config: &Config<'_>, stated_end_tokens: &[u32]) -> Result
         prefix,
         suffix,
         end_tokens,
+        pair: parts.pair(),
         adds_space,
         longest: OnceLock::new(),
     })
@@ -309,6 +319,38 @@ fn check_added(bytes: &[u8], tokenizer: &tokenizers::Tokenizer) -> Result<()> {
                 "field `added_tokens[{index}].id` is {id}, but the `tokenizers` library gives {content:?} the id {given}: \
                  expected the ids after those of `model.vocab`, in their order"
             )));
+        }
+    }
+    Ok(())
+}
+
+/// Checks that the rules of BERT in `tokenizer_config.json`, which `transformers` prefers, are those of the tokenizer.
+fn check_bert_rules(tokenizer: &tokenizers::Tokenizer, config: &Config<'_>) -> Result<()> {
+    let class = config.value["tokenizer_class"].as_str();
+    let Some(NormalizerWrapper::BertNormalizer(rules)) = tokenizer.get_normalizer() else {
+        return Ok(());
+    };
+    if !class.is_some_and(|class| class.contains("Bert")) {
+        return Ok(());
+    }
+    for (field, rule, default) in [
+        ("do_lower_case", Some(rules.lowercase), Some(true)),
+        ("strip_accents", rules.strip_accents, None),
+        (
+            "tokenize_chinese_chars",
+            Some(rules.handle_chinese_chars),
+            Some(true),
+        ),
+    ] {
+        let stated = config.bool(field)?.or(default);
+        if stated != rule {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!(
+                    "{CONFIG}: `{field}` is {stated:?}, but field `normalizer` of {FILE} has {rule:?}: versions of \
+                     transformers take the one or the other"
+                ),
+            ));
         }
     }
     Ok(())
@@ -404,6 +446,12 @@ impl Decoder {
         let steps = json["decoders"]
             .as_array()
             .map_or(std::slice::from_ref(&json), Vec::as_slice);
+        if json["type"] == "WordPiece" && json["prefix"] == CONTINUES_WORD {
+            return Ok(Self {
+                spelling: Spelling::WordPiece,
+                strips_space: true,
+            });
+        }
         let mut strips_space = false;
         for step in steps {
             match step["type"].as_str().unwrap_or("null") {
