@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use triad_kernels::attention::PAGE;
 use triad_kernels::{OutputMut, Phase, matmul};
 
 use crate::adapter::Adapters;
@@ -36,9 +37,9 @@ impl Engine {
     /// Computes the hidden states of each text: the residual stream after the last norm. `visit` is called with the
     /// number of a text and states `[rows, hidden]` of its next tokens.
     ///
-    /// An encoder computes as many texts at once as a chunk holds, and a longer text alone and as a whole. The states of a
-    /// text are the same bits whatever texts are with it. Other models compute the texts one after the other, chunk by
-    /// chunk.
+    /// As many texts are computed at once as a chunk holds, if their keys and values fit into `most_pages` pages. A longer
+    /// text is computed alone: by an encoder as a whole, by other models chunk by chunk. The states of a text are the same
+    /// bits whatever texts are with it. An encoder needs no pages.
     ///
     /// # Errors
     /// If a text has no tokens, more than the context holds, or one outside the vocabulary; if there is no memory for keys
@@ -46,27 +47,28 @@ impl Engine {
     pub fn encode(
         &self,
         texts: &[EncoderText],
+        most_pages: usize,
         cancel: &Cancel,
         mut visit: impl FnMut(usize, &[f32]),
     ) -> Result<()> {
-        if !self.model().description().is_encoder() {
-            return texts.iter().enumerate().try_for_each(|(index, text)| {
-                let mut session = self.session();
-                session.hidden_states(&text.tokens, cancel, |states| visit(index, states))
-            });
-        }
         texts.iter().try_for_each(|text| self.check_text(text))?;
         let lengths: Vec<usize> = texts.iter().map(|text| text.tokens.len()).collect();
-        let batches = batches(&lengths, self.chunk());
-        let rows = |batch: &Range<usize>| lengths[batch.clone()].iter().sum::<usize>();
-        let Some(most) = batches.iter().map(rows).max() else {
-            return Ok(());
-        };
         let model = self.model();
-        let hidden = model.description().hidden;
+        let (hidden, is_encoder) = (model.description().hidden, model.description().is_encoder());
+        let batches = self.batches(&lengths, most_pages);
+        let rows = |batch: &Range<usize>| lengths[batch.clone()].iter().sum::<usize>();
+        let is_whole = |batch: &Range<usize>| is_encoder || rows(batch) <= self.chunk();
+        let of_whole = batches.iter().filter(|batch| is_whole(batch));
+        let most = of_whole.map(rows).max().unwrap_or(0);
         let buffers = Buffers::new(model.description(), most, false);
         for batch in batches {
             cancel.check()?;
+            if !is_whole(&batch) {
+                let mut session = self.session();
+                let tokens = &texts[batch.start].tokens;
+                session.hidden_states(tokens, cancel, |states| visit(batch.start, states))?;
+                continue;
+            }
             let states = self.encode_batch(&texts[batch.clone()], &buffers, cancel)?;
             model.check_unchanged()?;
             let mut states = &states[..];
@@ -78,7 +80,26 @@ impl Engine {
         Ok(())
     }
 
-    /// Computes texts of an encoder together, and returns the states of all rows.
+    /// Returns the pages of keys and values that [`Engine::encode`] takes at a time for texts of these lengths: more than
+    /// `most_pages` only for a text that needs more by itself.
+    pub fn encode_pages(&self, lengths: &[usize], most_pages: usize) -> usize {
+        if self.model().description().is_encoder() {
+            return 0;
+        }
+        let batches = self.batches(lengths, most_pages).into_iter();
+        let pages = batches.map(|batch| lengths[batch].iter().map(|it| it.div_ceil(PAGE)).sum());
+        pages.max().unwrap_or(0)
+    }
+
+    fn batches(&self, lengths: &[usize], most_pages: usize) -> Vec<Range<usize>> {
+        let most_pages = match self.model().description().is_encoder() {
+            true => usize::MAX,
+            false => most_pages,
+        };
+        batches(lengths, (self.chunk(), most_pages))
+    }
+
+    /// Computes whole texts together, and returns the states of all rows.
     fn encode_batch(
         &self,
         texts: &[EncoderText],
@@ -86,13 +107,21 @@ impl Engine {
         cancel: &Cancel,
     ) -> Result<Vec<f32>> {
         let shared = self.shared();
-        let cache = KvCache::new(&shared.memory, Adapters::default());
+        let is_encoder = self.model().description().is_encoder();
+        let new = |text: &EncoderText| {
+            let cache = KvCache::new(&shared.memory, Adapters::default());
+            if !is_encoder {
+                cache.reserve(0, text.tokens.len())?;
+            }
+            Ok(cache)
+        };
+        let caches = texts.iter().map(new).collect::<Result<Vec<_>>>()?;
         let (mut tokens, mut segments) = (Vec::new(), Vec::with_capacity(texts.len()));
-        for text in texts {
+        for (text, cache) in texts.iter().zip(&caches) {
             let first = tokens.len();
             tokens.extend_from_slice(&text.tokens);
             segments.push(Segment {
-                cache: &cache,
+                cache,
                 rows: first..tokens.len(),
                 position: 0,
                 is_branch: false,
@@ -135,18 +164,17 @@ impl Engine {
     }
 }
 
-/// Divides texts of these lengths, in order, into batches of at most `most` rows; a longer text is a batch of its own.
-fn batches(lengths: &[usize], most: usize) -> Vec<Range<usize>> {
-    let (mut batches, mut rows) = (Vec::<Range<usize>>::new(), 0);
+/// Divides texts of these lengths, in order, into batches of at most `most_rows` rows and `most_pages` pages; a text that
+/// has more is a batch of its own.
+fn batches(lengths: &[usize], (most_rows, most_pages): (usize, usize)) -> Vec<Range<usize>> {
+    let (mut batches, mut rows, mut pages) = (Vec::<Range<usize>>::new(), 0, 0);
     for (index, length) in lengths.iter().enumerate() {
+        (rows, pages) = (rows + length, pages + length.div_ceil(PAGE));
         match batches.last_mut() {
-            Some(last) if rows + length <= most => {
-                last.end = index + 1;
-                rows += length;
-            }
+            Some(last) if rows <= most_rows && pages <= most_pages => last.end = index + 1,
             _ => {
                 batches.push(index..index + 1);
-                rows = *length;
+                (rows, pages) = (*length, length.div_ceil(PAGE));
             }
         }
     }
@@ -202,9 +230,13 @@ mod tests {
 
     #[test]
     fn texts_share_batches_up_to_the_chunk_and_a_longer_one_is_alone() {
-        let of = |lengths: &[usize]| batches(lengths, 8);
+        let of = |lengths: &[usize]| batches(lengths, (8, usize::MAX));
         assert_eq!(of(&[]), []);
         assert_eq!(of(&[3, 5, 1]), [0..2, 2..3]);
         assert_eq!(of(&[20, 1, 1, 8]), [0..1, 1..3, 3..4]);
+        let of_pages = |pages: usize| batches(&[1, 1, 1, PAGE, PAGE + 1], (1000, pages));
+        assert_eq!(of_pages(1), [0..1, 1..2, 2..3, 3..4, 4..5]);
+        assert_eq!(of_pages(2), [0..2, 2..4, 4..5]);
+        assert_eq!(of_pages(6), [std::ops::Range { start: 0, end: 5 }]);
     }
 }

@@ -15,6 +15,8 @@ pub struct VectorOptions {
     pub dimensions: Option<usize>,
     /// Whether the vector is scaled to length 1, after other components are dropped. A vector of zeros stays one.
     pub normalizes: bool,
+    /// Maximum pages of keys and values of texts that are computed together; encoders need none.
+    pub most_pages: usize,
 }
 
 impl VectorOptions {
@@ -24,6 +26,7 @@ impl VectorOptions {
             pooling,
             dimensions: None,
             normalizes: true,
+            most_pages: 1,
         }
     }
 }
@@ -93,7 +96,8 @@ pub fn embed_each(
         });
     }
     let texts: Vec<EncoderText> = texts.into_iter().map(EncoderText::from).collect();
-    let pooled = pool(engine, &texts, options.pooling, cancel)?;
+    let how = (options.pooling, options.most_pages);
+    let pooled = pool(engine, &texts, how, cancel)?;
     let width = model.description().vector_width();
     let vectors = model.head(pooled);
     vectors
@@ -109,14 +113,14 @@ pub fn embed_each(
 pub(crate) fn pool(
     engine: &Engine,
     texts: &[EncoderText],
-    pooling: Pooling,
+    (pooling, most_pages): (Pooling, usize),
     cancel: &Cancel,
 ) -> Result<Vec<f32>> {
     let hidden = engine.model().description().hidden;
     // Means are summed in f64.
     let mut pooled = vec![0.0f64; texts.len() * hidden];
     let mut has_first = vec![false; texts.len()];
-    engine.encode(texts, cancel, |index, states| {
+    engine.encode(texts, most_pages, cancel, |index, states| {
         let pooled = &mut pooled[index * hidden..][..hidden];
         let mut take = |state: &[f32]| {
             let values = pooled.iter_mut().zip(state);

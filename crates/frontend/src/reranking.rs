@@ -62,7 +62,7 @@ pub fn pairs(
 /// # Errors
 /// If the model computes numbers that are not finite; if `cancel` is set.
 pub fn scores(engine: &Engine, pairs: &[EncoderText], cancel: &Cancel) -> Result<Vec<f32>> {
-    let pooled = pool(engine, pairs, Pooling::First, cancel)?;
+    let pooled = pool(engine, pairs, (Pooling::First, 1), cancel)?;
     let scores = engine.model().head(pooled);
     match scores.iter().all(|score| score.is_finite()) {
         true => Ok(scores),

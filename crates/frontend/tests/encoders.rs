@@ -118,6 +118,11 @@ fn vectors_of_gemma_that_reads_both_sides_are_those_of_sentence_transformers() {
 }
 
 #[test]
+fn vectors_of_nomic_embed_are_those_of_its_definition() {
+    compare("nomic", Pooling::Mean, &[".gguf"]);
+}
+
+#[test]
 fn a_dense_layer_after_the_pooling_is_that_of_sentence_transformers() {
     compare("bert-dense", Pooling::First, &[""]);
 }

@@ -4,12 +4,13 @@
     pip install torch transformers==4.57.6 sentence-transformers==5.1.2 gguf xllamacpp
     python tests/golden/encoders/make.py
 
-For each name in VECTORS and SCORES this writes, next to this script:
+For each name in VECTORS and SCORES, and for `nomic`, this writes, next to this script:
 
     NAME/           the model as `sentence-transformers` reads it
     NAME.gguf       the same weights as llama.cpp's converter names and stores them, where llama.cpp has the model
     NAME.json       for each text the vector of `SentenceTransformer.encode`, or for each pair of texts the score of
-                    `CrossEncoder.predict` without an activation, in float64
+                    `CrossEncoder.predict` without an activation, in float64; of `nomic`, which `transformers` lacks, by the
+                    definition below
 
 llama.cpp reads each GGUF file, too: the script fails if its vectors are far from these. It rounds, and has the tanh form
 of GELU, so that they are not as close as Triad's must be. The weights are random, so nothing here is anyone's model.
@@ -245,6 +246,23 @@ BERT_NAMES = [
 ]
 
 
+def add_word_piece(writer, tokenizer):
+    size = len(tokenizer)
+    names = [tokenizer.convert_ids_to_tokens(index) for index in range(size)]
+    special = [index < 5 for index in range(size)]
+    spell = lambda text: text[2:] if text.startswith("##") else "▁" + text
+    writer.add_tokenizer_model("bert")
+    writer.add_tokenizer_pre("default")
+    writer.add_token_list([text if control else spell(text) for text, control in zip(names, special)])
+    writer.add_token_types([3 if control else 1 for control in special])
+    for add, index in [
+        (writer.add_pad_token_id, 0), (writer.add_unk_token_id, 1), (writer.add_bos_token_id, 2), (writer.add_eos_token_id, 3),
+        (writer.add_sep_token_id, 3), (writer.add_mask_token_id, 4),
+    ]:
+        add(index)
+    writer.add_token_type_count(2)
+
+
 def bert_file(name, model, tokenizer, pooling):
     config, is_roberta = model.config, "Roberta" in type(model).__name__
     tensors = {key.removeprefix("roberta.").removeprefix("bert."): value for key, value in model.state_dict().items()}
@@ -277,19 +295,7 @@ def bert_file(name, model, tokenizer, pooling):
         writer.add_add_sep_token(True)
         writer.add_token_type_count(1)
     else:
-        names = [tokenizer.convert_ids_to_tokens(index) for index in range(size)]
-        special = [index < 5 for index in range(size)]
-        spell = lambda text: text[2:] if text.startswith("##") else "▁" + text
-        writer.add_tokenizer_model("bert")
-        writer.add_tokenizer_pre("default")
-        writer.add_token_list([text if control else spell(text) for text, control in zip(names, special)])
-        writer.add_token_types([3 if control else 1 for control in special])
-        for add, index in [
-            (writer.add_pad_token_id, 0), (writer.add_unk_token_id, 1), (writer.add_bos_token_id, 2), (writer.add_eos_token_id, 3),
-            (writer.add_sep_token_id, 3), (writer.add_mask_token_id, 4),
-        ]:
-            add(index)
-        writer.add_token_type_count(2)
+        add_word_piece(writer, tokenizer)
     file.tensor("token_embd.weight", tensors["embeddings.word_embeddings.weight"])
     file.tensor("position_embd.weight", tensors["embeddings.position_embeddings.weight"][first:])
     file.tensor("token_types.weight", tensors["embeddings.token_type_embeddings.weight"])
@@ -348,6 +354,61 @@ def gemma_file(name, model, tokenizer, pooling, layers):
         file.tensor(f"dense_{number}.weight", layer["linear.weight"])
     file.close()
     return file.path
+
+
+def make_nomic():
+    """nomic-embed: BERT's norms, with RoPE, a gate and no biases of linear layers."""
+    name, tokenizer, config = "nomic", word_piece(), BertConfig(max_position_embeddings=192, **WIDTHS)
+    hidden, width, heads, layers, base = 32, 48, 4, 2, 1000.0
+    torch.manual_seed(sum(name.encode()))
+    tensors = {"token_embd.weight": (len(tokenizer), hidden), "token_types.weight": (2, hidden)}
+    norms = ["token_embd_norm"]
+    for layer in range(layers):
+        for part, shape in [
+            ("attn_qkv", (3 * hidden, hidden)), ("attn_output", (hidden, hidden)), ("ffn_up", (width, hidden)),
+            ("ffn_gate", (width, hidden)), ("ffn_down", (hidden, width)),
+        ]:
+            tensors[f"blk.{layer}.{part}.weight"] = shape
+        norms += [f"blk.{layer}.attn_output_norm", f"blk.{layer}.layer_output_norm"]
+    tensors = {key: torch.randn(shape) * 0.3 for key, shape in tensors.items()}
+    for norm in norms:
+        tensors[f"{norm}.weight"], tensors[f"{norm}.bias"] = torch.rand(hidden) + 0.5, torch.randn(hidden) * 0.3
+    file = File(name, "nomic-bert", config, layers)
+    file.number("attention.layer_norm_epsilon", 1e-12)
+    file.number("rope.freq_base", base)
+    file.flag("nomic-bert.attention.causal", False)
+    file.number("pooling_type", 1)
+    add_word_piece(file.writer, tokenizer)
+    for key, tensor in tensors.items():
+        file.tensor(key, tensor)
+    file.close()
+    wide = {key: tensor.to(torch.float64) for key, tensor in tensors.items()}
+    norm = lambda x, key: torch.nn.functional.layer_norm(x, (hidden,), wide[f"{key}.weight"], wide[f"{key}.bias"], 1e-12)
+
+    def vector(text):
+        tokens = torch.tensor(tokenizer(text)["input_ids"])
+        x = norm(wide["token_embd.weight"][tokens] + wide["token_types.weight"][0], "token_embd_norm")
+        size = hidden // heads
+        angles = torch.arange(len(tokens))[:, None] * base ** (-torch.arange(0, size, 2, dtype=torch.float64) / size)
+        cos, sin = angles.cos()[None], angles.sin()[None]
+        for layer in range(layers):
+            weight = lambda part: wide[f"blk.{layer}.{part}.weight"].T
+            q, k, v = (part.view(-1, heads, size).transpose(0, 1) for part in (x @ weight("attn_qkv")).split(hidden, dim=1))
+            turn = lambda a: torch.cat(
+                [a[..., : size // 2] * cos - a[..., size // 2 :] * sin, a[..., size // 2 :] * cos + a[..., : size // 2] * sin], -1
+            )
+            scores = torch.softmax(turn(q) @ turn(k).transpose(1, 2) / size**0.5, -1)
+            attended = (scores @ v).transpose(0, 1).reshape(-1, hidden) @ weight("attn_output")
+            x = norm(x + attended, f"blk.{layer}.attn_output_norm")
+            inner = torch.nn.functional.silu(x @ weight("ffn_gate")) * (x @ weight("ffn_up"))
+            x = norm(x + inner @ weight("ffn_down"), f"blk.{layer}.layer_output_norm")
+        pooled = x.mean(0)
+        return (pooled / pooled.norm()).tolist()
+
+    cases = [{"text": text, "prompt": None, "vector": vector(text)} for text in TEXTS]
+    (HERE / f"{name}.json").write_text("\n".join(json.dumps(case, ensure_ascii=False) for case in cases) + "\n")
+    print(f"{name}: {len(cases)} vectors")
+    compare(file.path, cases)
 
 
 def server(path, **options):
@@ -458,3 +519,4 @@ if __name__ == "__main__":
         make_vectors(name)
     for name in SCORES:
         make_scores(name)
+    make_nomic()
