@@ -216,24 +216,21 @@ pub(super) fn build(
     inner.with_padding(None);
 
     check_bert_rules(&inner, config)?;
-    let decoder = Decoder::of(&inner)?;
-    let kind = match (inner.get_model(), decoder.spelling) {
-        (ModelWrapper::Unigram(_), _) => TokenizerKind::Unigram,
-        (ModelWrapper::BPE(_), Spelling::ByteLevel) => TokenizerKind::ByteLevelBpe,
-        (ModelWrapper::BPE(_), Spelling::SentencePiece) => TokenizerKind::SentencePieceBpe,
-        (ModelWrapper::WordPiece(_), Spelling::WordPiece) => TokenizerKind::WordPiece,
-        (ModelWrapper::BPE(_), Spelling::WordPiece) | (ModelWrapper::WordPiece(_), _) => {
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                "fields `model.type` and `decoder` are of different kinds, expected WordPiece in both or in none",
-            ));
-        }
-        (ModelWrapper::WordLevel(_), _) => {
+    let decoder = match inner.get_model() {
+        ModelWrapper::WordPiece(_) => Decoder::of_word_piece(&inner)?,
+        ModelWrapper::BPE(_) | ModelWrapper::Unigram(_) => Decoder::of(&inner)?,
+        ModelWrapper::WordLevel(_) => {
             return Err(Error::new(
                 ErrorKind::Unsupported,
                 "field `model.type` is WordLevel, expected BPE, Unigram or WordPiece",
             ));
         }
+    };
+    let kind = match (inner.get_model(), decoder.spelling) {
+        (ModelWrapper::Unigram(_), _) => TokenizerKind::Unigram,
+        (_, Spelling::ByteLevel) => TokenizerKind::ByteLevelBpe,
+        (_, Spelling::SentencePiece) => TokenizerKind::SentencePieceBpe,
+        (_, Spelling::WordPiece) => TokenizerKind::WordPiece,
     };
     check_added(bytes, &inner)?;
     let mut vocabulary = vocabulary(&inner, decoder.spelling)?;
@@ -432,6 +429,25 @@ struct Decoder {
 }
 
 impl Decoder {
+    /// Reads the decoder of a vocabulary of WordPiece.
+    fn of_word_piece(tokenizer: &tokenizers::Tokenizer) -> Result<Self> {
+        match tokenizer.get_decoder() {
+            Some(DecoderWrapper::WordPiece(decoder)) if decoder.prefix == CONTINUES_WORD => {
+                Ok(Self {
+                    spelling: Spelling::WordPiece,
+                    strips_space: true,
+                })
+            }
+            _ => Err(Error::new(
+                ErrorKind::Unsupported,
+                format!(
+                    "field `model.type` is WordPiece, and field `decoder` is not, expected WordPiece with the prefix \
+                     {CONTINUES_WORD} in both"
+                ),
+            )),
+        }
+    }
+
     fn of(tokenizer: &tokenizers::Tokenizer) -> Result<Self> {
         let decoder = tokenizer.get_decoder();
         if matches!(decoder, Some(DecoderWrapper::ByteLevel(_))) {
@@ -446,12 +462,6 @@ impl Decoder {
         let steps = json["decoders"]
             .as_array()
             .map_or(std::slice::from_ref(&json), Vec::as_slice);
-        if json["type"] == "WordPiece" && json["prefix"] == CONTINUES_WORD {
-            return Ok(Self {
-                spelling: Spelling::WordPiece,
-                strips_space: true,
-            });
-        }
         let mut strips_space = false;
         for step in steps {
             match step["type"].as_str().unwrap_or("null") {
