@@ -31,13 +31,17 @@ pub(super) fn refuse(family: &Family, config: &Config<'_>) -> Result<()> {
     }
 }
 
-/// Refuses attention without an order in families that have one. `transformers` treats null as false.
+/// Refuses another reach of attention than the family's. `transformers` treats null as false; only its version 5 reads
+/// the field in encoders.
 pub(super) fn refuse_bidirectional(family: &Family, config: &Config<'_>) -> Result<()> {
-    let is_stated = !family.bidirectional && config.has("is_causal");
-    if is_stated && config.bool("is_causal")? != Some(true) {
-        return Err(unsupported(
-            "config.json sets `is_causal` to other than true, which Triad does not support",
-        ));
+    let field = "is_causal";
+    if family.bidirectional {
+        return config.refuse(&[field]);
+    }
+    if config.has(field) && config.bool(field)? != Some(true) {
+        return Err(unsupported(format!(
+            "config.json sets `{field}` to other than true, which Triad does not support"
+        )));
     }
     Ok(())
 }
