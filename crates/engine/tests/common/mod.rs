@@ -86,6 +86,7 @@ prop_compose! {
             mixer: match state {
                 Some(state) => state,
                 None => Mixer::Attention(Attention {
+                    bidirectional: false,
                     heads: kv_heads * group,
                     kv_heads,
                     head_dim: 2 * pairs + unrotated,
@@ -167,6 +168,8 @@ prop_compose! {
             last.attention_mut().unwrap().key_values = KeyValues::OfBlock(source);
         }
         let description = ModelDescription {
+            added_inputs: triad_model::description::AddedInputs::default(),
+            head: None,
             family: "random".into(),
             name: None,
             hidden: 24,
