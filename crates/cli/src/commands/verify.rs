@@ -11,9 +11,10 @@ use triad_plan::schedule::Policy;
 
 use triad_console::arguments::{self, ThreadArguments};
 use triad_console::device::{DeviceArguments, Npu};
+use triad_console::executed;
 use triad_console::failure::run_error;
 use triad_console::interrupt::{Interrupted, on_interrupt};
-use triad_console::processors::{self, Processors};
+use triad_console::processors::Processors;
 use triad_console::{output, progress};
 
 /// Check the hash of every file of a package, and the logits that several processors compute with it.
@@ -151,7 +152,7 @@ fn compare(arguments: &Arguments, package: &Package, processors: &Processors) ->
         format!("logits within {largest:.1e} of the largest")
     };
     let fixed =
-        processors::fixed_point(&engine).map_or_else(String::new, |fixed| format!(" ({fixed})"));
+        executed::fixed_point(&engine).map_or_else(String::new, |fixed| format!(" ({fixed})"));
     let has_device = rounding > 0.0 || arguments.devices.npu != Npu::Kernels;
     let with = if has_device {
         format!(" with {}", processors.devices(&arguments.devices))
