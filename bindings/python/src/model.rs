@@ -176,10 +176,10 @@ impl Model {
         };
         let pooling = embedding::pooling(self.model(), pooling).map_err(error::frontend)?;
         let tokens = prompt.encode(self.model(), &self.name, self.engine.context())?;
-        let session = self.engine.session();
+        let engine = self.engine.clone();
         let vector = wait(py, None, move |cancel, _| {
             let options = VectorOptions::of_length_1(pooling);
-            embed(session, &tokens, options, cancel).map_err(error::frontend)
+            embed(&engine, tokens, options, cancel).map_err(error::frontend)
         })?;
         Ok(PyArray1::from_vec(py, vector))
     }

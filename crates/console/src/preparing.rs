@@ -23,7 +23,8 @@ pub fn package_of(path: &Path, name: &str, threads: Threads) -> Result<PathBuf> 
     )?;
     if found.is_stored {
         output::note(&format!(
-            "{name} is a mixture of experts: it runs in the format in which it is stored (`triad prepare` makes an INT8 package)"
+            "{name} runs in the format in which it is stored: it is an encoder, or a mixture of experts, of which `triad prepare` \
+             makes an INT8 package"
         ));
     }
     if let Some(time) = found.prepared {

@@ -265,7 +265,10 @@ fn check(model: &Model, options: &EngineOptions) -> Result<()> {
         });
     }
     let most = Buffers::most_rows(description);
+    // An encoder reads a text as a whole.
+    let whole = if description.is_encoder() { context } else { 0 };
     for (name, value) in [
+        ("the context", whole),
         ("the chunk length", chunk.min(context)),
         (
             "the number of rows in a step",

@@ -42,6 +42,14 @@ pub enum Error {
         /// Size of the vocabulary.
         vocab: usize,
     },
+    /// The model is an encoder, and text was asked for.
+    #[error(
+        "the model is an encoder ({family}): it computes vectors or scores of texts, and writes no text"
+    )]
+    Encoder {
+        /// The family of the model.
+        family: String,
+    },
     /// A continuation cannot be scored from the given position.
     #[error(
         "a continuation of {tokens} tokens cannot be scored from its token {scored_from} on: expected 1 to its last"

@@ -30,6 +30,7 @@ mod adapter;
 pub mod batch;
 mod cancel;
 pub mod constraint;
+mod encode;
 mod engine;
 mod error;
 pub mod executor;
@@ -61,6 +62,7 @@ pub mod weights;
 
 pub use adapter::{Adapter, Adapters, LowRank, ScaledAdapter};
 pub use cancel::Cancel;
+pub use encode::EncoderText;
 pub use engine::{Engine, EngineOptions, EngineUse, ExecutorSetup, SessionOptions};
 pub use error::{Error, Result};
 pub use generate::{Event, Finish, GenerateOptions, Generation, Timing, generate};

@@ -16,7 +16,7 @@ pub struct Memory {
     pub weights: usize,
     /// Keys and values of the whole context, and the states of mixers.
     pub kv_cache: usize,
-    /// Activations of one chunk and logits of one token.
+    /// Activations of one chunk, or of the longest text of an encoder, and logits of one token.
     pub activations: usize,
 }
 
@@ -35,12 +35,17 @@ pub fn of_session(
     chunk: usize,
     format: KvFormat,
 ) -> Memory {
+    // An encoder reads a text as a whole.
+    let rows = match description.is_encoder() {
+        true => chunk.max(context),
+        false => chunk.min(context),
+    };
     Memory {
         weights,
         kv_cache: description.kv_bytes_per_token(|head_dim| format.bytes(head_dim)) * context
             + checkpoint_bytes(description) * context.div_ceil(PAGE)
             + state_bytes(description),
-        activations: Buffers::bytes_per_row(description) * chunk.min(context)
+        activations: Buffers::bytes_per_row(description) * rows
             + description.vocab * size_of::<f32>(),
     }
 }
@@ -76,6 +81,9 @@ pub fn of_weights(checkpoint: &Checkpoint) -> usize {
     linears
         .map(|linear| &linear.weight)
         .chain([&map.embedding])
+        .chain(&map.added_inputs.positions)
+        .chain(&map.added_inputs.token_types)
+        .chain(map.head.iter().map(|layer| &layer.weight))
         .chain(of_blocks.flat_map(|input| [&input.gate, &input.output]))
         .chain(token_inputs.flat_map(|inputs| [&inputs.table, &inputs.projection]))
         .map(bytes_of)

@@ -135,6 +135,7 @@ impl Session {
                 rows: row..row + part.len(),
                 position,
                 is_branch: part.start == 0,
+                second: None,
             });
             tokens.extend_from_slice(&all[part.clone()]);
             let scored = part.clone().filter(|index| index + 1 >= scored_from);

@@ -1,8 +1,8 @@
-//! Embeddings: one vector for a text, pooled from the last hidden states of a language model.
+//! Embeddings: one vector for a text, pooled from the last hidden states of a model.
 
-use triad_engine::{Cancel, Error, Model, Session};
+use triad_engine::{Cancel, EncoderText, Engine, Error, Model};
 
-use crate::error::Result;
+use crate::error::{self, Result};
 
 pub use triad_model::checkpoint::Pooling;
 
@@ -15,6 +15,8 @@ pub struct VectorOptions {
     pub dimensions: Option<usize>,
     /// Whether the vector is scaled to length 1, after other components are dropped. A vector of zeros stays one.
     pub normalizes: bool,
+    /// Maximum pages of keys and values of texts that are computed together; encoders need none.
+    pub most_pages: usize,
 }
 
 impl VectorOptions {
@@ -24,64 +26,134 @@ impl VectorOptions {
             pooling,
             dimensions: None,
             normalizes: true,
+            most_pages: 1,
         }
     }
+}
+
+/// Returns the part of a model because of which Triad computes no vectors of texts with it, if there is one.
+pub fn unsupported(model: &Model) -> Option<String> {
+    let head = &model.description().head;
+    if head.as_ref().is_some_and(|head| head.scores) {
+        return Some("it scores pairs of texts (a cross-encoder): ask for a reranking".into());
+    }
+    model.embedding_defaults().unsupported.clone()
+}
+
+/// Returns the maximum number of tokens of a text in a `context`: a model's authors may state less.
+pub fn max_tokens(model: &Model, context: usize) -> usize {
+    let stated = model.embedding_defaults().max_tokens;
+    stated.map_or(context, |stated| stated.min(context))
 }
 
 /// Returns the pooling of a model's vectors: `given`, else that of the model's authors, else the mean.
 ///
 /// # Errors
-/// If the authors' rules have a part that Triad does not compute.
+/// If the model or the authors' rules have a part that Triad does not compute.
 pub fn pooling(model: &Model, given: Option<Pooling>) -> Result<Pooling> {
-    let defaults = model.embedding_defaults();
-    if let Some(part) = &defaults.unsupported {
+    if let Some(part) = unsupported(model) {
         let message = format!("this model has no vectors of texts here: {part}");
         let error = triad_model::Error::new(triad_model::ErrorKind::Unsupported, message);
         return Err(Error::from(error).into());
     }
-    Ok(given.or(defaults.pooling).unwrap_or_default())
+    let stated = model.embedding_defaults().pooling;
+    Ok(given.or(stated).unwrap_or_default())
 }
 
-/// Returns the embedding of `tokens`. `session` is empty.
+/// Returns the embedding of `tokens`.
 ///
 /// # Errors
-/// If there are no tokens, or more than the context holds; if the model computes numbers that are not finite; if `cancel` is
-/// set.
+/// As [`embed_each`].
 pub fn embed(
-    mut session: Session,
-    tokens: &[u32],
+    engine: &Engine,
+    tokens: Vec<u32>,
     options: VectorOptions,
     cancel: &Cancel,
 ) -> Result<Vec<f32>> {
-    let hidden = session.model().description().hidden;
-    let (mut pooled, mut rows) = (vec![0.0f64; hidden], 0);
-    let mut take = |state: &[f32]| {
-        let values = pooled.iter_mut().zip(state);
-        values.for_each(|(pooled, value)| *pooled = f64::from(*value));
-    };
-    match options.pooling {
-        Pooling::Mean => session.hidden_states(tokens, cancel, |states| {
-            for state in states.chunks_exact(hidden) {
-                let sums = pooled.iter_mut().zip(state);
-                sums.for_each(|(sum, value)| *sum += f64::from(*value));
-            }
-        })?,
-        Pooling::Last => session.hidden_states(tokens, cancel, |states| {
-            take(&states[states.len() - hidden..]);
-        })?,
-        Pooling::First => session.hidden_states(tokens, cancel, |states| {
-            if rows == 0 {
-                take(&states[..hidden]);
-            }
-            rows += states.len() / hidden;
-        })?,
+    let vectors = embed_each(engine, vec![tokens], options, cancel)?;
+    Ok(vectors.into_iter().next().unwrap_or_default())
+}
+
+/// Returns the embedding of each text, given by its tokens. Several texts are computed at once where the
+/// [engine](Engine::encode) does that.
+///
+/// # Errors
+/// If a text has no tokens, or more than the context or the model's authors allow; if the model computes numbers that are
+/// not finite; if `cancel` is set.
+pub fn embed_each(
+    engine: &Engine,
+    texts: Vec<Vec<u32>>,
+    options: VectorOptions,
+    cancel: &Cancel,
+) -> Result<Vec<Vec<f32>>> {
+    let model = engine.model();
+    let most = max_tokens(model, engine.context());
+    if let Some(text) = texts.iter().find(|text| text.len() > most) {
+        return Err(error::Error::PromptTooLong {
+            tokens: text.len(),
+            more: false,
+            context: most,
+        });
     }
-    if options.pooling == Pooling::Mean {
-        let count = tokens.len().max(1) as f64;
-        pooled.iter_mut().for_each(|sum| *sum /= count);
+    let texts: Vec<EncoderText> = texts.into_iter().map(EncoderText::from).collect();
+    let how = (options.pooling, options.most_pages);
+    let pooled = pool(engine, &texts, how, cancel)?;
+    let width = model.description().vector_width();
+    let vectors = model.head(pooled);
+    vectors
+        .chunks_exact(width)
+        .map(|vector| finished(vector, options))
+        .collect()
+}
+
+/// Returns the pooled hidden states of all texts, `[texts, hidden]`.
+///
+/// # Errors
+/// As [`Engine::encode`].
+pub(crate) fn pool(
+    engine: &Engine,
+    texts: &[EncoderText],
+    (pooling, most_pages): (Pooling, usize),
+    cancel: &Cancel,
+) -> Result<Vec<f32>> {
+    let hidden = engine.model().description().hidden;
+    // Means are summed in f64.
+    let mut pooled = vec![0.0f64; texts.len() * hidden];
+    let mut has_first = vec![false; texts.len()];
+    engine.encode(texts, most_pages, cancel, |index, states| {
+        let pooled = &mut pooled[index * hidden..][..hidden];
+        let mut take = |state: &[f32]| {
+            let values = pooled.iter_mut().zip(state);
+            values.for_each(|(pooled, value)| *pooled = f64::from(*value));
+        };
+        match pooling {
+            Pooling::First if has_first[index] => {}
+            Pooling::First => take(&states[..hidden]),
+            Pooling::Last => take(&states[states.len() - hidden..]),
+            Pooling::Mean => {
+                for state in states.chunks_exact(hidden) {
+                    let sums = pooled.iter_mut().zip(state);
+                    sums.for_each(|(sum, value)| *sum += f64::from(*value));
+                }
+            }
+        }
+        has_first[index] = true;
+    })?;
+    if pooling == Pooling::Mean {
+        for (text, pooled) in texts.iter().zip(pooled.chunks_exact_mut(hidden)) {
+            let count = text.tokens.len().max(1) as f64;
+            pooled.iter_mut().for_each(|sum| *sum /= count);
+        }
     }
-    pooled.truncate(options.dimensions.unwrap_or(hidden));
-    let length = pooled.iter().map(|value| value * value).sum::<f64>().sqrt();
+    Ok(pooled.into_iter().map(|value| value as f32).collect())
+}
+
+/// Returns the kept components of a vector, scaled if `options` ask for that.
+fn finished(vector: &[f32], options: VectorOptions) -> Result<Vec<f32>> {
+    let kept = options.dimensions.unwrap_or(vector.len()).min(vector.len());
+    let vector = &vector[..kept];
+    let squares = vector.iter().map(|value| f64::from(*value).powi(2));
+    let length = squares.sum::<f64>().sqrt();
     if !length.is_finite() {
         return Err(Error::NotFinite.into());
     }
@@ -90,5 +162,8 @@ pub fn embed(
         true => 0.0,
         false => 1.0,
     };
-    Ok(pooled.iter().map(|value| (value * scale) as f32).collect())
+    Ok(vector
+        .iter()
+        .map(|value| (f64::from(*value) * scale) as f32)
+        .collect())
 }

@@ -25,6 +25,7 @@ pub mod models;
 pub mod open;
 pub mod packages;
 pub mod reasoning;
+pub mod reranking;
 pub mod sensors;
 pub mod tool_calls;
 

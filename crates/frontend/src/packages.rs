@@ -10,6 +10,7 @@ use triad_engine::package::{self, Package};
 use triad_engine::{Cancel, Threads};
 use triad_kernels::int8;
 use triad_model::checkpoint::Checkpoint;
+use triad_model::description::ModelDescription;
 use triad_model::fetch;
 use triad_model::gguf::PartName;
 use triad_prepare::PrepareOptions;
@@ -29,13 +30,13 @@ pub struct Found {
     pub path: PathBuf,
     /// The time of its preparation, if it was prepared now.
     pub prepared: Option<Duration>,
-    /// Whether it is the model itself: a mixture of experts that was not prepared runs as it is stored, since how much
-    /// INT8 changes its answers was not measured on a published model.
+    /// Whether it is the model itself: a mixture of experts, or an encoder, that was not prepared runs as it is stored,
+    /// since how much INT8 changes its answers or vectors was not measured on a published model.
     pub is_stored: bool,
 }
 
 /// Returns the package of the model at `path`: the package at `path` itself, or one in the cache; of a mixture of
-/// experts, the model itself. It is prepared now, with the default options, if it is not in the
+/// experts or an encoder, the model itself. It is prepared now, with the default options, if it is not in the
 /// cache. `read` is as in [`cached`].
 ///
 /// # Errors
@@ -60,7 +61,7 @@ pub fn package_of(
         .iter()
         .all(|file| known.known(file).is_some());
     // A file that is not a model is refused before all of it is read.
-    if !is_known && Checkpoint::open(path)?.description().has_experts() {
+    if !is_known && is_run_as_stored(Checkpoint::open(path)?.description()) {
         return Ok(stored(path));
     }
     let destination = cached(path, &options, &text, read)?;
@@ -73,7 +74,7 @@ pub fn package_of(
     }
     let start = Instant::now();
     let checkpoint = Arc::new(Checkpoint::open(path)?);
-    if checkpoint.description().has_experts() {
+    if is_run_as_stored(checkpoint.description()) {
         return Ok(stored(path));
     }
     let recipe = Recipe {
@@ -89,6 +90,12 @@ pub fn package_of(
         prepared: Some(start.elapsed()),
         is_stored: false,
     })
+}
+
+/// Returns whether a model is not prepared: a mixture of experts, and encoders and models with layers after pooling, whose
+/// vectors in INT8 were not measured.
+fn is_run_as_stored(model: &ModelDescription) -> bool {
+    model.has_experts() || model.is_encoder() || model.head.is_some()
 }
 
 /// Returns a model that runs as it is stored.
@@ -183,7 +190,7 @@ fn cached_in(
 /// Returns the files of the model at `path`, sorted. If `path` is a file, these are the file and the files next to it
 /// that describe it. If it is a folder, other files in it, such as the output of an earlier command, are left out.
 pub fn model_files(path: &Path) -> Vec<PathBuf> {
-    const DESCRIPTIONS: [&str; 11] = [
+    const DESCRIPTIONS: [&str; 12] = [
         "package.json",
         "package.json.sha256",
         "config.json",
@@ -194,6 +201,7 @@ pub fn model_files(path: &Path) -> Vec<PathBuf> {
         "special_tokens_map.json",
         "modules.json",
         "config_sentence_transformers.json",
+        "sentence_bert_config.json",
         "pooling_config.json",
     ];
     const WEIGHTS: [&str; 3] = [".safetensors", ".safetensors.index.json", ".gguf"];

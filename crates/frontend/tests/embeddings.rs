@@ -9,7 +9,7 @@ use triad_engine::{
     Cancel, Engine, EngineOptions, KvFormat, LoadOptions, Model, SessionOptions, Threads,
 };
 use triad_frontend::chat::encode_around;
-use triad_frontend::embedding::{Pooling, VectorOptions, embed};
+use triad_frontend::embedding::{Pooling, VectorOptions, embed, embed_each};
 use triad_model::tokenizer::Special;
 
 /// The largest difference of a component to the reference in float64. Vectors have length 1.
@@ -40,6 +40,7 @@ fn compare(name: &str, pooling: Pooling) -> f32 {
     assert_eq!(defaults.pooling, Some(pooling));
     let cases = std::fs::read_to_string(golden().join(format!("{name}.json"))).unwrap();
     let (mut largest, mut count) = (0.0f32, 0);
+    let (mut texts, mut vectors) = (Vec::new(), Vec::<Vec<f32>>::new());
     for line in cases.lines() {
         let case: Value = serde_json::from_str(line).unwrap();
         let prompt = case["prompt"]
@@ -57,14 +58,29 @@ fn compare(name: &str, pooling: Pooling) -> f32 {
             pooling,
             dimensions: case["dimensions"].as_u64().map(|count| count as usize),
             normalizes: true,
+            most_pages: 1,
         };
-        let vector = embed(engine.session(), &tokens.unwrap(), options, &Cancel::new()).unwrap();
+        let tokens = tokens.unwrap();
+        let vector = embed(&engine, tokens.clone(), options, &Cancel::new()).unwrap();
+        texts.push(tokens);
+        vectors.push(vector.clone());
         let expected = case["vector"].as_array().unwrap();
         assert_eq!(vector.len(), expected.len(), "{line}");
         for (value, expected) in vector.iter().zip(expected) {
             largest = largest.max((value - expected.as_f64().unwrap() as f32).abs());
         }
         count += 1;
+    }
+    let options = VectorOptions {
+        most_pages: 8,
+        ..VectorOptions::of_length_1(pooling)
+    };
+    assert!(engine.encode_pages(&[9; 20], 8) > 1);
+    let together = embed_each(&engine, texts, options, &Cancel::new()).unwrap();
+    for (together, alone) in together.iter().zip(&vectors) {
+        // Some have fewer dimensions.
+        let is_whole = together.len() == alone.len();
+        assert!(!is_whole || together == alone, "the bits of each alone");
     }
     println!("{name}: {count} vectors, largest difference {largest:.1e}");
     assert!(count >= 10 && largest <= TOLERANCE, "{name}: {largest}");

@@ -5,6 +5,7 @@
 
 mod attention;
 mod check;
+mod encoder;
 mod feed_forward;
 mod mixer;
 mod token_inputs;
@@ -15,13 +16,15 @@ pub use attention::{
     Attention, KeyValues, Latent, QkNorm, Rope, RopePairing, RopeScaling, Temperature,
 };
 pub(crate) use check::limits;
+pub use encoder::{AddedInputs, Dense, Head, Positions};
 pub use feed_forward::{Activation, ExpertGroups, Experts, FeedForward, GroupScore, Routing};
 pub use mixer::{
     DeltaNet, GateNorm, HeadSharing, Mamba2, Mixer, MixerWeight, ShortConv, StateSize,
 };
 pub use token_inputs::TokenInputs;
 
-/// A decoder-only transformer: embedding, blocks, final norm, output matrix.
+/// A transformer: embedding, blocks, final norm, output matrix. An [encoder](ModelDescription::is_encoder) has no output
+/// matrix of its own, and may have layers after pooling.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelDescription {
     /// Family name, mostly that of GGUF's `general.architecture`: `llama`, `qwen3`, `gemma4`.
@@ -55,6 +58,12 @@ pub struct ModelDescription {
     /// Inputs of all blocks by token (Gemma 4).
     #[serde(default)]
     pub token_inputs: Option<TokenInputs>,
+    /// Learned embeddings of positions and token types.
+    #[serde(default)]
+    pub added_inputs: AddedInputs,
+    /// The layers after pooling.
+    #[serde(default)]
+    pub head: Option<Head>,
 }
 
 pub(crate) fn one() -> f32 {
@@ -101,6 +110,10 @@ pub enum Residual {
     /// `x += mixer(y); x += feed_forward(norm(x))`, where `y` is the norm that the mixer of the block before reads.
     /// Falcon-H1.
     SecondMixer,
+    /// `x = norm(x); x += attention(x); x = norm(x); x += feed_forward(x)`: the norms replace the residual stream. BERT,
+    /// whose norms after the residual additions are those before the next half of a block: the first is the norm of
+    /// the embedding, and the last is the output norm.
+    Replacing,
 }
 
 impl Residual {
@@ -113,13 +126,18 @@ impl Residual {
     pub fn has_feed_forward_norm(self) -> bool {
         matches!(
             self,
-            Self::Serial | Self::SerialPostNorm | Self::SecondMixer
+            Self::Serial | Self::SerialPostNorm | Self::SecondMixer | Self::Replacing
         )
     }
 
     /// Returns whether there is a feed-forward.
     pub fn has_feed_forward(self) -> bool {
         self != Self::MixerAlone
+    }
+
+    /// Returns whether norms replace the residual stream.
+    pub fn replaces(self) -> bool {
+        self == Self::Replacing
     }
 
     /// Returns whether the outputs of attention and of the feed-forward have norms.
@@ -213,6 +231,20 @@ impl ModelDescription {
             + output
             + output_bias
             + token_inputs
+            + self.added_inputs.parameters(self.hidden)
+            + self.head.as_ref().map_or(0, Head::parameters)
+    }
+
+    /// Returns whether the model reads each text as a whole, without an order of its tokens in attention. Such a model
+    /// computes vectors or scores of texts, and writes no text.
+    pub fn is_encoder(&self) -> bool {
+        let mut attentions = self.blocks.iter().filter_map(BlockDescription::attention);
+        attentions.any(|attention| attention.bidirectional)
+    }
+
+    /// Returns the width of a vector of a text.
+    pub fn vector_width(&self) -> usize {
+        self.head.as_ref().map_or(self.hidden, Head::width)
     }
 
     /// Returns the parameters that one token uses: those of [`ModelDescription::parameters`] without the experts that its

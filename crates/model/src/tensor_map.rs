@@ -238,6 +238,15 @@ pub struct TokenInputsTensors {
     pub norm: NormTensors,
 }
 
+/// The tables of learned embeddings that are added to that of the token.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AddedInputsTensors {
+    /// Positions `[rows, hidden]`.
+    pub positions: Option<TensorSlice>,
+    /// Token types `[types, hidden]`.
+    pub token_types: Option<TensorSlice>,
+}
+
 /// The tensors of a block that add its input by token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenInputTensors {
@@ -289,6 +298,10 @@ pub struct TensorMap {
     pub output: LinearTensors,
     /// The inputs of blocks by token.
     pub token_inputs: Option<TokenInputsTensors>,
+    /// Learned embeddings of positions and token types.
+    pub added_inputs: AddedInputsTensors,
+    /// The layers after pooling.
+    pub head: Vec<LinearTensors>,
     /// Names of tensors that the model does not use, such as those for images, but for those that predict more tokens.
     pub unused: Vec<String>,
     /// Names of tensors that predict more than one token (MTP), which the model does not use, either.

@@ -372,7 +372,7 @@ fn wrong_metadata_is_an_error_that_names_the_field() {
     let size = |file| with(file, &[]).unwrap().vocab_size();
     let strings = |texts: &[&str]| Value::Strings(texts.iter().map(|&text| text.into()).collect());
     let cases: [(&str, &str, Value, ErrorKind); 19] = [
-        ("bpe.gguf", "model", string("bert"), ErrorKind::Unsupported),
+        ("bpe.gguf", "model", string("rwkv"), ErrorKind::Unsupported),
         ("bpe.gguf", "pre", string("klingon"), ErrorKind::Unsupported),
         ("bpe.gguf", "tokens", strings(&[]), ErrorKind::Malformed),
         (
@@ -459,7 +459,7 @@ fn wrong_metadata_is_an_error_that_names_the_field() {
             "unigram.gguf",
             "precompiled_charsmap",
             Value::Integers(vec![1, 2]),
-            ErrorKind::Unsupported,
+            ErrorKind::Malformed,
         ),
     ];
     for (file, name, value, kind) in cases {

@@ -1,4 +1,4 @@
-//! `/v1/embeddings`: one vector per text, pooled from the hidden states of a language model.
+//! `/v1/embeddings`: one vector per text, pooled from the hidden states of a model.
 
 use std::sync::Arc;
 

@@ -231,6 +231,7 @@ impl From<EngineError> for ApiError {
             EngineError::EmptyPrompt
             | EngineError::TokenOutOfVocabulary { .. }
             | EngineError::Option { .. } => Self::invalid(message).with_code("invalid_value"),
+            EngineError::Encoder { .. } => Self::unsupported("model", message),
             // The cause of a missing tokenizer names a file.
             EngineError::NoTokenizer { .. } => Self::invalid(error.to_string()),
             // The request's own schema or grammar reached a limit.

@@ -75,6 +75,7 @@ mod reasoning;
 mod registry;
 mod reply;
 mod request_id;
+mod rerank;
 mod response_answer;
 mod responses;
 mod route;

@@ -7,8 +7,8 @@ use utoipa::openapi::{ContentBuilder, OpenApi as Document, Ref, RefOr, ResponseB
 use utoipa::{Modify, OpenApi};
 
 use crate::{
-    anthropic, chat, completions, embeddings, llama, metrics, models, ollama, props, responses,
-    sessions, stored_routes, text, timelines,
+    anthropic, chat, completions, embeddings, llama, metrics, models, ollama, props, rerank,
+    responses, sessions, stored_routes, text, timelines,
 };
 
 /// The OpenAPI document, generated from the endpoints and their types.
@@ -36,6 +36,9 @@ use crate::{
         text::detokenize,
         text::apply_template,
         embeddings::create,
+        rerank::rerank,
+        rerank::v1_rerank,
+        rerank::reranking,
         sessions::list,
         sessions::save,
         sessions::restore,

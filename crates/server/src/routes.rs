@@ -15,7 +15,7 @@ use crate::guard::Guard;
 use crate::route::{Access, Entry, Route};
 use crate::{
     anthropic, body, chat, completions, embeddings, guard, llama, metrics, models, ollama, openapi,
-    page, props, request_id, responses, sessions, stored_routes, text, timelines,
+    page, props, request_id, rerank, responses, sessions, stored_routes, text, timelines,
 };
 
 /// Returns the table of all routes.
@@ -46,6 +46,9 @@ fn table() -> Vec<Entry> {
         Entry::post("/v1/messages", anthropic::create),
         Entry::post("/v1/messages/count_tokens", anthropic::count_tokens),
         Entry::post("/v1/embeddings", embeddings::create),
+        Entry::post("/rerank", rerank::rerank),
+        Entry::post("/v1/rerank", rerank::v1_rerank),
+        Entry::post("/reranking", rerank::reranking),
         Entry::get("/sessions", sessions::list),
         Entry::new("DELETE", "/sessions/{name}", sessions::delete),
         Entry::post("/sessions/{name}/save", sessions::save),

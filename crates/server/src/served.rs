@@ -94,11 +94,20 @@ impl ServedModel {
         &self.queue
     }
 
-    /// Takes a place in the queue for a request of `client`, before anything is computed for it.
+    /// Takes a place in the queue for a request of `client` that writes text, before anything is computed for it.
+    ///
+    /// # Errors
+    /// If the queue is full, or the model is an encoder.
+    pub(crate) fn enter(&self, client: Tenant) -> ApiResult<Place> {
+        self.model().check_writes()?;
+        self.enter_to_encode(client)
+    }
+
+    /// Does the same as [`ServedModel::enter`] for a request that only reads texts.
     ///
     /// # Errors
     /// If the queue is full.
-    pub(crate) fn enter(&self, client: Tenant) -> ApiResult<Place> {
+    pub(crate) fn enter_to_encode(&self, client: Tenant) -> ApiResult<Place> {
         self.queue
             .enter(client)
             .map_err(|Full(waiting)| ApiError::full(waiting))

@@ -1,13 +1,13 @@
 //! Vectors of texts, for the endpoints of all APIs.
 //!
-//! The hidden states of a text are those after the last norm, which are the input of the output matrix. The model's
+//! The hidden states of a text are those after the last norm, which are the input of the output matrix, if there is one. The model's
 //! files state how they become one vector, and which texts are put before inputs. A model that was not trained for
 //! vectors gives vectors of moderate quality.
 
 use std::sync::Arc;
 
 use triad_engine::Cancel;
-use triad_frontend::embedding::{Pooling, VectorOptions, embed};
+use triad_frontend::embedding::{self, Pooling, VectorOptions, embed_each};
 use triad_model::tokenizer::{Special, TokenKind, Tokenizer};
 
 use crate::blocking::blocking;
@@ -15,10 +15,14 @@ use crate::error::{ApiError, ApiResult};
 use crate::guard::Caller;
 use crate::prepare::CancelOnDrop;
 use crate::prompts::{Prompts, TextFields, encode_within};
+use crate::queue::Need;
 use crate::served::ServedModel;
 
 /// Maximum number of tokens of a text that is truncated.
 const MAX_TOKENS: usize = 1 << 20;
+/// Maximum pages of keys and values of texts that are computed together, so that a request does not wait until all others
+/// have ended.
+const MAX_PAGES: usize = 16;
 
 /// The vectors that a request asks for.
 pub(crate) struct Wanted {
@@ -73,13 +77,13 @@ impl Wanted {
             truncates,
         } = self;
         let defaults = model.model().embedding_defaults();
-        if let Some(part) = &defaults.unsupported {
+        if let Some(part) = embedding::unsupported(model.model()) {
             let message = format!("this model has no vectors of texts here: {part}");
             return Err(ApiError::unsupported("model", message));
         }
-        let hidden = model.model().description().hidden;
-        if dimensions.is_some_and(|dimensions| dimensions > hidden) {
-            let message = format!("this model's vectors have {hidden}");
+        let width = model.model().description().vector_width();
+        if dimensions.is_some_and(|dimensions| dimensions > width) {
+            let message = format!("this model's vectors have {width}");
             return Err(ApiError::unsupported("dimensions", message));
         }
         let is_named = prompt_name.is_some();
@@ -97,7 +101,7 @@ impl Wanted {
             })
         });
         let prompt = prompt.transpose()?;
-        let place = model.enter(client.address)?;
+        let place = model.enter_to_encode(client.address)?;
         // The prompt is put before inputs only here, so that a request without a place takes no memory for its copies.
         let is_text = prompt.is_none_or(|prompt| input.put_before(prompt));
         if is_named && !is_text {
@@ -105,7 +109,7 @@ impl Wanted {
             return Err(ApiError::field("prompt_name", message));
         }
         let reading = text.reading(model);
-        let context = model.context();
+        let context = embedding::max_tokens(model.model(), model.context());
         let most = if truncates { MAX_TOKENS } else { context };
         let mut texts = encode_within((model, &place), (field, input), reading, most).await?;
         if truncates {
@@ -123,19 +127,27 @@ impl Wanted {
         let Some(most) = needs.into_iter().max_by_key(|need| need.pages) else {
             return Err(ApiError::field(field, "there is none"));
         };
-        // The texts are computed one after another, with the permit of one completion.
-        let permit = place.admit(most).await;
+        // Several texts are computed at once, with the permit of one completion and pages for all of them.
+        let lengths: Vec<usize> = texts.iter().map(Vec::len).collect();
+        let most_pages = model.queue().most().pages.min(MAX_PAGES);
+        let need = Need {
+            pages: most
+                .pages
+                .max(model.engine().encode_pages(&lengths, most_pages)),
+            ..most
+        };
+        let permit = place.admit(need).await;
         // Cancels the work if the client disconnects, which drops this future.
         let cancel = CancelOnDrop(Cancel::new());
         let options = VectorOptions {
             pooling: pooling.or(defaults.pooling).unwrap_or_default(),
             dimensions,
             normalizes,
+            most_pages,
         };
         let (model, stop) = (Arc::clone(model), cancel.0.clone());
         let vectors = blocking(move || {
-            let vector = |text: &Vec<u32>| embed(model.engine().session(), text, options, &stop);
-            let vectors = texts.iter().map(vector).collect::<Result<Vec<_>, _>>();
+            let vectors = embed_each(model.engine(), texts, options, &stop);
             drop(permit);
             vectors.map_err(ApiError::from)
         });

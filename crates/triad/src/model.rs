@@ -57,9 +57,8 @@ impl Model {
     /// If the text is empty or longer than the context, or the authors' rules have a part that Triad does not compute.
     pub fn embed(&self, text: &str) -> Result<Vec<f32>> {
         let tokens = self.0.encode(text)?;
-        let session = self.engine().session();
         let options = VectorOptions::of_length_1(pooling(self.engine().model(), None)?);
-        Ok(embed(session, &tokens, options, &Cancel::new())?)
+        Ok(embed(self.engine(), tokens, options, &Cancel::new())?)
     }
 
     /// Returns the tokens of `text`, with the BOS token if the model expects one. Names of control tokens are plain

@@ -296,7 +296,7 @@ impl Found {
         let model = Arc::new(arguments::load(path, name, &options)?);
         model.tokenizer()?;
         arguments::note_settings(&model, name);
-        if model.chat_template().is_none() {
+        if model.chat_template().is_none() && model.check_writes().is_ok() {
             output::note(&format!(
                 "note: {name} has no chat template; it continues the last message of a chat as plain text"
             ));

@@ -180,6 +180,7 @@ impl Batch {
                 rows,
                 position: request.position() + own.start,
                 is_branch: false,
+                second: None,
             });
         }
         segments

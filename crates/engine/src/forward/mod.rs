@@ -7,6 +7,7 @@
 //! with the model.
 
 mod adapters;
+mod added_inputs;
 mod buffers;
 mod experts;
 mod feed_forward;
@@ -17,6 +18,7 @@ mod rows;
 mod stream;
 mod subgraphs;
 mod token_inputs;
+mod within;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -44,7 +46,7 @@ use crate::weights::{Linear, Weight, Weights};
 /// before it.
 #[derive(Clone)]
 pub struct Segment<'a> {
-    /// The keys and values of the sequence.
+    /// The keys and values of the sequence. A segment of an encoder is a whole text, which needs no pages.
     pub cache: &'a KvCache,
     /// Its rows in the chunk.
     pub rows: Range<usize>,
@@ -53,6 +55,8 @@ pub struct Segment<'a> {
     /// Whether other rows may have run at these positions: states of mixers go back to those before them, which are
     /// [marked](crate::Session::score).
     pub is_branch: bool,
+    /// The row from which on tokens are of the second text of a pair.
+    pub second: Option<usize>,
 }
 
 impl Segment<'_> {

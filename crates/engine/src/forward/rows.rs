@@ -34,6 +34,7 @@ impl ForwardContext<'_> {
     ) {
         let begun = self.counters.begin();
         let (rows, buffers, hidden) = (chunk.rows(), chunk.buffers, self.description.hidden);
+        let replaces = self.description.blocks[index].residual.replaces();
         let make =
             |(x, projected): &mut (&mut [f32], &mut [f32]), row: usize, normed: &mut [f32]| {
                 let place = row % TASK_ROWS * hidden;
@@ -44,6 +45,9 @@ impl ForwardContext<'_> {
                 match norm {
                     Some(norm) => normalize_rows(norm, x, normed),
                     None => normed.copy_from_slice(x),
+                }
+                if replaces {
+                    x.copy_from_slice(normed);
                 }
             };
         let bytes = || {

@@ -18,6 +18,7 @@ impl ForwardContext<'_> {
         for (token, x) in tokens.iter().zip(x.chunks_exact_mut(hidden)) {
             self.embed(*token, x);
         }
+        self.add_inputs(tokens, chunk, &mut x);
         self.token_inputs(tokens, &x, buffers);
         let mut all = write(&buffers.angles);
         all.resize_with(self.rotation.distinct.len(), Angles::default);

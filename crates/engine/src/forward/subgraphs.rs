@@ -406,6 +406,10 @@ impl ForwardContext<'_> {
         };
         let of_keys = |rows: &Range<usize>| rows.start * key_value..rows.end * key_value;
         match self.phase {
+            _ if description.bidirectional => {
+                let states = (&queries[..], &keys[..], &values[..]);
+                self.attention_within(states, segments, &shape, &mut attended);
+            }
             Phase::Prefill => {
                 for Segment {
                     cache,

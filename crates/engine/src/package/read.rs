@@ -20,8 +20,8 @@ use super::{Manifest, Package, WEIGHTS};
 use crate::linear_input::Inputs;
 use crate::quantization::{InputQuantization, LinearFormat};
 use crate::weights::{
-    Block, Embedding, Int8Matrix, Linear, Norm, Router, RouterPart, TokenInput, TokenInputs,
-    Weight, WeightMatrix, Weights,
+    Block, Embedding, EncoderWeights, Int8Matrix, Linear, Norm, Router, RouterPart, TokenInput,
+    TokenInputs, Weight, WeightMatrix, Weights,
 };
 
 /// The largest magnitude of an INT8 number in a file, which may have been written by another program.
@@ -88,6 +88,11 @@ impl Package {
 
     fn all_weights(&self) -> Result<Weights> {
         let model = &self.manifest.model;
+        if model.is_encoder() || model.head.is_some() {
+            return Err(malformed(
+                "a package of an encoder or of a model with layers after pooling, expected another model".into(),
+            ));
+        }
         let formats = self.manifest.formats()?;
         let mut inputs = self
             .manifest
@@ -114,6 +119,8 @@ impl Package {
             token_inputs: formats_of_inputs
                 .map(|formats| self.token_inputs(formats))
                 .transpose()?,
+            // Models with layers after pooling, and encoders, are not prepared.
+            encoder: EncoderWeights::default(),
             expert_memory: None,
         })
     }

@@ -341,6 +341,7 @@ impl Session {
 
     /// Checks that `tokens` can be run after those so far.
     pub(crate) fn check(&self, tokens: &[u32]) -> Result<()> {
+        self.model().check_writes()?;
         let free = self.context() - self.tokens.len();
         if tokens.is_empty() {
             return Err(Error::EmptyPrompt);

@@ -59,6 +59,7 @@ impl Session {
                 rows: 0..chunk.len(),
                 position: self.tokens.len(),
                 is_branch: false,
+                second: None,
             };
             let mut run = self.prompt_run();
             run.observer = Some(&mut *observer);
@@ -94,6 +95,7 @@ impl Session {
                 rows: 0..chunk.len(),
                 position: self.tokens.len(),
                 is_branch: false,
+                second: None,
             };
             let mut run = self.prompt_run();
             let states = model.pool().install(|| {

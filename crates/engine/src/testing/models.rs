@@ -4,9 +4,9 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
 use triad_model::description::{
-    Activation, Attention, BlockDescription, DeltaNet, FeedForward, GateNorm, HeadSharing,
-    KeyValues, Latent, Mamba2, Mixer, ModelDescription, Norm, NormKind, QkNorm, Residual, Rope,
-    RopePairing, RopeScaling, ShortConv, TokenInputs,
+    Activation, AddedInputs, Attention, BlockDescription, DeltaNet, FeedForward, GateNorm,
+    HeadSharing, KeyValues, Latent, Mamba2, Mixer, ModelDescription, Norm, NormKind, QkNorm,
+    Residual, Rope, RopePairing, RopeScaling, ShortConv, TokenInputs,
 };
 
 use super::{quantize, quantize_int4};
@@ -298,6 +298,7 @@ pub fn description() -> ModelDescription {
             qkv_bias: false,
             output_bias: false,
             output_gate: false,
+            bidirectional: false,
             qk_norm: None,
             temperature: None,
             window,
@@ -342,5 +343,7 @@ pub fn description() -> ModelDescription {
         output_bias: false,
         logit_soft_cap: None,
         token_inputs: None,
+        added_inputs: AddedInputs::default(),
+        head: None,
     }
 }

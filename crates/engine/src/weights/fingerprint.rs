@@ -19,6 +19,11 @@ impl Weights {
             projection.visit(visit);
             norm.visit(visit);
         }
+        self.encoder.tables().for_each(|table| table.visit(visit));
+        self.encoder
+            .head
+            .iter()
+            .for_each(|linear| linear.visit(visit));
         for block in &self.blocks {
             let norms = [
                 block.attention_norm.as_ref(),

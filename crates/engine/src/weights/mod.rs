@@ -4,6 +4,7 @@
 //! not aligned there are widened to f32 at load. Quantized safetensors are converted at load ([`from_quantized`]).
 
 mod embedding;
+mod encoder;
 mod expert_memory;
 mod fingerprint;
 mod from_quantized;
@@ -29,6 +30,7 @@ use triad_model::tensor_map::{
 use triad_model::{Error, ErrorKind, Result, description};
 
 pub use embedding::Embedding;
+pub use encoder::EncoderWeights;
 pub use expert_memory::{ExpertMemory, ExpertUse};
 pub use int8::Int8Matrix;
 pub use matrix::WeightMatrix;
@@ -54,6 +56,8 @@ pub struct Weights {
     pub expert_memory: Option<ExpertMemory>,
     /// Inputs of the blocks by token.
     pub token_inputs: Option<TokenInputs>,
+    /// The weights that only encoders have, and the layers after pooling.
+    pub encoder: EncoderWeights,
 }
 
 impl Weights {
@@ -229,6 +233,7 @@ impl Weights {
             output_norm: reader.norm(&map.output_norm, &description.output_norm)?,
             embedding: reader.embedding(&map.embedding, &map.output.weight, &output)?,
             token_inputs: reader.token_inputs(description, map.token_inputs.as_ref())?,
+            encoder: reader.encoder(description, map)?,
             output,
             expert_memory: None,
         })
@@ -270,6 +275,7 @@ impl Weights {
             + mixers.sum::<usize>()
             + self.embedding.bytes()
             + token_inputs
+            + self.encoder.bytes()
     }
 }
 

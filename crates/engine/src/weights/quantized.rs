@@ -55,6 +55,7 @@ impl Weights {
                 .collect(),
             output_norm: self.output_norm.clone(),
             token_inputs: self.token_inputs.clone(),
+            encoder: self.encoder.clone(),
             output,
             expert_memory: None,
         }
@@ -91,6 +92,7 @@ impl Weights {
             blocks: self.blocks.iter().zip(mean_squares).map(block).collect(),
             output_norm: self.output_norm.clone(),
             token_inputs: self.token_inputs.clone(),
+            encoder: self.encoder.clone(),
             output: quantize_output(&self.output, output_weights),
             expert_memory: None,
         }

@@ -3,7 +3,7 @@
 use triad_model::description::{ModelDescription, Norm as NormDescription, NormKind};
 
 use super::{
-    Block, Branch, Embedding, Linear, Norm, Router, Weight, WeightMatrix, Weights, mixer,
+    Block, Branch, Embedding, Linear, Norm, Router, Weight, WeightMatrix, Weights, encoder, mixer,
     token_inputs,
 };
 
@@ -84,6 +84,7 @@ impl Weights {
         let blocks = blocks.collect();
         let mut float = |rows, columns| WeightMatrix::random(rows, columns, 3 + rows as u64);
         let token_inputs = token_inputs::random(description, &mut float, norm);
+        let encoder = encoder::random(description, &mut float, &mut linear);
         let output = linear(description.vocab, hidden, description.output_bias);
         let embedding = if description.tied_output {
             Embedding::Output
@@ -95,6 +96,7 @@ impl Weights {
             blocks,
             output_norm: norm(&description.output_norm, hidden),
             token_inputs,
+            encoder,
             output,
             expert_memory: None,
         }

@@ -129,6 +129,7 @@ prop_compose! {
         let pairs = if has_rope { pairs } else { 0 };
         let unrotated = if has_rope { unrotated } else { unrotated + 2 };
         let attention = Attention {
+            bidirectional: false,
             heads: kv_heads * group,
             kv_heads,
             head_dim: 2 * pairs + unrotated,
@@ -225,6 +226,8 @@ prop_compose! {
             last.attention_mut().unwrap().key_values = KeyValues::OfBlock(source);
         }
         let description = ModelDescription {
+            added_inputs: triad_model::description::AddedInputs::default(),
+            head: None,
             family: "random".into(),
             name: None,
             hidden: 24,

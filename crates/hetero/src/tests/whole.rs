@@ -195,6 +195,7 @@ impl ModelProgram for WholeProgram {
                 rows: 0..*rows,
                 position,
                 is_branch: false,
+                second: None,
             };
             let pass = self.pass(wanted.phase);
             let mut kernels = CpuBackend(pass.weights);

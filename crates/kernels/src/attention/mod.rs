@@ -1,5 +1,6 @@
 //! Causal attention over a paged cache of keys and values: [`attention`] for the rows of a prompt,
-//! [`attention_of_rows`] for rows that are decoded.
+//! [`attention_of_rows`] for rows that are decoded. [`attention_within`] is attention without an order, among the rows of
+//! each of several sequences.
 //!
 //! The caller chooses which of the two computes a row, and the choice affects the result: their sums differ in order
 //! and format. Each of them gives a row the same bits whatever other rows are in the batch, however a prompt is cut
@@ -17,6 +18,7 @@ mod row_f16;
 mod softmax;
 #[cfg(test)]
 mod tests;
+mod within;
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -28,6 +30,7 @@ use crate::vectorize::vectorize;
 use crate::{Matrix, pool};
 pub use row::{Row, attention_of_rows};
 use softmax::Running;
+pub use within::attention_within;
 
 /// Positions per page of keys and values. The last page may be partly filled.
 pub const PAGE: usize = 256;
@@ -82,7 +85,7 @@ pub struct Shape<'a> {
     pub head_dim: usize,
     /// The factor on query · key.
     pub scale: f32,
-    /// The sliding window: a query reads this many most recent positions, including its own.
+    /// The sliding window: a query reads positions whose distance to its own is less than this.
     pub window: Option<usize>,
     /// The soft cap: scores become `cap · tanh(scores / cap)`.
     pub soft_cap: Option<f32>,
@@ -147,6 +150,8 @@ struct Scratch {
     output: Vec<f32>,
     /// State of the softmax `[rows, heads of the group]` of the tile.
     softmax: Vec<Running>,
+    /// Keys and values of one head, as contiguous rows.
+    gathered: [Vec<f32>; 2],
 }
 
 thread_local! {
@@ -180,7 +185,7 @@ pub fn attention(
         Precision::Exact => Arithmetic::exact(),
         Precision::Fast => Arithmetic::rounded(),
     };
-    let strip = (arithmetic.strip() / group).max(1);
+    let strip = strip_rows(arithmetic, group);
     // Large tiles share the packing of keys and values, so tiles are as large as they can be while every thread has
     // some. They have equal size, so that no thread waits long for the others.
     let strips = rows.div_ceil(strip);
@@ -192,7 +197,8 @@ pub fn attention(
     let out = OutputMut::new(out, width).into_shared();
     let pass = Pass {
         queries,
-        first_position,
+        first_row: 0,
+        reach: Reach::Earlier { first_position },
         cache,
         shape,
         group,
@@ -205,14 +211,30 @@ pub fn attention(
     pool::for_each(shape.kv_heads * tiles, 1, |task| {
         let (tile, kv_head) = (task / shape.kv_heads, task % shape.kv_heads);
         let rows = tile * tile_rows..((tile + 1) * tile_rows).min(rows);
-        SCRATCH.with_borrow_mut(|scratch| pass.tile(kv_head, rows, scratch));
+        SCRATCH.with_borrow_mut(|scratch| pass.tile((kv_head, kv_head), rows, scratch));
     });
+}
+
+/// Returns the rows of a strip, each with all heads of a group.
+fn strip_rows(arithmetic: Arithmetic, group: usize) -> usize {
+    (arithmetic.strip() / group).max(1)
+}
+
+/// The positions that rows read.
+#[derive(Clone, Copy)]
+enum Reach {
+    /// The positions up to the row's own; that of the first row is given.
+    Earlier { first_position: usize },
+    /// Every one of this many positions, of which row `r` has the position `r`.
+    All { positions: usize },
 }
 
 /// The data that all tasks share.
 struct Pass<'a> {
     queries: &'a [f32],
-    first_position: usize,
+    /// The place of the first row among the rows of queries and output.
+    first_row: usize,
+    reach: Reach,
     cache: &'a dyn Cache,
     shape: &'a Shape<'a>,
     /// Query heads per key head.
@@ -224,8 +246,8 @@ struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    /// Computes query rows `rows` of the heads that read `kv_head`.
-    fn tile(&self, kv_head: usize, rows: Range<usize>, scratch: &mut Scratch) {
+    /// Computes query rows `rows` of the heads that read `kv_head`, which is the head `stored` of the cache.
+    fn tile(&self, (kv_head, stored): (usize, usize), rows: Range<usize>, scratch: &mut Scratch) {
         let (dim, group) = (self.shape.head_dim, self.group);
         self.gather(kv_head, rows.clone(), scratch);
         scratch.output.clear();
@@ -238,7 +260,7 @@ impl Pass<'_> {
         for page in seen.start / PAGE..seen.end.div_ceil(PAGE) {
             // From the start of the page, so that keys form the same pairs in every tile.
             let keys = page * PAGE..((page + 1) * PAGE).min(seen.end);
-            let first = kv_head * PAGE;
+            let first = stored * PAGE;
             scratch.keys.pack_transposed(
                 self.arithmetic,
                 self.cache.keys(page).rows(first..first + keys.len(), dim),
@@ -266,7 +288,10 @@ impl Pass<'_> {
             let (row, head) = (rows.start + index / group, kv_head * group + index % group);
             // SAFETY: only this task writes these rows of these heads.
             #[allow(unsafe_code)]
-            let out = unsafe { self.out.row(row, head * dim..(head + 1) * dim) };
+            let out = unsafe {
+                self.out
+                    .row(self.first_row + row, head * dim..(head + 1) * dim)
+            };
             softmax.finish(self.shape.sink(head), output, out);
         }
     }
@@ -339,10 +364,18 @@ impl Pass<'_> {
 
     /// Returns the positions that a query row reads.
     fn visible(&self, row: usize) -> Range<usize> {
-        let end = self.first_position + row + 1;
-        self.shape
-            .window
-            .map_or(0, |window| end.saturating_sub(window))..end
+        let window = self.shape.window;
+        let since = |end: usize| window.map_or(0, |window| end.saturating_sub(window));
+        match self.reach {
+            Reach::Earlier { first_position } => {
+                let end = first_position + row + 1;
+                since(end)..end
+            }
+            Reach::All { positions } => {
+                let end = window.map_or(positions, |window| positions.min(row + window));
+                since(row + 1)..end
+            }
+        }
     }
 
     /// Copies the queries of a tile, multiplied by [`Shape::query_scale`], and converts them for the kernel.
@@ -363,6 +396,7 @@ impl Pass<'_> {
                         rows.start + index / self.group,
                         kv_head * self.group + index % self.group,
                     );
+                    let row = self.first_row + row;
                     let query = &self.queries[(row * self.shape.heads + head) * dim..][..dim];
                     for (scaled, query) in scaled.iter_mut().zip(query) {
                         *scaled = query * scale;

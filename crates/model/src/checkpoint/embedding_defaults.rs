@@ -9,7 +9,9 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::json;
-use super::source::{PACKAGED_POOLING, POOLING_FOLDER, PROMPTS, SENTENCE_MODULES, Source};
+use super::source::{
+    PACKAGED_POOLING, POOLING_FOLDER, PROMPTS, SENTENCE_MODULES, Source, TEXT_LIMITS,
+};
 use crate::error::{Error, ErrorKind, Result};
 use crate::gguf::Metadata;
 
@@ -37,6 +39,8 @@ pub struct EmbeddingDefaults {
     pub prompts: BTreeMap<String, String>,
     /// The name of the prompt for inputs without one.
     pub default_prompt: Option<String>,
+    /// The maximum number of tokens of a text.
+    pub max_tokens: Option<usize>,
     /// A part of the rules that Triad does not follow. Vectors of such a model are refused with this text.
     pub unsupported: Option<String>,
 }
@@ -84,7 +88,7 @@ impl EmbeddingDefaults {
             let modules = modules
                 .as_array()
                 .ok_or_else(|| malformed("expected an array of modules").at(&path))?;
-            defaults.unsupported = modules.iter().find_map(unsupported_module);
+            defaults.unsupported = unsupported_modules(modules);
             pools = modules
                 .iter()
                 .any(|module| module["path"] == POOLING_FOLDER);
@@ -111,6 +115,12 @@ impl EmbeddingDefaults {
         if let Some(config) = json::read(&path)? {
             defaults
                 .read_prompts(&config)
+                .map_err(|error| error.at(&path))?;
+        }
+        let path = folder.join(TEXT_LIMITS);
+        if let Some(config) = json::read(&path)? {
+            defaults
+                .read_limits(&config)
                 .map_err(|error| error.at(&path))?;
         }
         Ok(defaults)
@@ -162,6 +172,31 @@ impl EmbeddingDefaults {
         Ok(())
     }
 
+    /// Reads the rules for texts.
+    fn read_limits(&mut self, config: &Value) -> Result<()> {
+        self.max_tokens = match &config["max_seq_length"] {
+            Value::Null => None,
+            value => {
+                let tokens = value.as_u64().and_then(|it| usize::try_from(it).ok());
+                let tokens = tokens.filter(|tokens| *tokens > 0).ok_or_else(|| {
+                    malformed(&format!(
+                        "field `max_seq_length` is {value}, expected a number of tokens"
+                    ))
+                })?;
+                Some(tokens)
+            }
+        };
+        match &config["do_lower_case"] {
+            Value::Null | Value::Bool(false) => {}
+            _ => {
+                let message =
+                    "its texts are changed to lower case before the tokenizer (`do_lower_case`)";
+                self.unsupported.get_or_insert(message.into());
+            }
+        }
+        Ok(())
+    }
+
     fn read_prompts(&mut self, config: &Value) -> Result<()> {
         match &config["prompts"] {
             Value::Null => {}
@@ -202,14 +237,45 @@ impl EmbeddingDefaults {
     }
 }
 
-/// Describes a module that Triad does not compute.
-fn unsupported_module(module: &Value) -> Option<String> {
+/// Describes the first module that Triad does not compute, or that is in another place than expected.
+fn unsupported_modules(modules: &[Value]) -> Option<String> {
+    let (mut has_pooling, mut is_normalized) = (false, false);
+    modules.iter().find_map(|module| {
+        let message = unsupported_module(module);
+        let kind = kind_of(module);
+        has_pooling |= kind == "Pooling";
+        if kind == "Dense" && (!has_pooling || is_normalized) {
+            return Some("it has a module Dense before Pooling or after Normalize".into());
+        }
+        is_normalized |= kind == "Normalize";
+        message
+    })
+}
+
+/// Returns whether a module is a dense layer that Triad computes, in a folder such as `2_Dense`.
+pub(super) fn is_dense(module: &Value) -> bool {
+    let number = module["path"]
+        .as_str()
+        .and_then(|path| path.strip_suffix("_Dense"));
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|it| it.is_ascii_digit());
+    kind_of(module) == "Dense" && number.is_some_and(is_number)
+}
+
+/// Returns the name of a module's class; empty if it is of another package.
+fn kind_of(module: &Value) -> &str {
     let kind = module["type"].as_str().unwrap_or_default();
     // A class of another package may have any of these names.
     let name = kind
         .strip_prefix("sentence_transformers.")
         .and_then(|kind| kind.rsplit('.').next());
-    match name.unwrap_or_default() {
+    name.unwrap_or_default()
+}
+
+/// Describes a module that Triad does not compute.
+fn unsupported_module(module: &Value) -> Option<String> {
+    let kind = module["type"].as_str().unwrap_or_default();
+    match kind_of(module) {
+        _ if is_dense(module) => None,
         // Vectors are normalized unless a request wants the others.
         "Transformer" | "Normalize" => None,
         "Pooling" if module["path"] == POOLING_FOLDER => None,
@@ -218,7 +284,7 @@ fn unsupported_module(module: &Value) -> Option<String> {
             module["path"]
         )),
         _ => Some(format!(
-            "it has a module {kind:?}, expected Transformer, Pooling and Normalize"
+            "it has a module {kind:?}, expected Transformer, Pooling, Dense and Normalize"
         )),
     }
 }
@@ -297,7 +363,32 @@ mod tests {
         for (files, part) in [
             (
                 vec![(SENTENCE_MODULES, json!([module("Dense", "2_Dense")]))],
+                "Dense before Pooling",
+            ),
+            (
+                vec![(
+                    SENTENCE_MODULES,
+                    json!([
+                        module("Pooling", "1_Pooling"),
+                        module("Dense", "../2_Dense")
+                    ]),
+                )],
                 "Dense",
+            ),
+            (
+                vec![(
+                    SENTENCE_MODULES,
+                    json!([
+                        module("Pooling", "1_Pooling"),
+                        module("Normalize", "2_Normalize"),
+                        module("Dense", "3_Dense")
+                    ]),
+                )],
+                "after Normalize",
+            ),
+            (
+                vec![(TEXT_LIMITS, json!({"do_lower_case": true}))],
+                "do_lower_case",
             ),
             (
                 vec![(SENTENCE_MODULES, json!([module("Pooling", "other")]))],

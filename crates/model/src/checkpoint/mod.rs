@@ -4,6 +4,7 @@
 //! the same form for every source: tensors by name with a place in a mapped file, and a [`ModelDescription`] with the
 //! role of each tensor in it.
 
+mod dense;
 mod embedding_defaults;
 mod generation_defaults;
 mod gguf_parts;
@@ -208,7 +209,7 @@ impl Checkpoint {
         };
         let of_weights = with_quantized(&tensors, &quantized);
         let (description, tensor_map) = other_types::describe(&of_weights, &others, describe)?;
-        Ok(Self {
+        let mut checkpoint = Self {
             path: path.to_path_buf(),
             source,
             files: weights.files,
@@ -217,7 +218,9 @@ impl Checkpoint {
             description,
             tensor_map,
             generation_defaults,
-        })
+        };
+        dense::add(&mut checkpoint, folder)?;
+        Ok(checkpoint)
     }
 
     /// Returns the path that was opened: a file or a folder.

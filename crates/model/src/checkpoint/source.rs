@@ -36,6 +36,8 @@ const SENTENCE_PIECE: [&str; 3] = [
 /// The files with rules for vectors of texts, in the layout of `sentence-transformers`.
 pub(super) const SENTENCE_MODULES: &str = "modules.json";
 pub(super) const PROMPTS: &str = "config_sentence_transformers.json";
+/// The limits of texts.
+pub(super) const TEXT_LIMITS: &str = "sentence_bert_config.json";
 /// The folder of the pooling module.
 pub(super) const POOLING_FOLDER: &str = "1_Pooling";
 /// The name of the pooling module's configuration in packages, which have no folders.
@@ -51,7 +53,7 @@ const MAX_TEXT_FILE: u64 = 1 << 28;
 
 impl Source {
     /// Every file that [`Checkpoint::text_files`] may name.
-    pub const TEXT_FILES: [&str; 11] = [
+    pub const TEXT_FILES: [&str; 12] = [
         GGUF,
         FOLDER[0],
         FOLDER[1],
@@ -62,6 +64,7 @@ impl Source {
         SENTENCE_PIECE[2],
         SENTENCE_MODULES,
         PROMPTS,
+        TEXT_LIMITS,
         PACKAGED_POOLING,
     ];
 
@@ -114,7 +117,7 @@ impl Checkpoint {
                 for (name, path) in FOLDER
                     .into_iter()
                     .chain(sentence_piece)
-                    .chain([SENTENCE_MODULES, PROMPTS])
+                    .chain([SENTENCE_MODULES, PROMPTS, TEXT_LIMITS])
                     .map(|name| (name, folder.join(name)))
                     .chain([(PACKAGED_POOLING, pooling)])
                     .chain(TOOL_TEMPLATES.map(|name| (TOOL_TEMPLATES[0], folder.join(name))))

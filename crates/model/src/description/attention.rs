@@ -25,7 +25,10 @@ pub struct Attention {
     pub output_gate: bool,
     /// Norm on queries and keys.
     pub qk_norm: Option<QkNorm>,
-    /// The sliding window: a query reads this many most recent positions, including its own; `None`: all of them.
+    /// Whether a query reads later positions, too: those of its whole text (encoders).
+    #[serde(default)]
+    pub bidirectional: bool,
+    /// The sliding window: a query reads positions whose distance to its own is less than this; `None`: all of them.
     pub window: Option<usize>,
     /// The soft cap: scores become `cap · tanh(scores / cap)` (Gemma 2).
     pub soft_cap: Option<f32>,

@@ -1,5 +1,6 @@
 //! The checks of every description, whichever file it comes from: the engine relies on them.
 
+mod encoder;
 mod parts;
 
 use std::ops::RangeInclusive;
@@ -86,6 +87,7 @@ impl ModelDescription {
         }
         self.blocks.iter().try_for_each(BlockDescription::check)?;
         self.check_second_mixers()?;
+        encoder::check(self)?;
         self.blocks
             .iter()
             .enumerate()

@@ -5,7 +5,7 @@ use super::malformed;
 use super::parts::{PartFactors, Parts, Sizes};
 use super::traits::Family;
 use crate::description::{
-    Activation, Attention, BlockDescription, Experts, FeedForward, KeyValues, Mixer,
+    Activation, AddedInputs, Attention, BlockDescription, Experts, FeedForward, KeyValues, Mixer,
     ModelDescription, Norm, NormKind, QkNorm, Rope, RopeScaling, Temperature, TokenInputs, limits,
 };
 use crate::error::Result;
@@ -82,6 +82,8 @@ pub(super) struct Draft {
     pub token_width: Option<usize>,
     /// Whether the residual stream after each block has a factor.
     pub scaled: bool,
+    /// Learned embeddings of positions and token types.
+    pub added_inputs: AddedInputs,
 }
 
 impl Draft {
@@ -139,6 +141,7 @@ impl Draft {
                     spans_heads: self.qk_norm == QkNorms::AllHeads,
                     after_rope: self.qk_norm == QkNorms::HeadsAfterRope,
                 }),
+                bidirectional: family.bidirectional,
                 window,
                 soft_cap: self.score_soft_cap,
                 sinks: family.sinks,
@@ -219,14 +222,16 @@ impl Draft {
                 .map(block)
                 .collect(),
             output_norm: norm(family.norm),
-            tied_output: self.tied,
-            output_bias: family.all_biases,
+            tied_output: self.tied || family.bidirectional,
+            output_bias: family.all_biases && !family.bidirectional,
             logit_soft_cap: self.logit_soft_cap,
             token_inputs: self.token_width.map(|width| TokenInputs {
                 width,
                 activation: self.activation,
                 norm: norm(NormKind::Rms),
             }),
+            added_inputs: self.added_inputs,
+            head: None,
         };
         description.check()?;
         Ok(description)

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::draft::{Draft, head_dim};
+use super::encoder_families;
 use super::expert_families;
 use super::kinds::{BlockShapes, LocalRope, Mixers, QkNorms, SoftCaps};
 use super::mixer_families;
@@ -18,7 +19,7 @@ use crate::gguf::{Metadata, Value};
 use crate::tensor::TensorInfo;
 
 /// `general.architecture` of every family, and how it pairs RoPE's dimensions. Mistral's files say `llama`.
-pub(super) const FAMILIES: [(&str, &Family, RopePairing); 39] = [
+pub(super) const FAMILIES: [(&str, &Family, RopePairing); 42] = [
     ("llama", &traits::LLAMA, RopePairing::Adjacent),
     ("qwen2", &traits::QWEN2, RopePairing::Halves),
     ("qwen3", &traits::QWEN3, RopePairing::Halves),
@@ -94,6 +95,17 @@ pub(super) const FAMILIES: [(&str, &Family, RopePairing); 39] = [
         &expert_families::DEEPSEEK2,
         RopePairing::Adjacent,
     ),
+    ("bert", &encoder_families::BERT, RopePairing::Halves),
+    (
+        "nomic-bert",
+        &encoder_families::NOMIC_BERT,
+        RopePairing::Halves,
+    ),
+    (
+        "gemma-embedding",
+        &encoder_families::EMBEDDING_GEMMA,
+        RopePairing::Halves,
+    ),
 ];
 
 /// Fields that would change the numbers in a way that Triad does not compute, unless they hold the value
@@ -162,11 +174,7 @@ pub(super) fn describe(
     for &(field, neutral) in REFUSED.iter().chain(temperature).chain(experts) {
         reader.refuse_unless(field, neutral)?;
     }
-    if metadata.bool(&reader.key("attention.causal"))? == Some(false) {
-        return Err(unsupported(format!(
-            "metadata field `{architecture}.attention.causal` is false, which Triad does not support"
-        )));
-    }
+    reader.check_causal()?;
     Ok((family, reader.draft(pairing, read_f32)?.describe(family)?))
 }
 
@@ -399,6 +407,7 @@ impl Reader<'_> {
             token_width: own.as_ref().and_then(|own| own.token_width),
             scaled: own.as_ref().is_some_and(|own| own.scaled),
             shapes: own.map(|own| own.shapes),
+            added_inputs: self.added_inputs()?,
         })
     }
 

@@ -46,6 +46,11 @@ impl Reader<'_> {
             }
             None => None,
         };
+        // llama.cpp halves the window if attention reads both sides.
+        let window = window.map(|window| match self.family.bidirectional {
+            true => window / 2 + 1,
+            false => window,
+        });
         let pattern_field = self.key("attention.sliding_window_pattern");
         let windowed: Box<dyn Fn(usize) -> bool> = match (
             self.family.windows,

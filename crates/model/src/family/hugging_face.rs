@@ -6,6 +6,8 @@ use serde_json::Value;
 use super::config::Config;
 use super::config_rope::{ConfigRope, has_rope};
 use super::draft::{Draft, head_dim};
+use super::encoder;
+use super::encoder_families;
 use super::expert_families;
 use super::experts;
 use super::gemma4;
@@ -22,7 +24,7 @@ use crate::description::{Activation, Mixer, ModelDescription, NormKind, limits};
 use crate::error::Result;
 
 /// `model_type` of every family.
-const FAMILIES: [(&str, &Family); 50] = [
+const FAMILIES: [(&str, &Family); 53] = [
     ("llama", &traits::LLAMA),
     ("mistral", &traits::MISTRAL),
     ("qwen2", &traits::QWEN2),
@@ -73,6 +75,9 @@ const FAMILIES: [(&str, &Family); 50] = [
     ("qwen3_next", &expert_families::QWEN3_NEXT),
     ("qwen3_5_text", &mixer_families::QWEN3_5),
     ("qwen3_5_moe_text", &expert_families::QWEN3_5_MOE),
+    ("bert", &encoder_families::BERT),
+    ("roberta", &encoder_families::ROBERTA),
+    ("xlm-roberta", &encoder_families::ROBERTA),
 ];
 
 /// `model_type` of models with images whose text Triad computes, and that of the text if `text_config` does not state it.
@@ -95,8 +100,11 @@ const REFUSED: [&str; 4] = [
     "quantization_config",
     "per_layer_config",
     "qk_layernorm",
-    "use_bidirectional_attention",
+    BIDIRECTIONAL,
 ];
+
+/// The field of Gemma 3 that lets attention read later positions.
+const BIDIRECTIONAL: &str = "use_bidirectional_attention";
 
 /// Returns the family that `config` names, and the description of the model.
 pub(super) fn describe(config: &Value) -> Result<(&'static Family, ModelDescription)> {
@@ -131,6 +139,10 @@ pub(super) fn describe(config: &Value) -> Result<(&'static Family, ModelDescript
         {
             &expert_families::GEMMA4_MOE
         }
+        // The models with images have no layers after pooling.
+        "gemma3_text" if config.bool(BIDIRECTIONAL)?.unwrap_or(false) => {
+            &encoder_families::EMBEDDING_GEMMA
+        }
         _ => family,
     };
     if ["smolvlm", "idefics3"].contains(&outer.string("model_type")?.unwrap_or_default()) {
@@ -145,6 +157,7 @@ pub(super) fn describe(config: &Value) -> Result<(&'static Family, ModelDescript
         REFUSED
             .iter()
             .filter(|field| !own.contains(field))
+            .filter(|field| !(family.bidirectional && **field == BIDIRECTIONAL))
             .try_for_each(|field| part.refuse(&[field]))?;
         if part.raw("clip_qkv").is_some() {
             // `transformers` asks whether it is null: 0 and false clip to 0.
@@ -153,8 +166,9 @@ pub(super) fn describe(config: &Value) -> Result<(&'static Family, ModelDescript
             ));
         }
         experts::refuse_counts(family, &part)?;
-        refuse_bidirectional(&part)?;
+        encoder::refuse_bidirectional(family, &part)?;
     }
+    encoder::refuse(family, &config)?;
     if family.soft_caps.is_none_or(|caps| caps.scores.is_none()) {
         config.refuse(&["attn_logit_softcapping"])?;
     }
@@ -186,16 +200,6 @@ pub(super) fn more_tokens(config: &Value) -> Result<usize> {
         .object("text_config", "text_config.")?
         .unwrap_or(outer);
     Ok(config.count("num_nextn_predict_layers")?.unwrap_or(0))
-}
-
-/// Refuses attention without a mask. `transformers` treats null as false.
-fn refuse_bidirectional(config: &Config<'_>) -> Result<()> {
-    if config.has("is_causal") && config.bool("is_causal")? != Some(true) {
-        return Err(unsupported(
-            "config.json sets `is_causal` to other than true, which Triad does not support",
-        ));
-    }
-    Ok(())
 }
 
 fn draft(family: &Family, config: &Config<'_>, tied: bool) -> Result<Draft> {
@@ -237,9 +241,10 @@ fn draft(family: &Family, config: &Config<'_>, tied: bool) -> Result<Draft> {
             family.name
         )));
     }
-    let context = config
+    let positions = config
         .size("max_position_embeddings", limits::CONTEXT)?
         .unwrap_or(family.context);
+    let (added_inputs, context) = encoder::inputs(family, config, positions)?;
     let epsilon = match (family.epsilon_field, family.norm) {
         (Some(field), _) => field,
         (None, NormKind::Rms) => "rms_norm_eps",
@@ -396,6 +401,7 @@ fn draft(family: &Family, config: &Config<'_>, tied: bool) -> Result<Draft> {
         token_width: own.as_ref().and_then(|own| own.token_width),
         scaled: own.as_ref().is_some_and(|own| own.scaled),
         shapes: own.map(|own| own.shapes),
+        added_inputs,
     })
 }
 
@@ -435,6 +441,11 @@ fn windows(family: &Family, config: &Config<'_>, blocks: usize) -> Result<Vec<Op
     } else {
         family.window
     };
+    // `transformers` halves the window if attention reads both sides.
+    let window = window.map(|window| match family.bidirectional {
+        true => window / 2 + 1,
+        false => window,
+    });
     if let Some(types) = config.strings("layer_types")? {
         return types_to_windows(&types, family, window, blocks);
     }

@@ -214,6 +214,24 @@ pub(super) enum NoRope {
     UnlessStated,
 }
 
+/// Learned embeddings that are added to that of the token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct AddedTraits {
+    /// The table of positions; `None`: there is none.
+    pub positions: Option<FirstPosition>,
+    /// Default rows of the table of token types, which a `config.json` states as `type_vocab_size`.
+    pub token_types: usize,
+}
+
+/// The row of the first position in a table of a Hugging Face checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FirstPosition {
+    /// The first row.
+    Zero,
+    /// The row after that of the padding token, which has this number by default.
+    AfterPadding(u32),
+}
+
 /// The mixers of a family other than attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mixers {

@@ -15,6 +15,8 @@
 mod config;
 mod config_rope;
 mod draft;
+mod encoder;
+mod encoder_families;
 mod expert_families;
 mod expert_names;
 mod expert_tensors;
@@ -83,7 +85,8 @@ pub fn from_hugging_face(
     (tensors, is_quantized): (&BTreeMap<String, TensorInfo>, &IsQuantized<'_>),
     are_equal: &AreEqual<'_>,
 ) -> Result<(ModelDescription, TensorMap)> {
-    let (family, description) = hugging_face::describe(config)?;
+    let (family, mut description) = hugging_face::describe(config)?;
+    description.head = encoder::head(family, tensors)?;
     let predicted = hugging_face::more_tokens(config)?;
     let are_equal = (is_quantized, are_equal);
     let map = tensors::hugging_face(family, &description, (tensors, predicted), are_equal)?;
@@ -100,7 +103,8 @@ pub fn from_gguf(
     tensors: &BTreeMap<String, TensorInfo>,
     read_f32: &ReadF32<'_>,
 ) -> Result<(ModelDescription, TensorMap)> {
-    let (family, description) = gguf::describe(metadata, tensors, read_f32)?;
+    let (family, mut description) = gguf::describe(metadata, tensors, read_f32)?;
+    description.head = encoder::gguf_head(metadata, &description, tensors)?;
     let map = tensors::gguf(family, &description, tensors)?;
     Ok((description, map))
 }

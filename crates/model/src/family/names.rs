@@ -10,8 +10,20 @@ use crate::tensor_map::StoredAs;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Names {
     pub(super) embedding: &'static str,
+    /// The norm of the embedding, where norms replace the residual stream.
+    pub(super) embedding_norm: &'static str,
+    /// The table of learned embeddings of positions.
+    pub(super) positions: &'static str,
+    /// The table of learned embeddings of token types.
+    pub(super) token_types: &'static str,
     pub(super) output_norm: &'static str,
     pub(super) output: &'static str,
+    /// The two layers of a classifier of pairs of texts.
+    pub(super) classifier: [&'static str; 2],
+    /// Layers after pooling that are no classifier.
+    pub(super) dense: &'static [&'static str],
+    /// Parts of the names of tensors that have no part in vectors and scores.
+    pub(super) inert: &'static [&'static str],
     /// Prefix of block `i`'s names: this, `i`, a dot.
     pub(super) block: &'static str,
     pub(super) attention_norm: &'static str,
@@ -96,8 +108,14 @@ const TOKEN_INPUTS: TokenInputNames = TokenInputNames {
 
 pub(super) const LLAMA: Names = Names {
     embedding: "embed_tokens",
+    embedding_norm: "",
+    positions: "",
+    token_types: "",
     output_norm: "norm",
     output: "lm_head",
+    classifier: [""; 2],
+    dense: &[],
+    inert: &[],
     block: "layers.",
     attention_norm: "input_layernorm",
     attention_post_norm: "",
@@ -390,8 +408,14 @@ pub(super) fn gguf(mixers: Mixers, sharing: HeadSharing) -> Names {
 
 pub(super) const GGUF: Names = Names {
     embedding: "token_embd",
+    embedding_norm: "token_embd_norm",
+    positions: "position_embd",
+    token_types: "token_types",
     output_norm: "output_norm",
     output: "output",
+    classifier: ["cls", "cls.output"],
+    dense: &["dense_2", "dense_3"],
+    inert: &[],
     block: "blk.",
     attention_norm: "attn_norm",
     attention_post_norm: "post_attention_norm",

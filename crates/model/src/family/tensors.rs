@@ -21,12 +21,14 @@ use crate::tensor_map::{
 
 /// Prefixes of the text model's tensors, and of its output matrix, in Hugging Face checkpoints: alone, and as a part of
 /// a model with images (older and newer layout).
-pub(super) const ROOTS: [(&str, &str); 7] = [
+pub(super) const ROOTS: [(&str, &str); 9] = [
     ("model.", ""),
     ("language_model.model.", "language_model."),
     ("model.language_model.", ""),
     ("model.text_model.", ""),
     ("backbone.", ""),
+    ("bert.", ""),
+    ("roberta.", ""),
     // Saved from the model without its output matrix.
     ("", ""),
     ("language_model.", ""),
@@ -85,7 +87,7 @@ fn places(family: &Family, description: &ModelDescription) -> Vec<[usize; 2]> {
 }
 
 /// Returns the prefix of the tensors of a Hugging Face checkpoint, and the name of its output layer.
-fn root_and_output(
+pub(super) fn root_and_output(
     names: &Names,
     tensors: &BTreeMap<String, TensorInfo>,
 ) -> (&'static str, String) {
@@ -124,6 +126,10 @@ pub(super) fn gguf(
     }
     if family.mixers != Mixers::DeltaNet && has("blk.0.attn_qkv.weight") {
         (names.query, names.key, names.value) = ("attn_qkv", "attn_qkv", "attn_qkv");
+    }
+    if family.residual.replaces() {
+        names.attention_post_norm = "attn_output_norm";
+        names.feed_forward_post_norm = "layer_output_norm";
     }
     if family.gated && !has("blk.0.ffn_gate.weight") && has("blk.0.ffn_up.weight") {
         names.gate = names.up;
@@ -211,11 +217,7 @@ impl Mapper<'_> {
         let blocks = blocks
             .map(|(index, block)| self.block(index, block))
             .collect::<Result<_>>()?;
-        let output_norm = self.norm(
-            &format!("{root}{}", names.output_norm),
-            &output_norm,
-            hidden,
-        )?;
+        let output_norm = self.norm(&self.output_norm_name(), &output_norm, hidden)?;
         let weight = if tied_output {
             embedding.clone()
         } else {
@@ -233,6 +235,8 @@ impl Mapper<'_> {
             output_norm,
             output: LinearTensors { weight, bias },
             token_inputs: self.token_inputs()?,
+            added_inputs: self.added_inputs()?,
+            head: self.head()?,
             unused: Vec::new(),
             more_tokens: Vec::new(),
         })
@@ -242,6 +246,17 @@ impl Mapper<'_> {
         let (names, hidden) = (self.names, self.description.hidden);
         let [prefix, prefix_of_second] =
             self.places[index].map(|place| format!("{}{}{place}.", self.root, names.block));
+        let residual = block.residual;
+        let attention_norm = match residual.has_attention_norm() {
+            true => {
+                let name = match residual.replaces() {
+                    true => self.replacing_norm_name(index),
+                    false => format!("{prefix}{}", names.attention_norm),
+                };
+                Some(self.norm(&name, &block.norm, hidden)?)
+            }
+            false => None,
+        };
         let mut norm_in = |prefix: &str, there: bool, name: &str, norm: &Norm, width: usize| {
             there
                 .then(|| self.norm(&format!("{prefix}{name}"), norm, width))
@@ -251,21 +266,17 @@ impl Mapper<'_> {
         let feed_forward_norm = norm_in(
             second,
             block.residual.has_feed_forward_norm(),
-            names.feed_forward_norm,
+            match residual.replaces() {
+                true => names.attention_post_norm,
+                false => names.feed_forward_norm,
+            },
             &block.norm,
             hidden,
         )?;
         let mut norm_if = |there: bool, name: &str, norm: &Norm, width: usize| {
             norm_in(&prefix, there, name, norm, width)
         };
-        let residual = block.residual;
         let post = residual.has_post_norms();
-        let attention_norm = norm_if(
-            residual.has_attention_norm(),
-            names.attention_norm,
-            &block.norm,
-            hidden,
-        )?;
         let attention_post_norm = norm_if(post, names.attention_post_norm, &block.norm, hidden)?;
         let feed_forward_post_norm =
             norm_if(post, names.feed_forward_post_norm, &block.norm, hidden)?;
@@ -401,7 +412,9 @@ impl Mapper<'_> {
             .keys()
             .filter(|name| !self.used.contains(*name))
         {
-            let inert = INERT.iter().any(|end| name.ends_with(end)) || *name == output;
+            let inert = INERT.iter().any(|end| name.ends_with(end))
+                || self.names.inert.iter().any(|part| name.contains(part))
+                || *name == output;
             let ours = roots.iter().any(|root| name.starts_with(root));
             if ours && !inert {
                 let family = &self.description.family;

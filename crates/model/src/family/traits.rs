@@ -1,8 +1,8 @@
 //! The common properties of a family's models: one constant per family.
 
 use super::kinds::{
-    BlockShapes, ExpertTraits, LatentTraits, Layout, LocalRope, Mixers, Multipliers, NoRope,
-    QkNorms, Shared, SoftCaps, Windows,
+    AddedTraits, BlockShapes, ExpertTraits, LatentTraits, Layout, LocalRope, Mixers, Multipliers,
+    NoRope, QkNorms, Shared, SoftCaps, Windows,
 };
 use super::names::{self, Names};
 use crate::description::{Activation, HeadSharing, NormKind, Residual, RopePairing};
@@ -80,6 +80,10 @@ pub(super) struct Family {
     pub value_norm: bool,
     /// Whether files of GGUF may have blocks after those of the model that predict more than one token.
     pub predicts_more: bool,
+    /// Whether attention reads later positions, too. Such models have no output matrix.
+    pub bidirectional: bool,
+    /// Learned embeddings of positions and token types, if the family has some.
+    pub added: Option<AddedTraits>,
 
     /// Base of RoPE.
     pub rope_base: f32,
@@ -110,7 +114,7 @@ pub(super) struct Family {
 impl Family {
     /// Returns whether `sliding_window_pattern` of a `config.json` gives the interval of blocks without a window.
     pub fn reads_window_pattern(&self) -> bool {
-        ["gemma3", "exaone4"].contains(&self.name)
+        ["gemma3", "gemma-embedding", "exaone4"].contains(&self.name)
     }
 
     /// Returns whether the experts are a branch next to dense layers.
@@ -164,6 +168,8 @@ pub(super) const LLAMA: Family = Family {
     shapes: BlockShapes::Same,
     value_norm: false,
     predicts_more: false,
+    bidirectional: false,
+    added: None,
     rope_base: 10_000.0,
     older_rope_base: None,
     rotary_fraction: None,

@@ -385,8 +385,13 @@ fn select(siblings: &[Sibling], repository: &Repository) -> Result<Selection> {
             "modules.json",
             "1_Pooling/config.json",
             "config_sentence_transformers.json",
+            "sentence_bert_config.json",
         ];
-        tokenizer || others.contains(&name)
+        // A dense layer after pooling, such as `2_Dense`.
+        let of_dense = name.split_once('/').is_some_and(|(folder, file)| {
+            folder.ends_with("_Dense") && ["config.json", "model.safetensors"].contains(&file)
+        });
+        tokenizer || of_dense || others.contains(&name)
     });
     Ok(Selection {
         files: [config]

@@ -8,6 +8,7 @@ use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
 use super::guarded::guarded;
+use super::pair::Pair;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Maximum nesting of arrays and objects: the library recurses on each level. Real tokenizers have up to 8.
@@ -115,6 +116,11 @@ impl Parts {
             check_longest("model.vocab", *longest)?;
         }
         Ok(parts)
+    }
+
+    /// Returns the tokens around two texts.
+    pub(super) fn pair(&self) -> Option<Pair> {
+        Pair::of_post_processor(self.post_processor.as_ref()?)
     }
 
     fn fields(&self) -> impl Iterator<Item = (&'static str, &Value)> {

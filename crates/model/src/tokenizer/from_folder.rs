@@ -15,7 +15,7 @@ use super::config::{CONFIG, Config};
 use super::from_model_file;
 use super::guarded::guarded;
 use super::limit::Limit;
-use super::vocabulary::{Spelling, TokenKind, Vocabulary, byte_of_piece};
+use super::vocabulary::{CONTINUES_WORD, Spelling, TokenKind, Vocabulary, byte_of_piece};
 use super::{Encoder, Special, Tokenizer, TokenizerKind, end_tokens};
 use crate::error::{Error, ErrorKind, Result};
 use crate::files;
@@ -191,7 +191,12 @@ pub(super) fn tokenizer(
     .map_err(|error| error.at(&path))
 }
 
-fn build(bytes: &[u8], config: &Config<'_>, stated_end_tokens: &[u32]) -> Result<Tokenizer> {
+/// Returns the tokenizer in `bytes`, the content of a `tokenizer.json`.
+pub(super) fn build(
+    bytes: &[u8],
+    config: &Config<'_>,
+    stated_end_tokens: &[u32],
+) -> Result<Tokenizer> {
     let malformed = |message: String| Error::new(ErrorKind::Malformed, message);
     let parts = Parts::read(bytes)?;
     let text = std::str::from_utf8(bytes)
@@ -210,21 +215,22 @@ fn build(bytes: &[u8], config: &Config<'_>, stated_end_tokens: &[u32]) -> Result
         .map_err(|error| malformed(error.to_string()))?;
     inner.with_padding(None);
 
-    let is_unigram = match inner.get_model() {
-        ModelWrapper::BPE(_) => false,
-        ModelWrapper::Unigram(_) => true,
-        _ => {
+    check_bert_rules(&inner, config)?;
+    let decoder = match inner.get_model() {
+        ModelWrapper::WordPiece(_) => Decoder::of_word_piece(&inner)?,
+        ModelWrapper::BPE(_) | ModelWrapper::Unigram(_) => Decoder::of(&inner)?,
+        ModelWrapper::WordLevel(_) => {
             return Err(Error::new(
                 ErrorKind::Unsupported,
-                "field `model.type` is neither BPE nor Unigram",
+                "field `model.type` is WordLevel, expected BPE, Unigram or WordPiece",
             ));
         }
     };
-    let decoder = Decoder::of(&inner)?;
-    let kind = match decoder.spelling {
-        _ if is_unigram => TokenizerKind::Unigram,
-        Spelling::ByteLevel => TokenizerKind::ByteLevelBpe,
-        Spelling::SentencePiece => TokenizerKind::SentencePieceBpe,
+    let kind = match (inner.get_model(), decoder.spelling) {
+        (ModelWrapper::Unigram(_), _) => TokenizerKind::Unigram,
+        (_, Spelling::ByteLevel) => TokenizerKind::ByteLevelBpe,
+        (_, Spelling::SentencePiece) => TokenizerKind::SentencePieceBpe,
+        (_, Spelling::WordPiece) => TokenizerKind::WordPiece,
     };
     check_added(bytes, &inner)?;
     let mut vocabulary = vocabulary(&inner, decoder.spelling)?;
@@ -280,6 +286,7 @@ fn build(bytes: &[u8], config: &Config<'_>, stated_end_tokens: &[u32]) -> Result
         prefix,
         suffix,
         end_tokens,
+        pair: parts.pair(),
         adds_space,
         longest: OnceLock::new(),
     })
@@ -309,6 +316,38 @@ fn check_added(bytes: &[u8], tokenizer: &tokenizers::Tokenizer) -> Result<()> {
                 "field `added_tokens[{index}].id` is {id}, but the `tokenizers` library gives {content:?} the id {given}: \
                  expected the ids after those of `model.vocab`, in their order"
             )));
+        }
+    }
+    Ok(())
+}
+
+/// Checks that the rules of BERT in `tokenizer_config.json`, which `transformers` prefers, are those of the tokenizer.
+fn check_bert_rules(tokenizer: &tokenizers::Tokenizer, config: &Config<'_>) -> Result<()> {
+    let class = config.value["tokenizer_class"].as_str();
+    let Some(NormalizerWrapper::BertNormalizer(rules)) = tokenizer.get_normalizer() else {
+        return Ok(());
+    };
+    if !class.is_some_and(|class| class.contains("Bert")) {
+        return Ok(());
+    }
+    for (field, rule, default) in [
+        ("do_lower_case", Some(rules.lowercase), Some(true)),
+        ("strip_accents", rules.strip_accents, None),
+        (
+            "tokenize_chinese_chars",
+            Some(rules.handle_chinese_chars),
+            Some(true),
+        ),
+    ] {
+        let stated = config.bool(field)?.or(default);
+        if stated != rule {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!(
+                    "{CONFIG}: `{field}` is {stated:?}, but field `normalizer` of {FILE} has {rule:?}: versions of \
+                     transformers take the one or the other"
+                ),
+            ));
         }
     }
     Ok(())
@@ -390,6 +429,25 @@ struct Decoder {
 }
 
 impl Decoder {
+    /// Reads the decoder of a vocabulary of WordPiece.
+    fn of_word_piece(tokenizer: &tokenizers::Tokenizer) -> Result<Self> {
+        match tokenizer.get_decoder() {
+            Some(DecoderWrapper::WordPiece(decoder)) if decoder.prefix == CONTINUES_WORD => {
+                Ok(Self {
+                    spelling: Spelling::WordPiece,
+                    strips_space: true,
+                })
+            }
+            _ => Err(Error::new(
+                ErrorKind::Unsupported,
+                format!(
+                    "field `model.type` is WordPiece, and field `decoder` is not, expected WordPiece with the prefix \
+                     {CONTINUES_WORD} in both"
+                ),
+            )),
+        }
+    }
+
     fn of(tokenizer: &tokenizers::Tokenizer) -> Result<Self> {
         let decoder = tokenizer.get_decoder();
         if matches!(decoder, Some(DecoderWrapper::ByteLevel(_))) {

@@ -4,10 +4,14 @@ use std::sync::OnceLock;
 
 use super::byte_level::ByteLevelBpe;
 use super::character_level::CharacterBpe;
+use super::charsmap::Charsmap;
 use super::markers::Markers;
+use super::normalizer::{Normalizer, Prefix};
+use super::pair::Pair;
 use super::pre_tokenizer::PreTokenizer;
 use super::sentence_piece::{Algorithm, SentencePiece, Spaces};
 use super::vocabulary::{Spelling, TokenKind, Vocabulary, check_count};
+use super::word_piece;
 use super::words::Words;
 use super::{Encoder, Tokenizer, TokenizerKind, end_tokens};
 use crate::error::{Error, ErrorKind, Result};
@@ -62,6 +66,9 @@ const T5: Defaults = Defaults {
 
 pub(super) fn tokenizer(metadata: &Metadata) -> Result<Tokenizer> {
     let model = required(MODEL, metadata.string(MODEL)?)?;
+    if model == word_piece::MODEL {
+        return word_piece::tokenizer(metadata);
+    }
     let merges_characters =
         model == GEMMA4 || model == "gpt2" && metadata.string(PRE)? == Some(GEMMA4);
     let (kind, defaults) = match model {
@@ -71,14 +78,14 @@ pub(super) fn tokenizer(metadata: &Metadata) -> Result<Tokenizer> {
         "t5" => (TokenizerKind::Unigram, T5),
         other => {
             let message = format!(
-                "metadata field `{MODEL}` is {other:?}; Triad supports gpt2, llama, t5 and {GEMMA4}"
+                "metadata field `{MODEL}` is {other:?}; Triad supports gpt2, llama, t5, bert and {GEMMA4}"
             );
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
     };
     let spelling = match kind {
         TokenizerKind::ByteLevelBpe => Spelling::ByteLevel,
-        TokenizerKind::SentencePieceBpe | TokenizerKind::Unigram => Spelling::SentencePiece,
+        _ => Spelling::SentencePiece,
     };
     let mut vocabulary = vocabulary(metadata, spelling)?;
     let token =
@@ -118,7 +125,7 @@ pub(super) fn tokenizer(metadata: &Metadata) -> Result<Tokenizer> {
                 false,
             )
         }
-        TokenizerKind::SentencePieceBpe | TokenizerKind::Unigram => {
+        _ => {
             let spaces = spaces(metadata, kind, &defaults)?;
             let encoder = sentence_piece(metadata, &vocabulary, kind, spaces, unknown)?;
             let words = Words::SentencePiece(encoder);
@@ -146,7 +153,14 @@ pub(super) fn tokenizer(metadata: &Metadata) -> Result<Tokenizer> {
     };
     let prefix = around("bos", add_bos, bos)?;
     let suffix = around("eos", defaults.add_eos, eos)?;
+    let separator = special_token(metadata, &vocabulary, "seperator", None)?;
+    let adds_separator = metadata.bool("tokenizer.ggml.add_sep_token")?;
     Ok(Tokenizer {
+        pair: Pair::of_gguf(
+            &prefix,
+            &suffix,
+            separator.filter(|_| adds_separator == Some(true)),
+        ),
         kind,
         vocabulary,
         encoder,
@@ -284,21 +298,28 @@ fn sentence_piece(
     spaces: Spaces,
     unknown: Option<u32>,
 ) -> Result<SentencePiece> {
-    if metadata
-        .integers(CHARSMAP)?
-        .is_some_and(|map| !map.is_empty())
-    {
-        let message = format!(
-            "metadata field `{CHARSMAP}` requires a normalization that Triad does not support"
-        );
-        return Err(Error::new(ErrorKind::Unsupported, message));
-    }
+    let charsmap = charsmap(metadata)?;
     let algorithm = if kind == TokenizerKind::Unigram {
         Algorithm::Unigram
     } else {
         Algorithm::Bpe
     };
     let scores = required(SCORES, metadata.floats(SCORES)?)?.to_vec();
+    if let (Some(charsmap), Some(unknown)) = (charsmap, unknown) {
+        let prefix = match spaces.prefix {
+            true => Prefix::Always,
+            false => Prefix::Never,
+        };
+        let normalizer = Normalizer::new(Some(charsmap), &[], prefix, spaces.remove_extra)?;
+        return SentencePiece::of_model_file(
+            vocabulary,
+            algorithm,
+            normalizer,
+            scores,
+            unknown,
+            &format!("metadata field `{SCORES}`"),
+        );
+    }
     SentencePiece::new(
         vocabulary,
         algorithm,
@@ -307,4 +328,23 @@ fn sentence_piece(
         unknown,
         &format!("metadata field `{SCORES}`"),
     )
+}
+
+/// Returns SentencePiece's map of characters, if the file has one.
+fn charsmap(metadata: &Metadata) -> Result<Option<Charsmap>> {
+    let Some(map) = metadata.integers(CHARSMAP)? else {
+        return Ok(None);
+    };
+    // Bytes, which some files have as signed numbers.
+    let byte = |number: &i64| match number {
+        0..=255 => Some(*number as u8),
+        -128..0 => Some(*number as i8 as u8),
+        _ => None,
+    };
+    let bytes: Option<Vec<u8>> = map.iter().map(byte).collect();
+    let bytes = bytes.ok_or_else(|| {
+        let message = format!("metadata field `{CHARSMAP}` has a number that is no byte");
+        Error::new(ErrorKind::Malformed, message)
+    })?;
+    Charsmap::new(&bytes, CHARSMAP)
 }

@@ -171,6 +171,7 @@ fn build(
         bos,
         eos,
         end_tokens,
+        pair: None,
         adds_space: prefix != Prefix::Never,
         longest: OnceLock::new(),
     })

@@ -9,6 +9,7 @@
 //! | GGUF `gemma4` | BPE of characters | [`pre_tokenizer`] cuts lines, [`character_level`] merges their characters |
 //! | GGUF `llama` | SentencePiece BPE | [`sentence_piece`] |
 //! | GGUF `t5` | SentencePiece unigram | [`sentence_piece`], [`unigram`] |
+//! | GGUF `bert` | WordPiece | the `tokenizers` crate, by [`word_piece`] |
 //! | `tokenizer.json` | any of them | the `tokenizers` crate |
 //! | `tokenizer.model` | SentencePiece | [`model_file`], [`normalizer`], [`sentence_piece`] |
 //!
@@ -37,16 +38,19 @@ mod merge;
 mod merge_table;
 mod model_file;
 mod normalizer;
+mod pair;
 mod pre_tokenizer;
 mod protobuf;
 mod sentence_piece;
 mod stream;
 mod unigram;
 mod vocabulary;
+mod word_piece;
 mod words;
 
 pub use letters::Letters;
 pub use limit::Encoded;
+pub use pair::Pair;
 pub use stream::DecodeStream;
 pub use vocabulary::TokenKind;
 
@@ -78,8 +82,10 @@ pub enum TokenizerKind {
     ByteLevelBpe,
     /// Byte-pair encoding of characters: LLaMA 1 and 2, Mistral, Gemma, Phi-3.
     SentencePieceBpe,
-    /// SentencePiece's unigram model: T5.
+    /// SentencePiece's unigram model: T5, XLM-RoBERTa.
     Unigram,
+    /// Words cut into the longest known pieces: BERT.
+    WordPiece,
 }
 
 impl TokenizerKind {
@@ -89,6 +95,7 @@ impl TokenizerKind {
             Self::ByteLevelBpe => "byte-level BPE",
             Self::SentencePieceBpe => "SentencePiece BPE",
             Self::Unigram => "SentencePiece unigram",
+            Self::WordPiece => "WordPiece",
         }
     }
 }
@@ -104,6 +111,8 @@ pub struct Tokenizer {
     prefix: Vec<u32>,
     suffix: Vec<u32>,
     end_tokens: Vec<u32>,
+    /// The tokens around two texts.
+    pair: Option<Pair>,
     /// Whether encoding puts a space before the text, which decoding drops.
     adds_space: bool,
     /// Maximum bytes of text per token; see [`Tokenizer::least_tokens`].
@@ -305,6 +314,11 @@ impl Tokenizer {
     /// Returns a decoder for tokens whose every byte is part of the text, including a space at the start.
     pub fn exact_stream(&self) -> DecodeStream<'_> {
         DecodeStream::new(self, false)
+    }
+
+    /// Returns the tokens around two texts that are read together; `None` if the files do not state them.
+    pub fn pair(&self) -> Option<&Pair> {
+        self.pair.as_ref()
     }
 
     /// Returns the tokens that end a model's answer, sorted: EOS and the ends of a turn.

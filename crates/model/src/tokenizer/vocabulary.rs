@@ -34,8 +34,12 @@ pub(super) enum Spelling {
     ByteLevel,
     /// SentencePiece's: plain UTF-8 with `▁` for the space.
     SentencePiece,
+    /// WordPiece's: plain UTF-8 with `##` before a piece that continues a word.
+    WordPiece,
 }
 
+/// The mark of a piece of WordPiece that continues a word.
+pub(super) const CONTINUES_WORD: &str = "##";
 /// SentencePiece's visible space.
 pub(super) const VISIBLE_SPACE: char = '▁';
 
@@ -139,7 +143,7 @@ impl Vocabulary {
     /// Returns the text that represents a control or user-defined token in a prompt.
     pub(super) fn marker(&self, id: u32) -> String {
         match self.spelling {
-            Spelling::ByteLevel => self.piece(id).to_owned(),
+            Spelling::ByteLevel | Spelling::WordPiece => self.piece(id).to_owned(),
             Spelling::SentencePiece => self.piece(id).replace(VISIBLE_SPACE, " "),
         }
     }
@@ -152,8 +156,18 @@ impl Vocabulary {
             (TokenKind::Normal, Spelling::ByteLevel) => {
                 byte_alphabet::append_bytes(self.piece(id), bytes);
             }
-            (TokenKind::UserDefined, Spelling::ByteLevel) => {
+            (TokenKind::UserDefined, Spelling::ByteLevel | Spelling::WordPiece) => {
                 bytes.extend_from_slice(self.piece(id).as_bytes());
+            }
+            // A word begins with a space; pieces of one word have none between them.
+            (TokenKind::Normal, Spelling::WordPiece) => {
+                match self.piece(id).strip_prefix(CONTINUES_WORD) {
+                    Some(rest) => bytes.extend_from_slice(rest.as_bytes()),
+                    None => {
+                        bytes.push(b' ');
+                        bytes.extend_from_slice(self.piece(id).as_bytes());
+                    }
+                }
             }
             (TokenKind::Normal | TokenKind::UserDefined, Spelling::SentencePiece) => {
                 bytes.extend_from_slice(self.marker(id).as_bytes());

@@ -105,7 +105,12 @@ pub fn prepare(
     cancel: &Cancel,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Prepared> {
-    if recipe.checkpoint.description().has_expert_branches() {
+    let model = recipe.checkpoint.description();
+    if model.is_encoder() || model.head.is_some() {
+        let message = "an encoder or a model with layers after pooling cannot be prepared: it runs as it is stored";
+        return Err(Error::new(ErrorKind::Unsupported, message).into());
+    }
+    if model.has_expert_branches() {
         let message = "experts next to a dense feed-forward cannot be prepared: the model runs as it is stored";
         return Err(Error::new(ErrorKind::Unsupported, message).into());
     }

@@ -1,8 +1,8 @@
 //! Tiny models with the special features of each family.
 
 use triad_model::description::{
-    Activation, Attention, BlockDescription, FeedForward, KeyValues, Mixer, ModelDescription, Norm,
-    NormKind, QkNorm, Residual, Rope, RopePairing, RopeScaling,
+    Activation, AddedInputs, Attention, BlockDescription, FeedForward, KeyValues, Mixer,
+    ModelDescription, Norm, NormKind, QkNorm, Residual, Rope, RopePairing, RopeScaling,
 };
 
 const RMS: Norm = Norm {
@@ -29,6 +29,7 @@ pub fn llama() -> ModelDescription {
             qkv_bias: false,
             output_bias: false,
             output_gate: false,
+            bidirectional: false,
             qk_norm: None,
             temperature: None,
             window: None,
@@ -71,6 +72,8 @@ pub fn llama() -> ModelDescription {
         output_bias: false,
         logit_soft_cap: None,
         token_inputs: None,
+        added_inputs: AddedInputs::default(),
+        head: None,
     }
 }
 

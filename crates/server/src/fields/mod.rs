@@ -14,6 +14,7 @@ mod embeddings;
 mod llama;
 mod messages;
 mod ollama;
+mod rerank;
 mod responses;
 mod shared;
 mod text;
@@ -139,6 +140,12 @@ pub static EMBEDDINGS: RequestFields = RequestFields {
     groups: &[embeddings::FIELDS],
 };
 
+/// The fields of `/rerank`, `/v1/rerank` and `/reranking`.
+pub static RERANK: RequestFields = RequestFields {
+    path: "/rerank",
+    groups: &[rerank::FIELDS],
+};
+
 /// The fields of `/tokenize`.
 pub static TOKENIZE: RequestFields = RequestFields {
     path: "/tokenize",
@@ -211,7 +218,7 @@ pub static OLLAMA_PULL: RequestFields = RequestFields {
 };
 
 /// Returns all tables.
-pub fn requests() -> [&'static RequestFields; 18] {
+pub fn requests() -> [&'static RequestFields; 19] {
     [
         &CHAT,
         &COMPLETIONS,
@@ -221,6 +228,7 @@ pub fn requests() -> [&'static RequestFields; 18] {
         &MESSAGES,
         &COUNT_TOKENS,
         &EMBEDDINGS,
+        &RERANK,
         &TOKENIZE,
         &DETOKENIZE,
         &LLAMA_COMPLETION,

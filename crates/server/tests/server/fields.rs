@@ -1,6 +1,7 @@
 //! Every field of every request: used, ignored, or refused by name, as the tables state.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use serde_json::{Map, Value, json};
 use triad_server::fields::{Effect, Field, RequestFields, document, requests};
@@ -212,6 +213,7 @@ fn body(path: &str, parent: &str) -> Body {
         "/v1/responses/input_tokens" => json!({"input": "Hi"}),
         "/v1/conversations" => json!({}),
         "/v1/embeddings" => json!({"input": "Hi"}),
+        "/rerank" => json!({"query": "cat", "documents": ["a cat", "the end"]}),
         "/tokenize" if more.get("messages").is_none() && more.get("tools").is_none() => {
             json!({"content": "Hi"})
         }
@@ -267,6 +269,14 @@ fn other(path: &str, field: &str) -> (Value, Value) {
         "keep_alive" => json!("soon"),
         "think" if path.starts_with("/api/") => json!(true),
         "raw" => json!(true),
+        "query" => json!("the end"),
+        "documents" if path == "/rerank" => json!(["x"]),
+        "texts" => return (json!(["x"]), json!({"documents": null})),
+        "top_n" | "top_k" if path == "/rerank" => json!(1),
+        "return_documents" | "return_text" | "raw_scores" => json!(true),
+        "parse_special" if path == "/rerank" => {
+            return (json!(false), json!({"query": "[MASK]"}));
+        }
         "truncate" => return (json!(false), json!({"input": "long ".repeat(400)})),
         "dimensions" => json!(3),
         "format" if path.starts_with("/api/") => json!("json"),
@@ -644,6 +654,10 @@ impl Sweep<'_> {
 fn sweep(path: &str) {
     let server = if path == "/infill" {
         Server::for_infill()
+    } else if path == "/rerank" {
+        let golden = "../../tests/golden/encoders/rerank-bert";
+        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join(golden);
+        Server::of_model_with(&golden, |options| options.strict_models = true)
     } else {
         Server::with(|options| options.strict_models = true)
     };
@@ -693,7 +707,7 @@ fn each_field_of_counts_and_conversations_is_followed_without_effect_or_refused(
 
 #[test]
 fn each_field_of_texts_is_followed_without_effect_or_refused() {
-    for path in ["/v1/embeddings", "/tokenize", "/detokenize"] {
+    for path in ["/v1/embeddings", "/rerank", "/tokenize", "/detokenize"] {
         sweep(path);
     }
 }

@@ -17,6 +17,7 @@ mod ollama;
 mod others;
 mod owners;
 mod reasoning;
+mod rerank;
 mod sampling;
 mod scripted;
 mod sessions;

@@ -269,6 +269,11 @@ impl Server {
 
     /// Starts a server of the model at `path`.
     pub fn of_model(path: &Path) -> Self {
+        Self::of_model_with(path, |_| {})
+    }
+
+    /// Starts a server of the model at `path` with other options.
+    pub fn of_model_with(path: &Path, change: impl FnOnce(&mut ServerOptions)) -> Self {
         let threads = Threads::Count(1);
         let options = LoadOptions {
             threads,
@@ -277,7 +282,7 @@ impl Server {
         let model = Model::load(path, &options).unwrap();
         Self::of_engine(
             engine_in((model, tempfile::tempdir().unwrap()), None),
-            |_| {},
+            change,
         )
     }
 

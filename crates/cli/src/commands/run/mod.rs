@@ -185,6 +185,7 @@ pub fn run(mut arguments: Arguments) -> Result<()> {
     );
     let form = arguments.form.read()?;
     let model = arguments.model.load_for(arguments.float)?;
+    model.check_writes()?;
     model.tokenizer()?;
     let form = form.map(|form| form::compile(&model, form)).transpose()?;
     let adapters = adapters::open(&model, &arguments.lora)?;

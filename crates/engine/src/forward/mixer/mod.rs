@@ -57,6 +57,7 @@ impl ForwardContext<'_> {
             rows,
             position,
             is_branch,
+            ..
         } in chunk.segments
         {
             let x = &mixed[rows.start * row_len..rows.end * row_len];

@@ -747,7 +747,7 @@ fn what_triad_does_not_run_is_refused_by_name() {
             "attn_logit_softcapping",
         ),
         (
-            json!({ "model_type": "gemma3_text", "use_bidirectional_attention": true }),
+            json!({ "model_type": "gemma3", "use_bidirectional_attention": true }),
             "use_bidirectional_attention",
         ),
         (

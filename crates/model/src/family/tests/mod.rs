@@ -17,8 +17,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::description::{
-    Activation, Attention, BlockDescription, FeedForward, KeyValues, Mixer, ModelDescription, Norm,
-    NormKind, Residual, Rope, RopePairing, RopeScaling,
+    Activation, AddedInputs, Attention, BlockDescription, FeedForward, KeyValues, Mixer,
+    ModelDescription, Norm, NormKind, Residual, Rope, RopePairing, RopeScaling,
 };
 use crate::tensor::{Format, TensorInfo};
 use crate::tensor_map::{Part, TensorSlice};
@@ -88,6 +88,7 @@ fn llama_description() -> ModelDescription {
             qkv_bias: false,
             output_bias: false,
             output_gate: false,
+            bidirectional: false,
             qk_norm: None,
             temperature: None,
             window: None,
@@ -132,5 +133,7 @@ fn llama_description() -> ModelDescription {
         output_bias: false,
         logit_soft_cap: None,
         token_inputs: None,
+        added_inputs: AddedInputs::default(),
+        head: None,
     }
 }

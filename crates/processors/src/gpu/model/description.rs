@@ -136,6 +136,11 @@ fn not_computed(block: &BlockDescription) -> Option<&'static str> {
             attention.qk_norm.as_ref().is_some_and(is_spanned),
             "norms of queries and keys over all heads or after RoPE",
         ),
+        (attention.bidirectional, "attention to later positions"),
+        (
+            block.residual.replaces(),
+            "norms that replace the residual stream",
+        ),
         (attention.sinks, "sinks of attention"),
         (
             attention.key_values != KeyValues::Own,

@@ -1,0 +1,228 @@
+//! Vectors of encoders are those of `sentence-transformers`, and scores of documents those of its cross-encoders.
+//! `tests/golden/encoders/make.py` made the models, the vectors and the scores.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde_json::Value;
+use triad_engine::{
+    Cancel, EncoderText, Engine, EngineOptions, LoadOptions, Model, SessionOptions, Threads,
+};
+use triad_frontend::chat::encode_around;
+use triad_frontend::embedding::{Pooling, VectorOptions, embed, embed_each, max_tokens};
+use triad_frontend::reranking;
+use triad_model::tokenizer::Special;
+
+/// The largest difference of a component, or of a score, to the reference in float64. Vectors have length 1.
+const TOLERANCE: f32 = 1e-5;
+
+fn golden() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/encoders")
+}
+
+/// Returns an engine whose batches have at most `chunk` rows.
+fn engine(name: &str, chunk: usize) -> Engine {
+    let options = LoadOptions {
+        threads: Threads::Count(2),
+        ..LoadOptions::default()
+    };
+    let model = Arc::new(Model::load(&golden().join(name), &options).unwrap());
+    let session = SessionOptions {
+        context: model.description().context,
+        chunk,
+        ..SessionOptions::default()
+    };
+    let options = EngineOptions {
+        session,
+        ..EngineOptions::default()
+    };
+    Engine::new(&model, &options).unwrap()
+}
+
+fn cases(name: &str) -> Vec<Value> {
+    let cases = std::fs::read_to_string(golden().join(format!("{name}.json"))).unwrap();
+    let cases: Vec<Value> = cases
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert!(cases.len() >= 4);
+    cases
+}
+
+fn tokens(model: &Model, text: &str) -> Vec<u32> {
+    let reading = (Special::Parsed, true);
+    encode_around(model, text, reading, (512, &Cancel::new())).unwrap()
+}
+
+fn options(pooling: Pooling) -> VectorOptions {
+    VectorOptions::of_length_1(pooling)
+}
+
+/// Compares all vectors of the files with the name `name` and these endings, computed together and alone.
+fn compare(name: &str, pooling: Pooling, endings: &[&str]) {
+    for ending in endings {
+        let engine = engine(&format!("{name}{ending}"), 64);
+        let model = engine.model();
+        let defaults = model.embedding_defaults();
+        assert_eq!(defaults.pooling, Some(pooling));
+        let is_folder = ending.is_empty();
+        let (mut texts, mut expected) = (Vec::new(), Vec::new());
+        for case in cases(name) {
+            let prompt = match case["prompt"].as_str() {
+                // GGUF states no prompts.
+                Some(_) if !is_folder => continue,
+                prompt => prompt.map_or("", |name| defaults.prompts[name].as_str()),
+            };
+            texts.push(tokens(
+                model,
+                &format!("{prompt}{}", case["text"].as_str().unwrap()),
+            ));
+            expected.push(case["vector"].clone());
+        }
+        let (cancel, options) = (Cancel::new(), options(pooling));
+        let together = embed_each(&engine, texts.clone(), options, &cancel).unwrap();
+        let mut largest = 0.0f32;
+        for ((text, vector), expected) in texts.iter().zip(&together).zip(&expected) {
+            let expected = expected.as_array().unwrap();
+            assert_eq!(vector.len(), expected.len());
+            for (value, expected) in vector.iter().zip(expected) {
+                largest = largest.max((value - expected.as_f64().unwrap() as f32).abs());
+            }
+            let alone = embed(&engine, text.clone(), options, &cancel).unwrap();
+            assert_eq!(
+                &alone, vector,
+                "a text with others has the bits that it has alone"
+            );
+        }
+        println!(
+            "{name}{ending}: {} vectors, largest difference {largest:.1e}",
+            texts.len()
+        );
+        assert!(largest <= TOLERANCE, "{name}{ending}: {largest}");
+    }
+}
+
+#[test]
+fn vectors_of_bert_are_those_of_sentence_transformers() {
+    compare("bert", Pooling::Mean, &["", ".gguf"]);
+}
+
+#[test]
+fn vectors_of_xlm_roberta_are_those_of_sentence_transformers() {
+    compare("xlm-roberta", Pooling::Mean, &["", ".gguf"]);
+}
+
+#[test]
+fn vectors_of_gemma_that_reads_both_sides_are_those_of_sentence_transformers() {
+    compare("gemma", Pooling::Mean, &["", ".gguf"]);
+}
+
+#[test]
+fn vectors_of_nomic_embed_are_those_of_its_definition() {
+    compare("nomic", Pooling::Mean, &[".gguf"]);
+}
+
+#[test]
+fn a_dense_layer_after_the_pooling_is_that_of_sentence_transformers() {
+    compare("bert-dense", Pooling::First, &[""]);
+}
+
+/// Compares all scores of the files with the name `name` and these endings.
+fn compare_scores(name: &str, endings: &[&str]) {
+    for ending in endings {
+        let engine = engine(&format!("{name}{ending}"), 64);
+        let model = engine.model();
+        assert_eq!(reranking::unsupported(model), None);
+        let context = (Special::Parsed, engine.context());
+        let (mut texts, mut expected) = (Vec::<EncoderText>::new(), Vec::new());
+        for case in cases(name) {
+            let [query, document] = ["query", "document"].map(|it| case[it].as_str().unwrap());
+            let of = (query, &[document.to_owned()][..]);
+            texts.extend(reranking::pairs(model, of, context, &Cancel::new()).unwrap());
+            expected.push(case["score"].as_f64().unwrap());
+        }
+        let together = reranking::scores(&engine, &texts, &Cancel::new()).unwrap();
+        for ((text, score), expected) in texts.iter().zip(&together).zip(expected) {
+            let difference = (score - expected as f32).abs();
+            assert!(
+                difference <= TOLERANCE,
+                "{name}{ending}: {score} is not {expected}"
+            );
+            let text = std::slice::from_ref(text);
+            let alone = reranking::scores(&engine, text, &Cancel::new()).unwrap();
+            assert_eq!(
+                alone,
+                [*score],
+                "a pair with others has the bits that it has alone"
+            );
+        }
+    }
+}
+
+#[test]
+fn scores_of_xlm_roberta_are_those_of_sentence_transformers() {
+    compare_scores("rerank-xlm-roberta", &["", ".gguf"]);
+}
+
+#[test]
+fn scores_of_bert_with_types_of_tokens_are_those_of_sentence_transformers() {
+    compare_scores("rerank-bert", &[""]);
+}
+
+#[test]
+fn an_encoder_writes_no_text_and_says_so_by_name() {
+    let engine = engine("bert", 64);
+    let mut session = engine.session();
+    let refused = session.prefill(&[2, 5, 3], &Cancel::new(), |_| {});
+    let error = refused.map(|_| ()).unwrap_err().to_string();
+    assert!(error.contains("encoder (bert)"), "{error}");
+    let refused = engine
+        .session()
+        .hidden_states(&[2, 5, 3], &Cancel::new(), |_| {});
+    assert!(refused.is_err());
+}
+
+#[test]
+fn a_text_that_is_longer_than_the_authors_allow_is_refused() {
+    let engine = engine("bert", 64);
+    assert_eq!(max_tokens(engine.model(), engine.context()), 128);
+    let of = |count: usize| {
+        embed(
+            &engine,
+            vec![5; count],
+            options(Pooling::Mean),
+            &Cancel::new(),
+        )
+    };
+    of(128).unwrap();
+    let error = of(129).unwrap_err().to_string();
+    assert!(error.contains("129") && error.contains("128"), "{error}");
+}
+
+#[test]
+fn texts_that_no_encoder_reads_are_refused() {
+    let engine = engine("bert-dense", 64);
+    let of = |tokens: Vec<u32>| embed(&engine, tokens, options(Pooling::Mean), &Cancel::new());
+    for (tokens, words) in [
+        (vec![], "empty"),
+        (vec![5; 193], "193"),
+        (vec![5, 10_000], "outside the vocabulary"),
+    ] {
+        let error = of(tokens).unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    }
+    let cancel = Cancel::new();
+    cancel.cancel();
+    embed(&engine, vec![5], options(Pooling::Mean), &cancel).unwrap_err();
+}
+
+#[test]
+fn a_cross_encoder_has_no_vectors_and_other_models_have_no_scores() {
+    let ranks = engine("rerank-bert", 64);
+    let reason = triad_frontend::embedding::unsupported(ranks.model()).unwrap();
+    assert!(reason.contains("cross-encoder"), "{reason}");
+    for name in ["bert", "gemma"] {
+        let reason = reranking::unsupported(engine(name, 64).model()).unwrap();
+        assert!(reason.contains("classifier"), "{reason}");
+    }
+}

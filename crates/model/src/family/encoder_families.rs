@@ -1,0 +1,92 @@
+//! The families that read texts and write none.
+
+use super::kinds::{AddedTraits, FirstPosition, NoRope};
+use super::names::{self, Names};
+use super::traits::{Family, GEMMA3, LLAMA};
+use crate::description::{Activation, NormKind, Residual};
+
+const BERT_NAMES: Names = Names {
+    embedding: "embeddings.word_embeddings",
+    embedding_norm: "embeddings.LayerNorm",
+    positions: "embeddings.position_embeddings",
+    token_types: "embeddings.token_type_embeddings",
+    block: "encoder.layer.",
+    attention_norm: "",
+    attention_post_norm: "attention.output.LayerNorm",
+    feed_forward_norm: "",
+    feed_forward_post_norm: "output.LayerNorm",
+    query: "attention.self.query",
+    key: "attention.self.key",
+    value: "attention.self.value",
+    attention_output: "attention.output.dense",
+    gate: "",
+    up: "intermediate.dense",
+    down: "output.dense",
+    classifier: ["pooler.dense", "classifier"],
+    // The layers of pre-training, and buffers.
+    inert: &[
+        "pooler.dense.",
+        "cls.predictions.",
+        "cls.seq_relationship.",
+        "lm_head.",
+        "embeddings.position_ids",
+        "embeddings.token_type_ids",
+    ],
+    ..names::LLAMA
+};
+
+const ROBERTA_NAMES: Names = Names {
+    classifier: ["classifier.dense", "classifier.out_proj"],
+    ..BERT_NAMES
+};
+
+pub(super) const BERT: Family = Family {
+    name: "bert",
+    names: BERT_NAMES,
+    norm: NormKind::Layer,
+    residual: Residual::Replacing,
+    qkv_bias: true,
+    all_biases: true,
+    bias_fields: [("", false); 3],
+    gated: false,
+    activation: Activation::Gelu,
+    no_rope: NoRope::Everywhere,
+    bidirectional: true,
+    added: Some(AddedTraits {
+        positions: Some(FirstPosition::Zero),
+        token_types: 2,
+    }),
+    epsilon: 1e-12,
+    context: 512,
+    ..LLAMA
+};
+
+/// RoBERTa and XLM-RoBERTa, which GGUF calls by the name of BERT.
+pub(super) const ROBERTA: Family = Family {
+    names: ROBERTA_NAMES,
+    added: Some(AddedTraits {
+        positions: Some(FirstPosition::AfterPadding(1)),
+        token_types: 2,
+    }),
+    ..BERT
+};
+
+/// The dense models of nomic-embed, in GGUF.
+pub(super) const NOMIC_BERT: Family = Family {
+    name: "nomic-bert",
+    gated: true,
+    activation: Activation::Silu,
+    no_rope: NoRope::Never,
+    added: Some(AddedTraits {
+        positions: None,
+        token_types: 2,
+    }),
+    ..BERT
+};
+
+/// EmbeddingGemma: the text model of Gemma 3 whose attention reads both sides.
+pub(super) const EMBEDDING_GEMMA: Family = Family {
+    name: "gemma-embedding",
+    bidirectional: true,
+    ..GEMMA3
+};

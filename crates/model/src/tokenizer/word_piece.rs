@@ -1,0 +1,111 @@
+//! WordPiece of GGUF files (`bert`): encoded by the `tokenizers` crate, from the vocabulary that the file states and the
+//! rules of BERT's models without capital letters.
+
+use serde_json::{Map, Value, json};
+
+use super::config::Config;
+use super::vocabulary::{CONTINUES_WORD, VISIBLE_SPACE, check_count};
+use super::{Tokenizer, from_folder};
+use crate::error::{Error, ErrorKind, Result};
+use crate::gguf::Metadata;
+
+/// The name of the vocabulary's kind in GGUF.
+pub(super) const MODEL: &str = "bert";
+
+const TOKENS: &str = "tokenizer.ggml.tokens";
+const TOKEN_TYPE: &str = "tokenizer.ggml.token_type";
+/// The type of a control token.
+const CONTROL: i64 = 3;
+/// Longer words are unknown.
+const LONGEST_WORD: usize = 100;
+
+/// Returns the tokenizer in the metadata of a GGUF file.
+pub(super) fn tokenizer(metadata: &Metadata) -> Result<Tokenizer> {
+    let missing = |field: &str| {
+        Error::new(
+            ErrorKind::Missing,
+            format!("metadata field `{field}` is missing"),
+        )
+    };
+    let malformed = |message: String| Error::new(ErrorKind::Malformed, message);
+    let tokens = metadata.strings(TOKENS)?.ok_or_else(|| missing(TOKENS))?;
+    check_count(tokens.len(), &format!("metadata field `{TOKENS}`"))?;
+    let types = metadata
+        .integers(TOKEN_TYPE)?
+        .ok_or_else(|| missing(TOKEN_TYPE))?;
+    if types.len() != tokens.len() {
+        return Err(malformed(format!(
+            "metadata field `{TOKEN_TYPE}` has {} values for {} tokens",
+            types.len(),
+            tokens.len()
+        )));
+    }
+    let (mut vocabulary, mut added) = (Map::new(), Vec::new());
+    for (id, (token, kind)) in tokens.iter().zip(types).enumerate() {
+        let piece = match token.strip_prefix(VISIBLE_SPACE) {
+            _ if *kind == CONTROL => token.clone(),
+            Some(word) => word.to_owned(),
+            None => format!("{CONTINUES_WORD}{token}"),
+        };
+        if *kind == CONTROL {
+            added.push(json!({
+                "id": id, "content": token, "special": true, "single_word": false, "lstrip": false, "rstrip": false,
+                "normalized": false
+            }));
+        } else if token.bytes().any(|byte| byte.is_ascii_uppercase()) {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!(
+                    "metadata field `{TOKENS}` has {token:?}: a vocabulary of WordPiece with capital letters has rules \
+                     that the file does not state; expected one without"
+                ),
+            ));
+        }
+        if let Some(first) = vocabulary.insert(piece, json!(id)) {
+            return Err(malformed(format!(
+                "metadata field `{TOKENS}` has {token:?} twice, as tokens {first} and {id}"
+            )));
+        }
+    }
+    let special = |name: &str, fields: &[&str]| -> Result<(String, usize)> {
+        for field in fields {
+            let key = format!("tokenizer.ggml.{field}_token_id");
+            let Some(id) = metadata.integer(&key)? else {
+                continue;
+            };
+            let text = tokens.get(id).ok_or_else(|| {
+                malformed(format!(
+                    "metadata field `{key}` is {id}, but there are {} tokens",
+                    tokens.len()
+                ))
+            })?;
+            return Ok((text.clone(), id));
+        }
+        let id = tokens.iter().position(|token| token == name);
+        let id = id.ok_or_else(|| malformed(format!("metadata field `{TOKENS}` lacks {name}")))?;
+        Ok((name.to_owned(), id))
+    };
+    let class = special("[CLS]", &["cls", "bos"])?;
+    let separator = special("[SEP]", &["seperator", "eos"])?;
+    let (unknown, _) = special("[UNK]", &["unknown"])?;
+    let token = |(text, id): &(String, usize)| json!([text, id]);
+    let whole = json!({
+        "version": "1.0",
+        "added_tokens": added,
+        "normalizer": {
+            "type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true, "strip_accents": null,
+            "lowercase": true
+        },
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "post_processor": {"type": "BertProcessing", "cls": token(&class), "sep": token(&separator)},
+        "decoder": {"type": "WordPiece", "prefix": CONTINUES_WORD, "cleanup": true},
+        "model": {
+            "type": "WordPiece", "unk_token": unknown, "continuing_subword_prefix": CONTINUES_WORD,
+            "max_input_chars_per_word": LONGEST_WORD, "vocab": vocabulary
+        }
+    });
+    let config = Config {
+        value: &Value::Null,
+    };
+    from_folder::build(whole.to_string().as_bytes(), &config, &[])
+}

@@ -1,0 +1,344 @@
+//! Files of encoders: each field of a `config.json` is followed, without effect, or refused, as in `transformers`, and
+//! what is missing, left over or contradictory is refused by its name.
+//!
+//! `tests/golden/encoders/fields.py` changed the fields, and wrote how the hidden states of two versions change.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value as Json, json};
+use triad_model::ErrorKind;
+use triad_model::checkpoint::Checkpoint;
+use triad_model::description::{Head, Mixer, ModelDescription, Residual};
+use triad_model::error::Result;
+use triad_model::gguf::{self, Value};
+use triad_model::testing::GgufBuilder;
+use triad_model::tokenizer::{Special, Tokenizer, TokenizerKind};
+
+fn golden() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/encoders")
+}
+
+/// Returns a copy of a model's folder.
+fn copy(name: &str) -> tempfile::TempDir {
+    fn copy_in(from: &Path, to: &Path) {
+        for entry in fs::read_dir(from).unwrap() {
+            let entry = entry.unwrap();
+            let to = to.join(entry.file_name());
+            if entry.path().is_dir() {
+                fs::create_dir(&to).unwrap();
+                copy_in(&entry.path(), &to);
+            } else {
+                fs::copy(entry.path(), to).unwrap();
+            }
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    copy_in(&golden().join(name), folder.path());
+    folder
+}
+
+fn read(path: &Path) -> Json {
+    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+}
+
+/// Changes a JSON file of a copy of `name`, and opens it.
+fn with(name: &str, file: &str, change: impl Fn(&mut Json)) -> Result<ModelDescription> {
+    let folder = copy(name);
+    let path = folder.path().join(file);
+    let mut value = read(&path);
+    change(&mut value);
+    fs::write(&path, value.to_string()).unwrap();
+    Checkpoint::open(folder.path()).map(|checkpoint| checkpoint.description().clone())
+}
+
+#[test]
+fn each_field_of_a_configuration_is_followed_without_effect_or_refused() {
+    // The effects of one change in both versions.
+    let mut changes: BTreeMap<String, (Json, Vec<String>)> = BTreeMap::new();
+    for version in [4, 5] {
+        let lines = fs::read_to_string(golden().join(format!("fields-{version}.json"))).unwrap();
+        for line in lines.lines() {
+            let mut change: Json = serde_json::from_str(line).unwrap();
+            let effect = change["effect"].take().as_str().unwrap().to_owned();
+            let entry = changes.entry(change.to_string());
+            entry.or_insert((change, Vec::new())).1.push(effect);
+        }
+    }
+    let bases: BTreeMap<&str, ModelDescription> = ["bert", "xlm-roberta", "gemma"]
+        .map(|name| (name, with(name, "config.json", |_| {}).unwrap()))
+        .into();
+    let mut failed = Vec::new();
+    for (change, effects) in changes.values() {
+        let (name, field) = (change["model"].as_str().unwrap(), &change["field"]);
+        let changed = with(name, "config.json", |config| {
+            let fields = config.as_object_mut().unwrap();
+            let field = field.as_str().unwrap().to_owned();
+            match change.get("value") {
+                Some(value) => fields.insert(field, value.clone()),
+                None => fields.remove(&field),
+            };
+        });
+        let is_same = changed
+            .as_ref()
+            .is_ok_and(|it| of_states(it) == of_states(&bases[name]));
+        let field = field.as_str().unwrap();
+        // A version that does not load the file says nothing of its numbers.
+        let mut effects: BTreeSet<&str> = effects.iter().map(String::as_str).collect();
+        let is_error = effects.remove("error");
+        let is_right = match &effects.iter().copied().collect::<Vec<_>>()[..] {
+            // Right, or refused.
+            _ if changed.is_err() => true,
+            // Nothing is dropped out unless a model is trained.
+            [] => is_error && field.contains("dropout"),
+            // The changed epsilon is as good as nothing, too.
+            ["same"] => is_same || field == "layer_norm_eps",
+            ["other"] => !is_same,
+            _ => false,
+        };
+        if !is_right {
+            let here = changed.map(|_| is_same);
+            failed.push(format!("{change}: {effects:?}, here the same: {here:?}"));
+        }
+    }
+    assert!(changes.len() > 200);
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
+/// Returns a description without what has no part in hidden states.
+fn of_states(description: &ModelDescription) -> ModelDescription {
+    let mut description = description.clone();
+    description.context = 1;
+    description.logit_soft_cap = None;
+    for block in &mut description.blocks {
+        if let Mixer::Attention(attention) = &mut block.mixer
+            && attention.rope.dims == 0
+        {
+            attention.rope.base = 1.0;
+        }
+    }
+    description
+}
+
+#[test]
+fn the_description_of_bert_has_its_parts() {
+    let bert = with("bert", "config.json", |_| {}).unwrap();
+    assert!(bert.is_encoder());
+    assert_eq!(
+        (bert.context, bert.blocks[0].residual),
+        (192, Residual::Replacing)
+    );
+    let positions = bert.added_inputs.positions.unwrap();
+    assert_eq!(
+        (positions.rows, positions.first, positions.padding),
+        (192, 0, None)
+    );
+    assert_eq!((bert.added_inputs.token_types, &bert.head), (2, &None));
+    let roberta = with("xlm-roberta", "config.json", |_| {}).unwrap();
+    let positions = roberta.added_inputs.positions.unwrap();
+    assert_eq!(
+        (positions.rows, positions.first, positions.padding),
+        (514, 2, Some(1))
+    );
+    assert_eq!(roberta.context, 512);
+    let gemma = with("gemma", "config.json", |_| {}).unwrap();
+    assert!(gemma.is_encoder() && gemma.vector_width() == 32);
+    let head: Head = gemma.head.unwrap();
+    assert_eq!((head.layers.len(), head.scores), (2, false));
+    // 24 / 2 + 1: as far as the half on both sides.
+    let window = gemma.blocks[0].attention().unwrap().window;
+    assert_eq!(window, Some(13));
+}
+
+#[test]
+fn a_dense_layer_that_is_not_what_its_configuration_states_is_refused_by_name() {
+    type Change = fn(&mut Json);
+    let changes: [(&str, Change); 6] = [
+        ("activation_function", |it| {
+            it["activation_function"] = json!("torch.nn.modules.activation.ReLU");
+        }),
+        ("in_features", |it| it["in_features"] = json!(31)),
+        ("out_features", |it| it["out_features"] = json!(null)),
+        ("bias", |it| it["bias"] = json!(false)),
+        ("bias", |it| it["bias"] = json!("yes")),
+        ("module_output_name", |it| {
+            it["module_output_name"] = json!("token_embeddings");
+        }),
+    ];
+    for (field, change) in changes {
+        let error = with("bert-dense", "2_Dense/config.json", change).unwrap_err();
+        let message = error.to_string();
+        assert!(
+            message.contains(field) && message.contains("2_Dense"),
+            "{message}"
+        );
+    }
+    let folder = copy("bert-dense");
+    fs::remove_file(folder.path().join("2_Dense/model.safetensors")).unwrap();
+    let error = Checkpoint::open(folder.path()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Missing, "{error}");
+    // A path outside the folder is no layer.
+    let changed = with("bert-dense", "modules.json", |modules| {
+        modules[2]["path"] = json!("../2_Dense");
+    });
+    assert_eq!(changed.unwrap().head, None);
+}
+
+/// Opens a GGUF file of a model with other fields.
+fn gguf_with(name: &str, fields: &[(&str, Option<Value>)]) -> Result<Checkpoint> {
+    let folder = tempfile::tempdir().unwrap();
+    let bytes = fs::read(golden().join(format!("{name}.gguf"))).unwrap();
+    let file = gguf::read(&bytes).unwrap();
+    let mut all: BTreeMap<String, Value> = file
+        .metadata
+        .iter()
+        .map(|(key, value)| (key.to_owned(), value.clone()))
+        .collect();
+    for (field, value) in fields {
+        match value {
+            Some(value) => all.insert((*field).to_owned(), value.clone()),
+            None => all.remove(*field),
+        };
+    }
+    let mut builder = GgufBuilder::new();
+    for (field, value) in all {
+        builder = builder.field(&field, value);
+    }
+    for (name, tensor) in &file.tensors {
+        let values = bytes[tensor.bytes.clone()].chunks_exact(4);
+        let values: Vec<f32> = values
+            .map(|value| f32::from_le_bytes(value.try_into().unwrap()))
+            .collect();
+        builder = builder.tensor_f32(name, &tensor.shape, &values);
+    }
+    let path = folder.path().join("model.gguf");
+    fs::write(&path, builder.build()).unwrap();
+    Checkpoint::open(path)
+}
+
+#[test]
+fn fields_of_gguf_that_contradict_an_encoder_are_refused_by_name() {
+    for (name, field, value) in [
+        ("bert", "bert.attention.causal", Some(Value::Bool(true))),
+        ("bert", "bert.attention.causal", None),
+        ("nomic", "nomic-bert.attention.causal", None),
+        (
+            "bert",
+            "bert.attention.max_alibi_bias",
+            Some(Value::Float(8.0)),
+        ),
+        (
+            "gemma",
+            "gemma-embedding.dense_2_feat_out",
+            Some(Value::Integer(63)),
+        ),
+        (
+            "gemma",
+            "gemma-embedding.dense_3_feat_in",
+            Some(Value::Integer(63)),
+        ),
+    ] {
+        let error = gguf_with(name, &[(field, value)]).unwrap_err().to_string();
+        assert!(error.contains(field), "{error}");
+    }
+    // More context than positions.
+    let more = Some(Value::Integer(193));
+    let error = gguf_with("bert", &[("bert.context_length", more)]).unwrap_err();
+    assert!(error.to_string().contains("193"), "{error}");
+    gguf_with(
+        "gemma",
+        &[("gemma-embedding.attention.causal", Some(Value::Bool(false)))],
+    )
+    .unwrap();
+}
+
+#[test]
+fn word_piece_of_gguf_is_that_of_the_folder() {
+    let of = |name: &str| {
+        let checkpoint = Checkpoint::open(golden().join(name)).unwrap();
+        Tokenizer::from_checkpoint(&checkpoint).unwrap()
+    };
+    for (folder, kind) in [
+        ("bert", TokenizerKind::WordPiece),
+        ("xlm-roberta", TokenizerKind::Unigram),
+    ] {
+        let (folder, file) = (of(folder), of(&format!("{folder}.gguf")));
+        assert_eq!((folder.kind(), file.kind()), (kind, kind));
+        for text in [
+            "A cat sleeps.",
+            "",
+            "  x\n\ty  ",
+            "Größe: 25 °C, 天气!",
+            "café CAFÉ",
+            "[SEP] </s>",
+            "ﬁ ① Ａ…",
+            "end-end",
+            "\u{0}a\u{fffd}",
+            "long".repeat(40).as_str(),
+        ] {
+            let [tokens, of_file] =
+                [&folder, &file].map(|it| it.encode_around(text, Special::Parsed, true).unwrap());
+            assert_eq!(tokens, of_file, "{text:?}");
+            let pairs = [folder.pair(), file.pair()].map(|it| it.unwrap().join(&[7], &[8]).0);
+            assert_eq!(pairs[0], pairs[1]);
+        }
+    }
+    assert_eq!(
+        of("bert").decode(&[2, 7, 45, 3]),
+        of("bert.gguf").decode(&[2, 7, 45, 3])
+    );
+}
+
+#[test]
+fn a_word_piece_vocabulary_that_the_file_does_not_explain_is_refused_by_name() {
+    let read = |field: &str, change: &dyn Fn(Vec<String>) -> Value| {
+        let bytes = fs::read(golden().join("bert.gguf")).unwrap();
+        let mut metadata = gguf::read(&bytes).unwrap().metadata;
+        let tokens = metadata
+            .strings("tokenizer.ggml.tokens")
+            .unwrap()
+            .unwrap()
+            .to_vec();
+        metadata.insert(field, change(tokens));
+        Tokenizer::from_gguf(&metadata)
+            .err()
+            .expect(field)
+            .to_string()
+    };
+    let tokens = "tokenizer.ggml.tokens";
+    let with_capital = |mut all: Vec<String>| {
+        all[9] = "▁The".into();
+        Value::Strings(all)
+    };
+    assert!(read(tokens, &with_capital).contains("capital"));
+    let twice = |mut all: Vec<String>| {
+        all[9] = all[8].clone();
+        Value::Strings(all)
+    };
+    assert!(read(tokens, &twice).contains("twice"));
+    let types = "tokenizer.ggml.token_type";
+    assert!(read(types, &|_| Value::Integers(vec![1])).contains(types));
+    let class = "tokenizer.ggml.bos_token_id";
+    assert!(read(class, &|_| Value::Integer(1 << 20)).contains(class));
+}
+
+#[test]
+fn rules_of_bert_in_two_files_that_contradict_each_other_are_refused() {
+    let folder = copy("bert");
+    let path = folder.path().join("tokenizer_config.json");
+    let mut config = read(&path);
+    config["tokenizer_class"] = json!("BertTokenizer");
+    let of = |config: &Json| Tokenizer::from_folder(folder.path(), Some(config), &[]);
+    of(&config).unwrap();
+    for (field, value) in [
+        ("do_lower_case", false),
+        ("strip_accents", true),
+        ("tokenize_chinese_chars", false),
+    ] {
+        let mut changed = config.clone();
+        changed[field] = json!(value);
+        let error = of(&changed).err().expect(field).to_string();
+        assert!(error.contains(field), "{error}");
+    }
+}

@@ -1,0 +1,183 @@
+//! `/rerank`, and encoders at the other endpoints.
+
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use crate::support::Server;
+
+const PATHS: [&str; 3] = ["/rerank", "/v1/rerank", "/reranking"];
+
+fn golden(name: &str) -> PathBuf {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/encoders");
+    PathBuf::from(folder).join(name)
+}
+
+fn cases(name: &str) -> Vec<Value> {
+    let cases = std::fs::read_to_string(golden(&format!("{name}.json"))).unwrap();
+    cases
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+fn score(result: &Value) -> f64 {
+    result["relevance_score"].as_f64().unwrap()
+}
+
+#[test]
+fn scores_are_those_of_the_model_and_the_best_is_first() {
+    for name in [
+        "rerank-bert",
+        "rerank-xlm-roberta",
+        "rerank-xlm-roberta.gguf",
+    ] {
+        let server = Server::of_model(&golden(name));
+        for case in cases(name.trim_end_matches(".gguf")) {
+            let body = json!({"query": case["query"], "documents": [case["document"]], "raw_scores": true});
+            let reply = server.post("/rerank", &body).good();
+            let difference = score(&reply["results"][0]) - case["score"].as_f64().unwrap();
+            assert!(difference.abs() <= 1e-5, "{name}: {reply} for {case}");
+        }
+        let documents = ["a cat", "3 + 4", "the end", "x", "a cat"];
+        let body = json!({"query": "cat", "documents": documents});
+        let replies = PATHS.map(|path| server.post(path, &body).good());
+        assert!(replies.iter().all(|reply| *reply == replies[0]));
+        let results = replies[0]["results"].as_array().unwrap();
+        assert_eq!(results.len(), documents.len());
+        assert!(results.is_sorted_by(|one, other| score(one) >= score(other)));
+        let of = |index: usize| {
+            let result = results.iter().find(|it| it["index"] == index);
+            score(result.unwrap())
+        };
+        assert_eq!(of(0), of(4), "equal documents have equal scores");
+        assert!(results.iter().all(|it| (0.0..=1.0).contains(&score(it))));
+        assert!(results.iter().all(|it| it.get("document").is_none()));
+        assert!(replies[0]["usage"]["total_tokens"].as_u64().unwrap() > 20);
+    }
+}
+
+#[test]
+fn results_are_cut_and_have_their_documents_on_request() {
+    let server = Server::of_model(&golden("rerank-bert"));
+    let documents = json!(["a cat", {"text": "3 + 4"}, "the end"]);
+    let body =
+        json!({"query": "cat", "documents": documents, "top_n": 2, "return_documents": true});
+    let reply = server.post("/v1/rerank", &body).good();
+    let results = reply["results"].as_array().unwrap();
+    assert_eq!(results.len(), 2);
+    for result in results {
+        let document = &documents[result["index"].as_u64().unwrap() as usize];
+        let text = document.get("text").unwrap_or(document);
+        assert_eq!(&result["document"]["text"], text);
+    }
+    let raw = json!({"query": "cat", "documents": documents, "raw_scores": true});
+    let raw = server.post("/rerank", &raw).good();
+    for (scaled, raw) in results.iter().zip(raw["results"].as_array().unwrap()) {
+        let sigmoid = 1.0 / (1.0 + (-score(raw)).exp());
+        assert!((score(scaled) - sigmoid).abs() < 1e-12);
+    }
+}
+
+#[test]
+fn what_cannot_be_ranked_is_refused_by_name() {
+    let server = Server::of_model(&golden("rerank-bert"));
+    let long = "long ".repeat(300);
+    for (body, field) in [
+        (json!({"documents": ["a"]}), "query"),
+        (json!({"query": "a"}), "documents"),
+        (json!({"query": "a", "documents": []}), "documents"),
+        (json!({"query": "a", "texts": []}), "texts"),
+        (
+            json!({"query": "a", "documents": ["a"], "texts": ["a"]}),
+            "documents",
+        ),
+        (json!({"query": "a", "documents": [5]}), "documents"),
+        (
+            json!({"query": "a", "documents": [{"text": "a", "title": "b"}]}),
+            "documents",
+        ),
+        (
+            json!({"query": "a", "documents": vec!["a"; 1025]}),
+            "documents",
+        ),
+        (
+            json!({"query": "a", "documents": ["a"], "top_n": 0}),
+            "top_n",
+        ),
+        (
+            json!({"query": "a", "documents": ["a", long]}),
+            "maximum context length is 192",
+        ),
+        (
+            json!({"query": "a", "documents": ["a"], "top_n": 1, "top_k": 2}),
+            "top_k",
+        ),
+        (
+            json!({"query": "a", "documents": ["a"], "lora": []}),
+            "lora",
+        ),
+    ] {
+        let reply = server.post("/rerank", &body);
+        let named = reply.json()["error"]["message"].to_string();
+        assert!(
+            reply.status == 400 && named.contains(field),
+            "{body}: {reply:?}"
+        );
+    }
+    let reply = server.post("/v1/embeddings", &json!({"input": "a"}));
+    assert_eq!(
+        (reply.status, &reply.json()["error"]["param"]),
+        (400, &json!("model"))
+    );
+    let other = Server::start();
+    let reply = other.post("/rerank", &json!({"query": "a", "documents": ["a"]}));
+    assert_eq!(
+        (reply.status, &reply.json()["error"]["param"]),
+        (400, &json!("model"))
+    );
+    assert!(reply.body.contains("cross-encoder"), "{reply:?}");
+}
+
+#[test]
+fn an_encoder_has_vectors_and_its_other_endpoints_refuse_it_by_name() {
+    let server = Server::of_model(&golden("bert"));
+    let texts: Vec<Value> = cases("bert")
+        .iter()
+        .map(|case| case["text"].clone())
+        .collect();
+    let reply = server
+        .post("/v1/embeddings", &json!({"input": texts}))
+        .good();
+    for (case, embedding) in cases("bert").iter().zip(reply["data"].as_array().unwrap()) {
+        let vector = embedding["embedding"].as_array().unwrap();
+        for (value, expected) in vector.iter().zip(case["vector"].as_array().unwrap()) {
+            let difference = value.as_f64().unwrap() - expected.as_f64().unwrap();
+            assert!(difference.abs() <= 1e-5, "{difference}: {case}");
+        }
+    }
+    // Its authors allow 128 tokens, to which Ollama's API cuts texts.
+    let long = "cat ".repeat(140);
+    let reply = server.post("/v1/embeddings", &json!({"input": long}));
+    assert!(
+        reply.status == 400 && reply.body.contains("128"),
+        "{reply:?}"
+    );
+    server.post("/api/embed", &json!({"input": long})).good();
+    let hi = json!([{"role": "user", "content": "Hi"}]);
+    for (path, body) in [
+        ("/v1/completions", json!({"prompt": "Hi"})),
+        ("/v1/chat/completions", json!({"messages": hi})),
+        ("/v1/messages", json!({"messages": hi, "max_tokens": 5})),
+        ("/v1/responses", json!({"input": "Hi"})),
+        ("/completion", json!({"prompt": "Hi"})),
+        ("/api/generate", json!({"prompt": "Hi", "stream": false})),
+        ("/api/chat", json!({"messages": hi, "stream": false})),
+    ] {
+        let reply = server.post(path, &body);
+        assert!(
+            reply.status == 400 && reply.body.contains("encoder (bert)"),
+            "{path}: {reply:?}"
+        );
+    }
+}
