@@ -21,3 +21,18 @@ void *memset(void *to, int value, unsigned long bytes) {
     }
     return to;
 }
+
+// Division bit by bit: only plans need it.
+unsigned __hexagon_udivsi3(unsigned numerator, unsigned denominator) {
+    unsigned quotient = 0;
+    unsigned long long rest = 0;
+    for (int bit = 31; denominator != 0 && bit >= 0; bit--) {
+        rest = rest << 1 | (numerator >> bit & 1);
+        quotient <<= 1;
+        if (rest >= denominator) {
+            rest -= denominator;
+            quotient |= 1;
+        }
+    }
+    return quotient;
+}
