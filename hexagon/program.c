@@ -358,7 +358,7 @@ static uint64_t multiply_tile(const struct shared *shared, const uint64_t argume
     system_refresh(shared->start + at[1], (uint32_t)croutons * weight_tile((uint32_t)kind));
     *result = hmx_tile((uint32_t)kind, (uint32_t)croutons, shared->start + at[0], shared->start + at[1], shared->start + at[2]);
     system_publish(shared->start + at[2], (uint32_t)bytes);
-    return *result == FAULT_NONE ? STATUS_OK : STATUS_HMX;
+    return *result == FAULT_NONE ? STATUS_OK : *result == FAULT_NO_NEAR ? STATUS_REQUEST : STATUS_HMX;
 }
 
 uint64_t execute(const struct shared *shared, uint64_t operation, uint64_t number, const uint64_t arguments[6],

@@ -5,10 +5,12 @@ use std::time::{Duration, Instant};
 
 use super::process::Process;
 use super::protocol::{
-    DEVICE_MAGIC, HEADER, Operation, STATUS_MEMORY, STATUS_OK, VERSION, field, reason, words,
+    ALIGNMENT, DEVICE_MAGIC, HEADER, Operation, STATUS_MEMORY, STATUS_OK, VERSION, field, reason,
+    words,
 };
 use super::shared::SharedMemory;
 use super::transport::{Target, Transport};
+use super::unit::{FoundUnit, HmxCounts, Unit};
 use super::{HexagonOptions, NAME, Packets};
 use crate::error::{Error, Result};
 
@@ -27,6 +29,8 @@ pub(super) struct Connection {
     /// Number of the latest request.
     request: u64,
     patience: Duration,
+    unit: FoundUnit,
+    counts: HmxCounts,
     /// The failure after which the program can't be used any more.
     failed: Option<String>,
 }
@@ -74,6 +78,8 @@ impl Connection {
             shared,
             request: 0,
             patience: options.patience,
+            unit: FoundUnit::default(),
+            counts: HmxCounts::default(),
             failed: None,
         };
         let wrong = |reason| Error::HexagonProgram {
@@ -106,7 +112,25 @@ impl Connection {
                 "it reports {threads} threads that compute, expected 1 to {most}"
             )));
         }
+        connection.unit = FoundUnit::read(&connection.shared).map_err(wrong)?;
+        if options.unit == Some(Unit::Hmx) && connection.unit.unit() == Unit::Hvx {
+            let found = connection.unit;
+            return Err(wrong(format!(
+                "it multiplies on {found}, expected HMX, or no option {}=hmx",
+                Unit::OPTION
+            )));
+        }
         Ok(connection)
+    }
+
+    /// Returns the unit that multiplies.
+    pub fn unit(&self) -> FoundUnit {
+        self.unit
+    }
+
+    /// Returns the work of HMX in all requests.
+    pub fn hmx_counts(&self) -> HmxCounts {
+        self.counts
     }
 
     /// Returns a hash of the sources that the program was built from.
@@ -180,12 +204,18 @@ impl Connection {
                 self.fail("the memory that it shares with the host was overwritten".to_owned())
             );
         }
+        let [instructions, bytes, used] =
+            [0, 1, 2].map(|index| self.shared.field(field::HMX_INSTRUCTIONS + index));
+        self.counts.instructions = self.counts.instructions.wrapping_add(instructions);
+        self.counts.bytes = self.counts.bytes.wrapping_add(bytes);
+        self.counts.used = self.counts.used.max(used);
+        let result = self.shared.field(field::RESULT);
         match self.shared.field(field::STATUS) {
-            STATUS_OK => Ok(self.shared.field(field::RESULT)),
+            STATUS_OK => Ok(result),
             STATUS_MEMORY => Err(Error::HexagonMemory {
-                reason: reason(STATUS_MEMORY),
+                reason: reason(STATUS_MEMORY, result),
             }),
-            status => Err(self.fail(reason(status))),
+            status => Err(self.fail(reason(status, result))),
         }
     }
 
@@ -275,6 +305,40 @@ impl Connection {
         Ok(())
     }
 
+    /// Multiplies one tile on HMX.
+    pub fn multiply_tile(
+        &mut self,
+        kind: u64,
+        activations: &[u8],
+        weights: &[u8],
+    ) -> Result<Vec<u8>> {
+        const TILE: usize = 64 * 32 * 4;
+        let (weights_at, end) = (
+            HEADER + activations.len().next_multiple_of(ALIGNMENT),
+            activations.len() + weights.len(),
+        );
+        let result_at = (weights_at + weights.len()).next_multiple_of(ALIGNMENT);
+        if end + TILE + 2 * ALIGNMENT > self.shared.bytes() - HEADER {
+            return Err(Error::HexagonMemory {
+                reason: format!("{end} bytes of a tile do not fit into what both map"),
+            });
+        }
+        self.shared.write(HEADER, words(activations));
+        self.shared.write(weights_at, words(weights));
+        let places = [HEADER, weights_at, result_at].map(|at| at as u64);
+        let arguments = [
+            kind,
+            (activations.len() / 2048) as u64,
+            places[0],
+            places[1],
+            places[2],
+        ];
+        self.request(Operation::Tile, 0, &arguments)?;
+        let bytes = if kind == 2 { 2048 } else { TILE };
+        let words = self.shared.read(result_at, bytes / size_of::<u64>());
+        Ok(words.flat_map(u64::to_le_bytes).collect())
+    }
+
     /// Frees a program. If the device failed, its memory is gone already.
     pub fn free(&mut self, program: u64) {
         let _ = self.request(Operation::Drop, program, &[]);
@@ -290,7 +354,7 @@ impl Drop for Connection {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hexagon::protocol::{ALIGNMENT, IMAGE_HEADER, IMAGE_MAGIC, hash, sum_stride};
+    use crate::hexagon::protocol::{IMAGE_HEADER, IMAGE_MAGIC, hash, sum_stride};
 
     /// An image of one matmul with 16 input features, in the format of `image`.
     fn image() -> Vec<u8> {
@@ -321,6 +385,7 @@ mod tests {
         let options = match crate::hexagon::program_from_environment() {
             Ok(program) => HexagonOptions {
                 transfer_bytes: 1 << 20,
+                unit: Some(Unit::Hvx),
                 ..HexagonOptions::new(program)
             },
             Err(error) => return eprintln!("skipped: {error}"),
@@ -360,7 +425,7 @@ mod tests {
         };
         for _ in 0..3000 {
             // Mostly runs the loaded program, which is never freed.
-            let operation = [4, 4, 4, 1, 2, 3, 5, 6, u64::MAX][random(9)];
+            let operation = [4, 4, 4, 1, 2, 3, 5, 6, 7, u64::MAX][random(10)];
             let other = [program, 1, 2, 8191, 8192, u64::MAX][random(6)];
             let number = if operation == 4 {
                 program
