@@ -16,6 +16,10 @@ void *__hexagon_memcpy_likely_aligned_min32bytes_mult8bytes(void *restrict to, c
 
 void *memset(void *to, int value, unsigned long bytes) {
     unsigned char *t = to;
+    const unsigned long long words = 0x0101010101010101ull * (unsigned char)value;
+    for (; (unsigned long)t % sizeof words == 0 && bytes >= sizeof words; bytes -= sizeof words, t += sizeof words) {
+        *(unsigned long long *)t = words;
+    }
     while (bytes--) {
         *t++ = (unsigned char)value;
     }

@@ -50,8 +50,8 @@ static int is_product(const struct product *product, uint32_t unit, uint32_t ima
         product->out_features > MAX_COLUMNS) {
         return 0;
     }
-    const uint32_t multiple = unit == UNIT_HMX ? CROUTON_FEATURES : 4, columns = sum_stride(product);
-    const uint64_t bytes = (uint64_t)columns * round_up(product->in_features, multiple);
+    const uint32_t columns = sum_stride(product), features = product->in_features;
+    const uint64_t bytes = (uint64_t)columns * (unit == UNIT_HMX ? round_up(features, CROUTON_FEATURES) : round_up(features, 4));
     if (unit == UNIT_HMX && (hmx_blocks(product) == 0 || !is_within(product->corrections, columns * sizeof(int32_t),
                                                                    sizeof(struct image), image_bytes))) {
         return 0;
