@@ -10,7 +10,7 @@ use triad_hetero::{Comparison, HeteroOptions};
 use triad_plan::schedule::Policy;
 
 use triad_console::arguments::{self, ThreadArguments};
-use triad_console::device::{DeviceArguments, Npu};
+use triad_console::device::{self, DeviceArguments, Npu};
 use triad_console::failure::run_error;
 use triad_console::interrupt::{Interrupted, on_interrupt};
 use triad_console::processors::{self, Processors};
@@ -152,6 +152,7 @@ fn compare(arguments: &Arguments, package: &Package, processors: &Processors) ->
     };
     let fixed =
         processors::fixed_point(&engine).map_or_else(String::new, |fixed| format!(" ({fixed})"));
+    let fixed = fixed + &device::work(&engine);
     let has_device = rounding > 0.0 || arguments.devices.npu != Npu::Kernels;
     let with = if has_device {
         format!(" with {}", processors.devices(&arguments.devices))

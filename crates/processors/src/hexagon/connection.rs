@@ -31,6 +31,8 @@ pub(super) struct Connection {
     patience: Duration,
     unit: FoundUnit,
     counts: HmxCounts,
+    /// Packets of all requests.
+    packets: u64,
     /// The failure after which the program can't be used any more.
     failed: Option<String>,
 }
@@ -80,6 +82,7 @@ impl Connection {
             patience: options.patience,
             unit: FoundUnit::default(),
             counts: HmxCounts::default(),
+            packets: 0,
             failed: None,
         };
         let wrong = |reason| Error::HexagonProgram {
@@ -159,6 +162,11 @@ impl Connection {
         Packets { all, longest }
     }
 
+    /// Returns the instruction packets that all requests took.
+    pub fn all_packets(&self) -> u64 {
+        self.packets
+    }
+
     /// Returns the memory that host and device share.
     pub fn shared(&self) -> &SharedMemory {
         &self.shared
@@ -209,6 +217,7 @@ impl Connection {
         self.counts.instructions = self.counts.instructions.wrapping_add(instructions);
         self.counts.bytes = self.counts.bytes.wrapping_add(bytes);
         self.counts.used = self.counts.used.max(used);
+        self.packets = self.packets.wrapping_add(self.packets().all);
         let result = self.shared.field(field::RESULT);
         match self.shared.field(field::STATUS) {
             STATUS_OK => Ok(result),

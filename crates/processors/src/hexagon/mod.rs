@@ -331,4 +331,26 @@ impl Device for Hexagon {
         }
         Err(full.expect("at least one session"))
     }
+
+    fn work(&self) -> Option<String> {
+        let HmxCounts {
+            instructions,
+            bytes,
+            used,
+        } = self.hmx_counts();
+        let packets: u64 = self
+            .sessions
+            .iter()
+            .map(|session| lock(&session.connection).all_packets())
+            .sum();
+        // Only the emulated program counts.
+        (packets > 0).then(|| {
+            let [read, used] = [bytes, used].map(|bytes| bytes as f64 / f64::from(1 << 20));
+            format!(
+                "{NAME}: {:.1} million packets, {instructions} instructions of HMX, which read and wrote {read:.1} MiB of \
+                 VTCM and used {used:.1} MiB of it",
+                packets as f64 / 1e6
+            )
+        })
+    }
 }

@@ -29,6 +29,7 @@ use crate::prompt::PromptArguments;
 use form::FormArguments;
 use speculate::Proposer;
 use triad_console::arguments::{self, FloatArguments, KvArgument, ModelArguments};
+use triad_console::device;
 use triad_console::experts;
 use triad_console::failure::run_error;
 use triad_console::interrupt::{Interrupted, on_interrupt};
@@ -451,10 +452,11 @@ fn one_answer(speaker: &Speaker, text: &str) -> Result<()> {
 }
 
 /// Describes the outlier weight cache on a device with its own memory, the memory of the process after the prompt,
-/// and the operators in fixed point.
+/// the operators in fixed point, and the work of devices that count it.
 fn devices(engine: &Engine, behind_prompt: Option<Resident>) -> String {
     let fixed =
         processors::fixed_point(engine).map_or_else(String::new, |fixed| format!("; {fixed}"));
+    let fixed = fixed + &device::work(engine);
     let usage = HeteroEngine::of(engine).and_then(|engine| engine.hot_rows());
     let Some(usage) = usage else {
         return fixed;
