@@ -10,14 +10,6 @@ typedef int32_t Vector __attribute__((__vector_size__(VECTOR)));
 typedef int32_t Pair __attribute__((__vector_size__(2 * VECTOR)));
 #define HVX(name) __builtin_HEXAGON_V6_##name##_128B
 
-// The memory that the unit works in.
-static struct {
-    uint8_t *start;
-    uint32_t bytes;
-} near;
-
-static uint32_t address(const uint8_t *place) { return (uint32_t)(unsigned long)place; }
-
 void hmx_write_tables(uint8_t *tables) {
     // The factor is 1. The exponent, from bit 10 on, shifts byte p of a sum to bits 31:24, which are written.
     const uint32_t one_of_fp16 = 0x3c00;
@@ -76,64 +68,26 @@ void hmx_combine(const uint8_t *planes, const int32_t *corrections, uint32_t row
     }
 }
 
-static void prove(void *argument) { *(uint32_t *)argument = hmx_prove(near.start); }
+// The start of the memory, and the fault that its proof finds.
+struct start {
+    uint8_t *near;
+    uint32_t fault;
+};
 
-uint32_t hmx_start(uint8_t *start, uint32_t bytes) {
-    if (!start || bytes < PROOF_BYTES || address(start) % CROUTON != 0) {
+static void prove(void *argument) {
+    struct start *start = argument;
+    start->fault = hmx_prove(start->near);
+}
+
+uint32_t hmx_start(uint8_t *near, uint32_t bytes) {
+    if (!near || bytes < PROOF_BYTES || address(near) % CROUTON != 0) {
         return FAULT_NO_NEAR;
     }
-    near.start = start;
-    near.bytes = bytes;
     if (!team_start_unit()) {
         return FAULT_NO_THREAD;
     }
-    uint32_t fault = FAULT_NONE;
-    team_post(prove, &fault);
+    struct start start = {near, FAULT_NONE};
+    team_post(prove, &start);
     team_await_unit();
-    return fault;
-}
-
-// A request of OPERATION_TILE.
-struct tile {
-    uint32_t kind, croutons;
-    const uint8_t *activations, *weights;
-    uint8_t *result;
-};
-
-static void copy(uint8_t *to, const uint8_t *from, uint32_t bytes) {
-    Vector *vectors = (Vector *)to;
-    for (uint32_t index = 0; index < bytes / VECTOR; index++) {
-        vectors[index] = ((const Vector *)from)[index];
-    }
-}
-
-// Results are first written to the start of the memory, then tables, activations and weights follow.
-static void multiply_tile(void *argument) {
-    const struct tile *of = argument;
-    uint8_t *tables = near.start + PLANES * PLANE, *activations = tables + CROUTON;
-    uint8_t *weights = activations + of->croutons * CROUTON;
-    hmx_write_tables(tables);
-    copy(activations, of->activations, of->croutons * CROUTON);
-    copy(weights, of->weights, of->croutons * weight_tile(of->kind));
-    system_issue(of->kind == KIND_FP16 ? leaf_clear_fp16 : leaf_clear, 0, 0, 0, 0);
-    hmx_multiply(of->kind, activations, weights, of->croutons);
-    if (of->kind == KIND_FP16) {
-        system_issue(leaf_load_table, address(tables + PLANES * TABLE), 0, 0, 0);
-        system_issue(leaf_store_fp16, address(near.start), 0, 0, 0);
-        copy(of->result, near.start, CROUTON);
-    } else {
-        const Vector zeros = HVX(vd0)();
-        hmx_read(tables, near.start);
-        hmx_combine(near.start, (const int32_t *)&zeros, HMX_ROWS, (int32_t *)of->result, HMX_COLUMNS);
-    }
-}
-
-uint32_t hmx_tile(uint32_t kind, uint32_t croutons, const uint8_t *activations, const uint8_t *weights, uint8_t *result) {
-    struct tile of = {kind, croutons, activations, weights, result};
-    if (PLANES * PLANE + CROUTON + croutons * (CROUTON + weight_tile(kind)) > near.bytes) {
-        return FAULT_NO_NEAR;
-    }
-    team_post(multiply_tile, &of);
-    team_await_unit();
-    return system_fault();
+    return start.fault;
 }

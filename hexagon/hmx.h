@@ -1,5 +1,5 @@
 // HMX, the matrix unit: tiles of 64 rows by 32 columns of 32-bit sums of u8 activations times s8 or s4 weights, and tiles
-// of 32 by 32 of fp16. One thread owns the unit; all functions here but the first two are called on it.
+// of 32 by 32 of fp16. One thread owns the unit; all functions here but hmx_start and hmx_combine are called on it.
 //
 // A crouton is a tile of activations of 32 features: 64 rows of 32 bytes, or 32 rows of fp16 in pairs. It has 2 KiB.
 #pragma once
@@ -47,8 +47,7 @@ enum {
 // against HVX. Returns a fault, or FAULT_NONE if the unit can be used.
 uint32_t hmx_start(uint8_t *near, uint32_t bytes);
 
-// Executes OPERATION_TILE's product of consecutive croutons, and writes its result to `result`. Returns a fault.
-uint32_t hmx_tile(uint32_t kind, uint32_t croutons, const uint8_t *activations, const uint8_t *weights, uint8_t *result);
+static inline uint32_t address(const uint8_t *place) { return (uint32_t)(unsigned long)place; }
 
 // Returns the bytes of a tile of weights for one crouton.
 static inline uint32_t weight_tile(uint32_t kind) { return kind == KIND_INT8 ? 1024 : kind == KIND_INT4 ? 512 : 2048; }
@@ -63,6 +62,6 @@ void hmx_multiply(uint32_t kind, const uint8_t *activations, const uint8_t *weig
 // Writes the four planes of the current sums, clears them, and makes the other accumulators current.
 void hmx_read(const uint8_t *tables, uint8_t *planes);
 
-// Combines planes to sums, on the vector unit and any thread: `rows` rows, rounded up to a multiple of four, with
+// Combines planes to sums, on the vector unit: `rows` rows, rounded up to a multiple of four, with
 // `stride` numbers from one to the next, of 32 columns. Adds `corrections`, one per column. All are aligned to a vector.
 void hmx_combine(const uint8_t *planes, const int32_t *corrections, uint32_t rows, int32_t *sums, uint32_t stride);

@@ -7,6 +7,8 @@
 
 typedef int32_t Vector __attribute__((__vector_size__(VECTOR)));
 #define HVX(name) __builtin_HEXAGON_V6_##name##_128B
+// Limits of the unit, apart from those that products keep to.
+enum { MOST_OF_ONE = 32, BOUNDARY = 0x40000 };
 #define ROW_VECTORS (CROUTON / VECTOR)
 #define QUADS (CROUTON_FEATURES / 4)
 
@@ -59,7 +61,7 @@ static uint32_t use(uint32_t address, uint32_t bytes, uint32_t alignment) {
     if (offset >= unit.bytes || bytes > unit.bytes - offset) {
         return FAULT_ADDRESS;
     }
-    if (address / HMX_CUT != (address + bytes - 1) / HMX_CUT) {
+    if (address / BOUNDARY != (address + bytes - 1) / BOUNDARY) {
         return FAULT_CUT;
     }
     unit.counts.bytes += bytes;
@@ -160,7 +162,7 @@ static uint32_t product(const struct instruction *activation, const struct instr
     const uint32_t tile = weight_tile(is_fp16 ? KIND_FP16 : weight->type == S8 ? KIND_INT8 : KIND_INT4);
     const uint32_t croutons = of_x / CROUTON + 1, bytes = (of_w | weight_low) + 1;
     // The lower bits say which features of the first and of the last crouton are multiplied: all.
-    if ((of_x & low) != low || croutons > MOST_CROUTONS) {
+    if ((of_x & low) != low || croutons > MOST_OF_ONE) {
         return FAULT_COUNT;
     }
     if (bytes != croutons * tile || of_w % (weight_low + 1) != weight_low) {

@@ -2,6 +2,7 @@
 // gone.
 #include "hmx.h"
 #include "hmx_product.h"
+#include "hmx_trial.h"
 #include "product.h"
 #include "program.h"
 #include "system.h"
@@ -82,6 +83,7 @@ static void get_unit(void) {
         fault = fault != FAULT_NONE ? fault : hmx_start(near.start, near.bytes);
         if (fault == FAULT_NONE) {
             hmx_use(near.start, near.bytes);
+            hmx_try_in(near.start, near.bytes);
             fields[FIELD_DEVICE_UNIT] = system_models_hmx() ? UNIT_MODEL : UNIT_HMX;
             fields[FIELD_DEVICE_NEAR] = near.bytes;
         }

@@ -4,6 +4,7 @@
 #include "fixed.h"
 #include "hmx.h"
 #include "hmx_product.h"
+#include "hmx_trial.h"
 #include "product.h"
 #include "system.h"
 #include "team.h"
@@ -343,12 +344,25 @@ static uint64_t run(const struct shared *shared, const struct program *program, 
     return STATUS_OK;
 }
 
+static int has_hmx(void) {
+    const struct product narrow = {CROUTON_FEATURES, 1, 0, 0};
+    return hmx_blocks(&narrow) > 0;
+}
+
+// Executes a leaf for a test of the model. A unit without checks may hang.
+static uint64_t issue_leaf(const uint64_t arguments[6], uint64_t *result) {
+    if (arguments[0] >= HMX_LEAVES || !has_hmx() || !system_models_hmx()) {
+        return STATUS_REQUEST;
+    }
+    *result = hmx_try_leaf((uint32_t)arguments[0], arguments + 1);
+    return *result == FAULT_NONE ? STATUS_OK : STATUS_HMX;
+}
+
 // Multiplies a tile for a test.
 static uint64_t multiply_tile(const struct shared *shared, const uint64_t arguments[6], uint64_t *result) {
     const uint64_t kind = arguments[0], croutons = arguments[1], *at = arguments + 2;
     const uint64_t bytes = kind == KIND_FP16 ? CROUTON : HMX_ROWS * HMX_COLUMNS * sizeof(int32_t);
-    const struct product narrow = {CROUTON_FEATURES, 1, 0, 0};
-    if (kind > KIND_FP16 || croutons == 0 || croutons > MAX_FEATURES / CROUTON_FEATURES || hmx_blocks(&narrow) == 0 ||
+    if (kind > KIND_FP16 || croutons == 0 || croutons > MAX_FEATURES / CROUTON_FEATURES || !has_hmx() ||
         !is_within(at[0], croutons * CROUTON, HEADER, shared->bytes) ||
         !is_within(at[1], croutons * weight_tile((uint32_t)kind), HEADER, shared->bytes) ||
         !is_within(at[2], bytes, HEADER, shared->bytes)) {
@@ -356,7 +370,8 @@ static uint64_t multiply_tile(const struct shared *shared, const uint64_t argume
     }
     system_refresh(shared->start + at[0], (uint32_t)(croutons * CROUTON));
     system_refresh(shared->start + at[1], (uint32_t)croutons * weight_tile((uint32_t)kind));
-    *result = hmx_tile((uint32_t)kind, (uint32_t)croutons, shared->start + at[0], shared->start + at[1], shared->start + at[2]);
+    *result = hmx_try_tile((uint32_t)kind, (uint32_t)croutons, shared->start + at[0], shared->start + at[1],
+                           shared->start + at[2]);
     system_publish(shared->start + at[2], (uint32_t)bytes);
     return *result == FAULT_NONE ? STATUS_OK : *result == FAULT_NO_NEAR ? STATUS_REQUEST : STATUS_HMX;
 }
@@ -368,6 +383,9 @@ uint64_t execute(const struct shared *shared, uint64_t operation, uint64_t numbe
     }
     if (operation == OPERATION_TILE) {
         return multiply_tile(shared, arguments, result);
+    }
+    if (operation == OPERATION_ISSUE) {
+        return issue_leaf(arguments, result);
     }
     struct program *program = number < MOST_PROGRAMS ? &programs[number] : 0;
     if (!program || !program->image) {

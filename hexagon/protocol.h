@@ -78,6 +78,8 @@ enum {
     // weights, the number of croutons, offsets of the activations (2 KiB per crouton), of the weights (1 KiB, 512 bytes or
     // 2 KiB per crouton), and of the result: 64 rows of 32 i32, or 2 KiB of fp16.
     OPERATION_TILE = 6,
+    // Executes one leaf of HMX with any operands, for tests of the model. Arguments: the leaf, and r0 to r3 of hmx_trial.h.
+    OPERATION_ISSUE = 7,
 };
 
 // Kinds of weights of HMX. INT8 and INT4 are multiplied by u8 activations, fp16 by fp16.

@@ -348,6 +348,13 @@ impl Connection {
         Ok(words.flat_map(u64::to_le_bytes).collect())
     }
 
+    /// Executes one leaf of HMX.
+    pub fn issue(&mut self, leaf: u64, registers: [u64; 4]) -> Result<()> {
+        let [r0, r1, r2, r3] = registers;
+        self.request(Operation::Issue, 0, &[leaf, r0, r1, r2, r3])?;
+        Ok(())
+    }
+
     /// Frees a program. If the device failed, its memory is gone already.
     pub fn free(&mut self, program: u64) {
         let _ = self.request(Operation::Drop, program, &[]);
@@ -434,7 +441,7 @@ mod tests {
         };
         for _ in 0..3000 {
             // Mostly runs the loaded program, which is never freed.
-            let operation = [4, 4, 4, 1, 2, 3, 5, 6, 7, u64::MAX][random(10)];
+            let operation = [4, 4, 4, 1, 2, 3, 5, 6, 7, 8, u64::MAX][random(11)];
             let other = [program, 1, 2, 8191, 8192, u64::MAX][random(6)];
             let number = if operation == 4 {
                 program

@@ -277,6 +277,15 @@ impl Hexagon {
         self.connection().multiply_tile(kind, activations, weights)
     }
 
+    /// Executes one leaf of hexagon/hmx_leaves.h, by its number, with any registers, for tests of the model of HMX. The
+    /// start of VTCM is added to r0 and r2.
+    ///
+    /// # Errors
+    /// If HMX is not modelled, or the model refuses the operands.
+    pub fn issue(&self, leaf: u64, registers: [u64; 4]) -> Result<()> {
+        self.connection().issue(leaf, registers)
+    }
+
     /// Returns the process ID of the first session, if it runs under the emulator.
     pub fn process(&self) -> Option<u32> {
         self.connection().process()

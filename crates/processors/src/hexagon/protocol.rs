@@ -68,6 +68,8 @@ pub enum Operation {
     Drop = 5,
     /// Multiplies one tile on HMX, for tests.
     Tile = 6,
+    /// Executes one leaf of HMX, for tests.
+    Issue = 7,
 }
 
 /// Returns the reason why the device program did not do what was requested. `result` is the result of the request.

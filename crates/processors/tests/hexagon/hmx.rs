@@ -384,6 +384,108 @@ fn a_packet_that_is_cut_in_two_is_found() {
     }
 }
 
+/// Numbers of leaves.
+const MULTIPLY_INT8: u64 = 2;
+const MULTIPLY_INT4: u64 = 3;
+const LOAD_TABLE: u64 = 5;
+const STORE: u64 = 7;
+/// Bytes of VTCM, and of a boundary.
+const NEAR: u64 = 4 << 20;
+const CUT: u64 = 256 << 10;
+
+#[test]
+fn an_operand_that_breaks_a_rule_of_hmx_ends_the_device_by_name() {
+    let Some(options) = options() else { return };
+    let multiply = |x, of_x, w, of_w| (MULTIPLY_INT8, [x, of_x, w, of_w]);
+    let (one, two) = (2047, 4095);
+    for (leaf, registers) in [
+        multiply(0, one, 4096, 1023),
+        // The last places that are allowed.
+        multiply(CUT - 4096, two, CUT - 2048, 2047),
+        multiply(NEAR - 65536, 65535, NEAR - 32768, 32767),
+        (MULTIPLY_INT4, [0, two, 4096, 1023]),
+        (STORE, [NEAR - 2048, 0, 0, 0]),
+        (LOAD_TABLE, [NEAR - 128, 0, 0, 0]),
+    ] {
+        let hexagon = open(&options, Some(Unit::Hmx)).unwrap();
+        hexagon.issue(leaf, registers).unwrap();
+    }
+    let (alignment, outside) = ("an address is not aligned", "an address is outside of VTCM");
+    let cut = "an operand crosses a boundary of 256 KiB";
+    let (count, lengths) = (
+        "the number of croutons is out of range",
+        "weights end before or after activations",
+    );
+    for ((leaf, registers), expected) in [
+        (multiply(1024, one, 4096, 1023), alignment),
+        (multiply(4, one, 4096, 1023), alignment),
+        (multiply(0, one, 4096 + 64, 1023), alignment),
+        ((STORE, [1024, 0, 0, 0]), alignment),
+        ((LOAD_TABLE, [64, 0, 0, 0]), alignment),
+        (multiply(NEAR, one, 0, 1023), outside),
+        (multiply(0, one, NEAR, 1023), outside),
+        (
+            multiply(u64::from(2048u32.wrapping_neg()), one, 0, 1023),
+            outside,
+        ),
+        ((STORE, [NEAR, 0, 0, 0]), outside),
+        (
+            (LOAD_TABLE, [u64::from(128u32.wrapping_neg()), 0, 0, 0]),
+            outside,
+        ),
+        (multiply(CUT - 2048, two, 0, 2047), cut),
+        (multiply(0, two, CUT - 1024, 2047), cut),
+        // 33 croutons; a part of one; a store with features.
+        (multiply(0, 33 * 2048 - 1, CUT, 33 * 1024 - 1), count),
+        (multiply(0, 0x7c, 4096, 1023), count),
+        ((STORE, [0, 2047, 0, 0]), count),
+        (multiply(0, two, 8192, 1023), lengths),
+        (multiply(0, one, 8192, 2047), lengths),
+        (multiply(0, one, 8192, 1000), lengths),
+        ((MULTIPLY_INT4, [0, one, 8192, 1023]), lengths),
+    ] {
+        let hexagon = open(&options, Some(Unit::Hmx)).unwrap();
+        let error = hexagon.issue(leaf, registers).unwrap_err().to_string();
+        assert!(
+            error.ends_with(&format!(
+                "the model of HMX refuses an instruction: {expected}"
+            )),
+            "leaf {leaf} with {registers:?}: {error}"
+        );
+    }
+}
+
+#[test]
+fn a_table_with_fields_that_the_model_does_not_have_is_refused_when_it_is_used() {
+    let Some(hexagon) = on_hmx() else { return };
+    // A tile's activations, all ones in bits, are at 10 KiB in VTCM.
+    hexagon.multiply_tile(0, &[255; 2048], &[0; 1024]).unwrap();
+    hexagon.issue(LOAD_TABLE, [10 << 10, 0, 0, 0]).unwrap();
+    let error = hexagon.issue(STORE, [0; 4]).unwrap_err().to_string();
+    assert!(
+        error.ends_with("the model does not have fields of a table"),
+        "{error}"
+    );
+}
+
+#[test]
+fn activations_and_weights_of_types_that_do_not_fit_are_found() {
+    let Some(options) = options() else { return };
+    let leaves = Leaves::new(&options);
+    let words = leaves.words();
+    // Makes weight.b of the INT8 leaf weight.hf.
+    let word = words.iter().position(|word| *word == 0x9202_e3e0).unwrap();
+    let options = HexagonOptions {
+        program: leaves.flipped(word, 0x0f),
+        ..options
+    };
+    let report = open(&options, None).unwrap().unit_report();
+    assert!(
+        report.contains("activations and weights have types that do not fit each other"),
+        "{report}"
+    );
+}
+
 #[test]
 fn a_word_that_changes_after_the_proof_ends_the_run_by_name() {
     let Some(hexagon) = on_hmx() else { return };
