@@ -18,7 +18,7 @@ static struct {
     struct hmx_counts counts;
     // The set of accumulators that is current, of integers and of fp16.
     uint32_t current, current_fp16;
-    uint32_t table[HMX_COLUMNS];
+    uint32_t table[HMX_COLUMNS] __attribute__((aligned(VECTOR)));
     Vector sums[2][HMX_ROWS];
     float sums_fp16[2][32][32];
 } unit;
@@ -188,7 +188,7 @@ static uint32_t byte_of(int32_t sum, uint32_t word, int clamps) {
     return (uint32_t)number & 255;
 }
 
-// Whether the words of the table have a shape function or an output bias, which the model does not have.
+// Returns whether the words of the table have a shape function or an output bias, which the model does not have.
 static int has_other_fields(void) {
     for (uint32_t column = 0; column < HMX_COLUMNS; column++) {
         if (unit.table[column] & 0x7ffe8000u) {
@@ -196,6 +196,27 @@ static int has_other_fields(void) {
         }
     }
     return 0;
+}
+
+// Returns whether the scale of all columns is 1.
+static int has_scale_one(void) {
+    uint32_t all = 0;
+    for (uint32_t column = 0; column < HMX_COLUMNS; column++) {
+        all |= unit.table[column];
+    }
+    return (all & ~(31u << 10)) == 0;
+}
+
+// Does the same as byte_of where the scale is 1: bits 31:24 of the sum, shifted by the exponent.
+static void store_shifted(uint8_t *to) {
+    const Vector exponents = HVX(vlsrw)(*(const Vector *)unit.table, 10), *sums = unit.sums[unit.current];
+    for (uint32_t row = 0; row < HMX_ROWS; row += 4, sums += 4, to += VECTOR) {
+        Vector bytes[4];
+        for (uint32_t index = 0; index < 4; index++) {
+            bytes[index] = HVX(vlsrw)(HVX(vaslwv)(sums[index], exponents), 24);
+        }
+        *(Vector *)to = HVX(vpackeb)(HVX(vpackeh)(bytes[3], bytes[2]), HVX(vpackeh)(bytes[1], bytes[0]));
+    }
 }
 
 static uint32_t store_bytes(const struct instruction *store, const uint32_t registers[4]) {
@@ -207,10 +228,14 @@ static uint32_t store_bytes(const struct instruction *store, const uint32_t regi
     if (has_other_fields()) {
         return FAULT_TABLE;
     }
-    uint8_t *bytes = (uint8_t *)(unsigned long)to;
-    const int32_t *sums = (const int32_t *)unit.sums[unit.current];
-    for (uint32_t index = 0; index < HMX_ROWS * HMX_COLUMNS; index++) {
-        bytes[index] = (uint8_t)byte_of(sums[index], unit.table[index % HMX_COLUMNS], store->clamps);
+    if (!store->clamps && has_scale_one()) {
+        store_shifted((uint8_t *)(unsigned long)to);
+    } else {
+        uint8_t *bytes = (uint8_t *)(unsigned long)to;
+        const int32_t *sums = (const int32_t *)unit.sums[unit.current];
+        for (uint32_t index = 0; index < HMX_ROWS * HMX_COLUMNS; index++) {
+            bytes[index] = (uint8_t)byte_of(sums[index], unit.table[index % HMX_COLUMNS], store->clamps);
+        }
     }
     if (!store->keeps) {
         for (uint32_t row = 0; row < HMX_ROWS; row++) {
@@ -255,13 +280,13 @@ static uint32_t execute_one(const struct instruction *only, const uint32_t regis
     case LOAD_TABLE:
         return load_table(registers[only->rs]);
     case CLEAR:
+        for (uint32_t row = 0; row < HMX_ROWS; row++) {
+            unit.sums[0][row] = unit.sums[1][row] = HVX(vd0)();
+        }
+        return FAULT_NONE;
     case CLEAR_FP16:
-        for (uint32_t index = 0; index < 2 * 32 * 32; index++) {
-            if (only->operation == CLEAR_FP16) {
-                unit.sums_fp16[index / 1024][index / 32 % 32][index % 32] = 0.0f;
-            } else if (index < 2 * HMX_ROWS) {
-                unit.sums[index / HMX_ROWS][index % HMX_ROWS] = HVX(vd0)();
-            }
+        for (uint32_t index = 0; index < 32 * 32; index++) {
+            unit.sums_fp16[0][index / 32][index % 32] = unit.sums_fp16[1][index / 32][index % 32] = 0.0f;
         }
         return FAULT_NONE;
     case SWAP:

@@ -31,7 +31,7 @@ uint32_t system_acquire_hmx(uint8_t **near, uint32_t *bytes);
 // Gives back what system_acquire_hmx got.
 void system_release_hmx(uint8_t *near);
 
-// Whether HMX is a model.
+// Returns whether HMX is a model.
 int system_models_hmx(void);
 
 // Executes a leaf of hmx_leaves.h, on the thread UNIT_THREAD.

@@ -372,42 +372,90 @@ mod tests {
     use super::*;
     use crate::hexagon::protocol::{IMAGE_HEADER, IMAGE_MAGIC, hash, sum_stride};
 
-    /// An image of one matmul with 16 input features, in the format of `image`.
-    fn image() -> Vec<u8> {
-        let fields = [
-            IMAGE_MAGIC,
-            1,
-            0,
-            0,
-            0,
-            0,
-            0,
-            0,
-            16,
-            3,
-            IMAGE_HEADER as u32,
-            0,
-        ];
+    /// An image of one matmul with 16 input features and 3 channels, in the format of `image`, with other values of the
+    /// fields in `changes`.
+    fn image(unit: Unit, changes: &[(usize, u32)]) -> Vec<u8> {
+        let (corrections, features) = match unit {
+            Unit::Hvx => (0, 16),
+            Unit::Hmx => (sum_stride(3) * size_of::<i32>(), 32),
+        };
+        let mut fields = [0; IMAGE_HEADER / size_of::<u32>()];
+        fields[..2].copy_from_slice(&[IMAGE_MAGIC, 1]);
+        let weights = IMAGE_HEADER + corrections;
+        fields[8..12].copy_from_slice(&[16, 3, weights as u32, IMAGE_HEADER as u32]);
+        fields[16] = unit.code();
+        for (index, value) in changes {
+            fields[*index] = *value;
+        }
         let mut image: Vec<u8> = fields
             .iter()
             .flat_map(|field| field.to_le_bytes())
             .collect();
-        image.resize(IMAGE_HEADER + sum_stride(3) * 16, 0);
+        image.resize(weights + sum_stride(3) * features, 0);
         image
+    }
+
+    fn start(unit: Unit) -> Option<Connection> {
+        match crate::hexagon::program_from_environment() {
+            Ok(program) => {
+                let options = HexagonOptions {
+                    transfer_bytes: 1 << 20,
+                    unit: Some(unit),
+                    ..HexagonOptions::new(program)
+                };
+                Some(Connection::start(&options).unwrap())
+            }
+            Err(error) => {
+                eprintln!("skipped: {error}");
+                None
+            }
+        }
+    }
+
+    #[test]
+    fn an_image_for_hmx_is_refused_without_hmx_and_if_its_parts_are_not_within_it() {
+        let (features, weights, corrections, unit) = (8, 10, 11, 16);
+        let Some(mut connection) = start(Unit::Hmx) else {
+            return;
+        };
+        connection.load(&image(Unit::Hmx, &[])).unwrap();
+        drop(connection);
+        let end = image(Unit::Hmx, &[]).len() as u32;
+        // The last one has more features than croutons fit into VTCM.
+        for changes in [
+            [(weights, 512)],
+            [(weights, 384 + 64)],
+            [(corrections, end - 128)],
+            [(corrections, 64)],
+            [(corrections, 128 + 32)],
+            [(corrections, u32::MAX - 127)],
+            [(unit, 2)],
+            [(features, 33)],
+            [(features, 130_000)],
+        ] {
+            let mut connection = start(Unit::Hmx).unwrap();
+            let error = connection.load(&image(Unit::Hmx, &changes)).unwrap_err();
+            assert!(
+                error.to_string().contains("a program in its memory is not"),
+                "{changes:?}: {error}"
+            );
+        }
+        let mut connection = start(Unit::Hvx).unwrap();
+        connection.load(&image(Unit::Hmx, &[])).unwrap_err();
     }
 
     #[test]
     fn whatever_a_request_asks_for_the_device_responds_and_goes_on() {
-        let options = match crate::hexagon::program_from_environment() {
-            Ok(program) => HexagonOptions {
-                transfer_bytes: 1 << 20,
-                unit: Some(Unit::Hvx),
-                ..HexagonOptions::new(program)
-            },
-            Err(error) => return eprintln!("skipped: {error}"),
+        for unit in [Unit::Hvx, Unit::Hmx] {
+            ask_for_anything(unit);
+        }
+    }
+
+    fn ask_for_anything(unit: Unit) {
+        let Some(mut connection) = start(unit) else {
+            return;
         };
-        let mut connection = Connection::start(&options).unwrap();
-        let image = image();
+        let image = image(unit, &[]);
         let (program, of_image) = connection.load(&image).unwrap();
         let bytes = connection.shared().bytes() as u64;
         let numbers = [
@@ -441,7 +489,7 @@ mod tests {
         };
         for _ in 0..3000 {
             // Mostly runs the loaded program, which is never freed.
-            let operation = [4, 4, 4, 1, 2, 3, 5, 6, 7, 8, u64::MAX][random(11)];
+            let operation = [4, 4, 4, 1, 2, 3, 5, 6, 8, u64::MAX][random(10)];
             let other = [program, 1, 2, 8191, 8192, u64::MAX][random(6)];
             let number = if operation == 4 {
                 program
@@ -472,8 +520,15 @@ mod tests {
         }
         // Checks that the loaded program still works.
         let sums = (HEADER + ALIGNMENT) as u64;
-        connection.shared().write(HEADER, [0; 16].into_iter());
-        let arguments = [of_image, 1, HEADER as u64, hash([hash([0; 16])]), sums, 0];
+        let (sums, words) = match unit {
+            Unit::Hvx => (sums, 16),
+            Unit::Hmx => (sums + 7 * ALIGNMENT as u64, 128),
+        };
+        connection
+            .shared()
+            .write(HEADER, std::iter::repeat_n(0, words));
+        let of_input = hash([hash(std::iter::repeat_n(0, words))]);
+        let arguments = [of_image, 1, HEADER as u64, of_input, sums, 0];
         connection
             .request(Operation::Run, program, &arguments)
             .unwrap();
