@@ -119,6 +119,7 @@ pub fn generate_options(
             .into_iter()
             .collect(),
         seed: get(options, "seed")?.unwrap_or(recommended.seed),
+        suppressed_tokens: recommended.suppressed_tokens,
     };
     let stop = match get(options, "stop")? {
         None => Vec::new(),

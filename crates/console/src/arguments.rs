@@ -20,7 +20,7 @@ use triad_plan::prefill::{FloatsOn, KeptShadows};
 use triad_prepare::calibration::text::CalibrationText;
 use triad_prepare::{PrepareOptions, Prune};
 
-use crate::{inputs, preparing, progress};
+use crate::{inputs, output, preparing, progress};
 
 /// The engine's own limit.
 const MAX_THREADS: usize = 1024;
@@ -324,6 +324,17 @@ pub fn load(path: &Path, name: &str, options: &LoadOptions) -> Result<Model> {
     let _spinner = progress::spinner(format!("loading {name}"));
     let mut read = progress::checking(path);
     Ok(models::load(path, options, &mut read)?)
+}
+
+/// Prints the settings that the model's authors recommend for answers and that are not followed.
+pub fn note_settings(model: &Model, name: &str) {
+    let settings = &model.generation_defaults().not_followed;
+    if !settings.is_empty() {
+        let settings = settings.join(", ");
+        output::note(&format!(
+            "note: generation_config.json of {name} has settings that Triad does not follow: {settings}"
+        ));
+    }
 }
 
 /// Parses a number of threads.

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 use triad_engine::hot_rows::{Hot, HotRowOptions};
-use triad_engine::{Engine, Model, Threads};
-use triad_hetero::{Device, HeteroEngine, Wait};
+use triad_engine::{Model, Threads};
+use triad_hetero::{Device, Wait};
 use triad_plan::partition::solve::Restriction;
 use triad_plan::processors::ProcessorKind;
 use triad_processors::Peaks;
@@ -401,10 +401,3 @@ fn gpu_from_environment() -> Option<String> {
 /// the other one. One such step in the input of down changed logits of SmolLM2 by 4.7e-2. Sums are exact, but for those of
 /// Qualcomm's provider: rounded to 16 bits, they changed logits of SmolLM2 by 4.3e-2.
 const ROUNDING: f32 = 0.1;
-
-/// Returns the work of devices that count it as text, each after a semicolon.
-pub fn work(engine: &Engine) -> String {
-    let work = HeteroEngine::of(engine).map(|engine| engine.device_work());
-    let work = work.into_iter().flatten();
-    work.map(|work| format!("; {work}")).collect()
-}

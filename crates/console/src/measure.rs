@@ -12,9 +12,10 @@ use triad_hetero::{Execution, execution};
 use triad_kernels::attention::PAGE;
 use triad_kernels::timing::median;
 
+use crate::executed::Executed;
 use crate::failure::run_error;
 use crate::interrupt::{Interrupted, on_interrupt};
-use crate::processors::{Executed, Processors};
+use crate::processors::Processors;
 use crate::progress;
 
 /// The tests to run with each number of threads.

@@ -1,24 +1,21 @@
-//! The argument `--processors`: the processors of a run, the scheduling policy, and notes about them.
+//! The argument `--processors`: the processors of a run, and the scheduling policy.
 
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
 use anyhow::{Result, bail, ensure};
-use serde::Serialize;
-use triad_engine::hot_rows::HotRowUse;
-use triad_engine::{Cores, Engine, Model, Session, Threads};
+use triad_engine::{Cores, Model, Threads};
 use triad_frontend::answer;
 use triad_hetero::{
-    Costs, Execution, HeteroEngine, HeteroOptions, ProcessorFailure, ProcessorOptions, WaitUse,
-    execution, of_chunks_in_flight,
+    Costs, Execution, HeteroEngine, HeteroOptions, ProcessorOptions, of_chunks_in_flight,
 };
 use triad_plan::graph::Format;
 use triad_plan::partition::solve::Restriction;
 use triad_plan::placement::Reason;
 use triad_plan::processors::{Processor, ProcessorId, ProcessorKind, label};
 use triad_plan::schedule::Policy;
-use triad_plan::timeline::{Label, Lane, Record, Source};
+use triad_plan::timeline::{Label, Record, Source};
 
 use crate::device::{DeviceArguments, Opened};
 use crate::timeline_file::TimelineFile;
@@ -431,7 +428,8 @@ impl ProcessorArguments {
     }
 }
 
-fn record<'a>(
+/// Returns a timeline's record with its names.
+pub(crate) fn record<'a>(
     title: &'a str,
     execution: &'a Execution,
     labels: &'a [Label],
@@ -445,63 +443,6 @@ fn record<'a>(
         dag,
         labels,
         processors: names,
-    }
-}
-
-/// The report of a prompt on several processors.
-#[derive(Clone, Debug, Serialize)]
-pub struct Executed {
-    /// Policy that chose the order of tasks.
-    pub policy: Policy,
-    /// Seconds from the start of the first task to the end of the last one.
-    pub seconds: f64,
-    /// Summary of each processor.
-    pub processors: Vec<Lane>,
-    /// Time for waiting for other processors, by processor.
-    pub waits: Vec<WaitUse>,
-    /// Processors that failed during the prompt.
-    pub failures: Vec<ProcessorFailure>,
-    /// Use of the weight rows for shadows, if a device has its own memory.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub hot_rows: Option<HotRowUse>,
-}
-
-impl Executed {
-    /// Creates the report of a prompt on `processors`.
-    pub fn new(execution: &Execution, processors: &Processors, devices: &DeviceArguments) -> Self {
-        let names = processors.names(devices);
-        let names: Vec<_> = names.iter().map(String::as_str).collect();
-        let labels = execution.tasks.labels(&execution.graph);
-        let summary = record("", execution, &labels, &names).summary();
-        let (failures, waits) = (execution.failures.clone(), execution.waits.clone());
-        let (policy, seconds, processors) = (execution.policy, summary.seconds, summary.processors);
-        Self {
-            policy,
-            seconds,
-            processors,
-            waits,
-            failures,
-            hot_rows: None,
-        }
-    }
-
-    /// Returns the report with the use of weight rows since `before`.
-    pub fn with_hot_rows(self, engine: &Engine, before: Option<&HotRowUse>) -> Self {
-        let mut hot_rows = HeteroEngine::of(engine).and_then(|engine| engine.hot_rows());
-        if let (Some(hot_rows), Some(before)) = (&mut hot_rows, before) {
-            hot_rows.statistics = hot_rows.statistics - before.statistics;
-        }
-        Self { hot_rows, ..self }
-    }
-
-    /// Returns the bubble rates as text: `3.0 %, 12.0 %`.
-    pub fn bubbles(&self) -> String {
-        let rates: Vec<_> = self
-            .processors
-            .iter()
-            .map(|lane| format!("{:.1} %", 100.0 * lane.bubble_rate))
-            .collect();
-        rates.join(", ")
     }
 }
 
@@ -532,63 +473,6 @@ fn note_moved(engine: &HeteroEngine) {
             "note: {count} of {all} INT8 subgraphs do not fit into the memory of the {full} and run on the {on}"
         ));
     }
-}
-
-/// Prints which processors failed in the latest prompt of `session`.
-pub fn note_failures(session: &Session) {
-    for failure in execution(session)
-        .iter()
-        .flat_map(|execution| &execution.failures)
-    {
-        output::note(&format!("note: {}", took_over(failure)));
-    }
-}
-
-/// Returns the use of weight rows for shadows as text.
-pub fn hot_rows(usage: &HotRowUse) -> String {
-    let HotRowUse {
-        statistics,
-        hot_bytes,
-        failure,
-        ..
-    } = usage;
-    if failure.is_some() {
-        return "hot rows: off".into();
-    }
-    format!(
-        "hot rows: {:.1} % of {} in memory ({}), {} read, {:.1} ms of stalls",
-        100.0 * statistics.hit_rate(),
-        statistics.hits + statistics.misses,
-        output::bytes(*hot_bytes as u64),
-        output::bytes(statistics.bytes_read),
-        1e3 * statistics.stall_seconds
-    )
-}
-
-/// Returns the number of feed-forwards in fixed point as text; `None` if there are none.
-pub fn fixed_point(engine: &Engine) -> Option<String> {
-    let blocks = engine.model().description().blocks.len();
-    HeteroEngine::of(engine)?
-        .fixed_point()
-        .map(|count| format!("fixed point: {count} of {blocks} feed-forwards of prompts"))
-}
-
-/// Prints the reason if shadows read the weights in place because of a failure.
-pub fn note_hot_rows(engine: &Engine) {
-    let usage = HeteroEngine::of(engine).and_then(|engine| engine.hot_rows());
-    if let Some(failure) = usage.and_then(|usage| usage.failure) {
-        output::note(&format!(
-            "note: the CPU reads all weights of layers with a shadow: {failure}"
-        ));
-    }
-}
-
-fn took_over(failure: &ProcessorFailure) -> String {
-    let name = label(&failure.processor);
-    format!(
-        "the {name} failed, and its work went to another processor: {}",
-        failure.reason
-    )
 }
 
 /// Parses a policy.
@@ -652,18 +536,6 @@ mod tests {
                 .unwrap_err()
                 .contains("core 2 belongs to two processors")
         );
-    }
-
-    #[test]
-    fn a_failure_names_the_processor_and_the_reason() {
-        let reason = triad_hetero::FailureReason::TimeOut(std::time::Duration::from_secs(60));
-        let failure = ProcessorFailure {
-            processor: "npu".into(),
-            task: None,
-            reason,
-        };
-        let note = "the NPU failed, and its work went to another processor: it did not end a task within 60.0 s";
-        assert_eq!(took_over(&failure), note);
     }
 
     #[test]

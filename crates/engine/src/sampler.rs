@@ -1,7 +1,7 @@
 //! Chooses the next token from logits.
 //!
 //! The steps have the order of `transformers`: bias, repetition penalty, frequency and presence penalty, the mask of
-//! allowed tokens, temperature, top-k, top-p, min-p. One token is then drawn from those that remain.
+//! allowed tokens, suppressed tokens, temperature, top-k, top-p, min-p. One token is then drawn from those that remain.
 
 use std::collections::HashMap;
 
@@ -33,6 +33,8 @@ pub struct SamplerOptions {
     pub presence_penalty: f32,
     /// Added to the logits of these tokens.
     pub logit_bias: Vec<(u32, f32)>,
+    /// Tokens that are chosen only where no other one is allowed.
+    pub suppressed_tokens: Vec<u32>,
     /// The seed of the random numbers: the same seed chooses the same tokens.
     pub seed: u64,
 }
@@ -48,6 +50,7 @@ impl Default for SamplerOptions {
             frequency_penalty: 0.0,
             presence_penalty: 0.0,
             logit_bias: Vec::new(),
+            suppressed_tokens: Vec::new(),
             seed: 0,
         }
     }
@@ -95,6 +98,7 @@ impl SamplerOptions {
             top_p: defaults.top_p.unwrap_or(top_p),
             min_p: defaults.min_p.unwrap_or(greedy.min_p),
             repetition_penalty: defaults.repetition_penalty.unwrap_or(repetition_penalty),
+            suppressed_tokens: defaults.suppressed_tokens.clone(),
             ..greedy
         }
     }
@@ -270,6 +274,13 @@ impl Sampler {
         if let Some(allowed) = &self.allowed {
             self.candidates
                 .retain(|candidate| allowed.allows(candidate.token));
+        }
+        if !options.suppressed_tokens.is_empty() {
+            let is_chosen =
+                |candidate: &Candidate| !options.suppressed_tokens.contains(&candidate.token);
+            if self.candidates.iter().any(is_chosen) {
+                self.candidates.retain(is_chosen);
+            }
         }
         if options.temperature == 0.0 {
             let token = likeliest(&self.candidates).token;
@@ -485,6 +496,27 @@ mod tests {
         };
         assert_eq!(of(filtered(), None), (0.7, 0.8, 1.0));
         assert_eq!(of(filtered(), Some(0.0)), (0.0, 0.8, 1.0));
+    }
+
+    #[test]
+    fn suppressed_tokens_are_chosen_only_where_no_other_is_allowed() {
+        let likeliest = (0..LOGITS.len() as u32)
+            .max_by(|one, other| LOGITS[*one as usize].total_cmp(&LOGITS[*other as usize]))
+            .unwrap();
+        for temperature in [0.0, 1.0] {
+            let defaults = GenerationDefaults {
+                suppressed_tokens: vec![likeliest, 1_000_000],
+                ..GenerationDefaults::default()
+            };
+            let options = SamplerOptions {
+                repetition_penalty: 1.0,
+                ..SamplerOptions::recommended(&defaults, Some(temperature))
+            };
+            assert!(!drawn(&options, &LOGITS, 200).contains(&likeliest));
+            let mut sampler = Sampler::new(&options).unwrap();
+            sampler.allow(Some([likeliest].into_iter().collect()));
+            assert_eq!(sampler.sample(&LOGITS, &[]), likeliest);
+        }
     }
 
     #[test]

@@ -20,6 +20,7 @@ use crate::error::{Error, Result};
 use crate::fixed_point::{FixedBackend, FixedBlocks};
 use crate::machine::{Machine, Settings};
 use crate::options::HeteroOptions;
+use crate::programs_of_parts::Devices;
 use crate::shared::HeteroInner;
 use crate::steps::Steps;
 use crate::whole::WholeModel;
@@ -339,7 +340,7 @@ fn float_unit(processors: &Processors) -> Result<ProcessorId> {
 ///
 /// # Errors
 /// If there are none, feed-forwards are cut, or a device runs none whole.
-fn fixed_blocks(model: &Model, cuts: Cuts, devices: &crate::work::Devices) -> Result<FixedBlocks> {
+fn fixed_blocks(model: &Model, cuts: Cuts, devices: &Devices) -> Result<FixedBlocks> {
     let mut devices = devices.iter().flatten();
     if devices.any(|device| !device.capabilities().feed_forwards) {
         let expected = "float, where a device runs no whole feed-forwards";

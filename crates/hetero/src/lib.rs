@@ -36,6 +36,7 @@ mod planning;
 mod products;
 mod profile;
 mod programs;
+mod programs_of_parts;
 mod shadows;
 mod shared;
 mod simulation;

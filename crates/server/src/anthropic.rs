@@ -30,7 +30,8 @@ use crate::request_id::RequestId;
 use crate::sampling::{OneOrMany, Sampling, check_some};
 use crate::sse::{self, StreamEvent};
 use crate::text::count;
-use crate::tools::{MessageTool, MessageToolChoice, ToolUse};
+use crate::tool_fields::{MessageTool, MessageToolChoice};
+use crate::tools::ToolUse;
 
 /// A request for a message.
 #[derive(Debug, Deserialize, ToSchema)]

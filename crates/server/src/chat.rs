@@ -30,7 +30,8 @@ use crate::reasoning::ReasoningFields;
 use crate::reply::{Reply, finish_reason};
 use crate::sampling::{Sampling, check_some, likeliest, limit};
 use crate::sse::{self, Render, StreamEvent};
-use crate::tools::{ChatTool, ToolChoiceField, ToolUse};
+use crate::tool_fields::{ChatTool, ToolChoiceField};
+use crate::tools::ToolUse;
 
 /// A chat request without its [`Sampling`].
 #[derive(Debug, Deserialize, ToSchema)]

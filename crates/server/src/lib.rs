@@ -87,6 +87,7 @@ mod stored;
 mod stored_routes;
 mod text;
 mod timelines;
+mod tool_fields;
 mod tools;
 mod usage;
 mod vectors;

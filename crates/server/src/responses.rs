@@ -26,7 +26,8 @@ use crate::sampling::{Sampling, check_some, limit};
 use crate::sse::{self, StreamEvent};
 use crate::stored::Keeper;
 use crate::text::count;
-use crate::tools::{ResponseTool, ToolChoiceField, ToolUse};
+use crate::tool_fields::{ResponseTool, ToolChoiceField};
+use crate::tools::ToolUse;
 
 /// A request for a response.
 #[derive(Debug, Deserialize, ToSchema)]

@@ -199,6 +199,7 @@ impl Sampling {
             )?)
             .unwrap_or(0.0),
             logit_bias: self.logit_bias(vocab)?,
+            suppressed_tokens: default.suppressed_tokens.clone(),
             seed: match self.seed {
                 Some(seed) => seed.cast_unsigned(),
                 None => getrandom::u64().unwrap_or(0),

@@ -32,7 +32,8 @@ use crate::prompts::TextFields;
 use crate::queue::{Full, Need, Permit};
 use crate::served::ServedModel;
 use crate::text::{conversation_tokens, no_template};
-use crate::tools::{ChatTool, ToolUse};
+use crate::tool_fields::ChatTool;
+use crate::tools::ToolUse;
 
 /// Maximum number of saved sessions per owner.
 const MAX_SESSIONS: usize = 1024;

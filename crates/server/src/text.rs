@@ -24,7 +24,8 @@ use crate::prompt_fields::{PromptFields, PromptOptions};
 use crate::prompts::TextFields;
 use crate::sampling::one_of;
 use crate::served::ServedModel;
-use crate::tools::{ChatTool, ToolChoiceField, ToolUse};
+use crate::tool_fields::{ChatTool, ToolChoiceField};
+use crate::tools::ToolUse;
 
 /// Maximum number of tokens per request.
 const MAX_TOKENS: usize = 1 << 20;

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use triad_engine::constraint::Form;
 use triad_frontend::Error as FrontendError;
@@ -13,113 +12,18 @@ use triad_frontend::tool_calls::{
     grammar_of_text_and_calls,
 };
 use triad_grammar::GrammarSource;
-use utoipa::ToSchema;
 
 use crate::error::{ApiError, ApiResult};
 use crate::forms::{self, AskedForm, Asker};
 use crate::left_out::own;
+use crate::tool_fields::{
+    ChatTool, Function, MessageTool, MessageToolChoice, ResponseTool, ToolChoiceField,
+};
 
 /// Maximum number of tools per request.
 const MAX_TOOLS: usize = 128;
 /// Maximum time of the search for the tool whose schema is invalid.
 const LONGEST_SEARCH: Duration = Duration::from_secs(10);
-
-/// A tool that the model may call.
-#[derive(Debug, Deserialize, ToSchema)]
-pub(crate) struct ChatTool {
-    /// `function`. Tools of other types are left out of the prompt if a call is optional.
-    #[serde(rename = "type")]
-    kind: String,
-    function: Option<Function>,
-}
-
-#[derive(Debug, Deserialize, ToSchema)]
-pub(crate) struct Function {
-    /// The name: letters, digits, `_`, `-` and `.`, at most 128 characters.
-    name: String,
-    /// A description of the function, for the model.
-    description: Option<String>,
-    /// A JSON schema of the arguments. Its type must be an object.
-    #[schema(value_type = Option<Object>)]
-    parameters: Option<Value>,
-    /// Whether an unsupported schema is an error even if a tool call is optional.
-    strict: Option<bool>,
-}
-
-/// A tool that the model may call, as in `/v1/responses`.
-#[derive(Debug, Deserialize, Serialize, ToSchema)]
-pub(crate) struct ResponseTool {
-    /// Always `function`.
-    #[serde(rename = "type")]
-    kind: String,
-    /// The name: letters, digits, `_`, `-` and `.`, at most 128 characters.
-    name: Option<String>,
-    /// A description of the function, for the model.
-    description: Option<String>,
-    /// A JSON schema of the arguments. Its type must be an object.
-    #[schema(value_type = Option<Object>)]
-    parameters: Option<Value>,
-    /// Whether an unsupported schema is an error even if a tool call is optional.
-    strict: Option<bool>,
-}
-
-/// A tool that the model may call, in Anthropic's format.
-#[derive(Debug, Deserialize, ToSchema)]
-pub(crate) struct MessageTool {
-    /// `custom`, which is the default.
-    #[serde(rename = "type")]
-    kind: Option<String>,
-    /// The name: letters, digits, `_`, `-` and `.`, at most 128 characters.
-    name: String,
-    /// A description of the tool, for the model.
-    description: Option<String>,
-    /// A JSON schema of the arguments. Its type must be an object.
-    #[schema(value_type = Option<Object>)]
-    input_schema: Option<Value>,
-    /// Whether an unsupported schema is an error even if a tool call is optional.
-    strict: Option<bool>,
-}
-
-/// Whether the model must call a tool, and which one.
-#[derive(Debug, Deserialize, Serialize, ToSchema)]
-#[serde(
-    untagged,
-    expecting = "expected none, auto, required, or an object with type: function and a name"
-)]
-pub(crate) enum ToolChoiceField {
-    /// `none`, `auto` or `required`.
-    Word(String),
-    Named(NamedChoice),
-}
-
-#[derive(Debug, Deserialize, Serialize, ToSchema)]
-pub(crate) struct NamedChoice {
-    /// Always `function`.
-    #[serde(rename = "type")]
-    kind: String,
-    /// The function, in `/v1/chat/completions`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    function: Option<ChosenFunction>,
-    /// The function's name, in `/v1/responses`.
-    name: Option<String>,
-}
-
-#[derive(Debug, Deserialize, Serialize, ToSchema)]
-pub(crate) struct ChosenFunction {
-    name: String,
-}
-
-/// Whether the model must call a tool, and which one, in Anthropic's format.
-#[derive(Debug, Deserialize, ToSchema)]
-pub(crate) struct MessageToolChoice {
-    /// `auto`, `any`, `tool` or `none`.
-    #[serde(rename = "type")]
-    kind: String,
-    /// The tool's name, if `type` is `tool`.
-    name: Option<String>,
-    /// Whether the completion may contain at most one call.
-    disable_parallel_tool_use: Option<bool>,
-}
 
 /// The tools of a request, and how the model may use them.
 #[derive(Debug, Default)]
@@ -351,10 +255,12 @@ impl ToolUse {
         self.is_parallel
     }
 
-    /// Estimates the bytes of the tools' names and schemas.
+    /// Estimates the bytes of the tools' names, descriptions and schemas.
     pub(crate) fn bytes(&self) -> usize {
         let of_one = |tool: &Tool| {
-            tool.name.len() + crate::messages::bytes(std::slice::from_ref(&tool.parameters))
+            tool.name.len()
+                + tool.description.as_ref().map_or(0, String::len)
+                + crate::messages::bytes(std::slice::from_ref(&tool.parameters))
         };
         self.tools.iter().map(of_one).sum()
     }
@@ -460,57 +366,5 @@ impl ToolUse {
             .err()
         });
         errors.next()
-    }
-}
-
-impl ToolChoiceField {
-    /// Reads the choice. The tool's name is in `field`.
-    fn read(&self, field: &str) -> ApiResult<ToolChoice> {
-        Ok(match self {
-            Self::Word(word) if word == "none" => ToolChoice::None,
-            Self::Word(word) if word == "auto" => ToolChoice::Auto,
-            Self::Word(word) if word == "required" => ToolChoice::Required,
-            Self::Word(word) => {
-                return Err(ApiError::field(
-                    "tool_choice",
-                    format!("{word}: expected none, auto or required"),
-                ));
-            }
-            Self::Named(NamedChoice { kind, .. }) if kind != "function" => {
-                let message = format!("{kind}: expected function");
-                return Err(ApiError::unsupported("tool_choice.type", message));
-            }
-            Self::Named(NamedChoice { function, name, .. }) => {
-                let name = function
-                    .as_ref()
-                    .map(|function| &function.name)
-                    .or(name.as_ref());
-                ToolChoice::Named(
-                    name.ok_or_else(|| ApiError::field(field, "it is missing"))?
-                        .clone(),
-                )
-            }
-        })
-    }
-}
-
-impl MessageToolChoice {
-    fn read(&self) -> ApiResult<ToolChoice> {
-        Ok(match self.kind.as_str() {
-            "auto" => ToolChoice::Auto,
-            "any" => ToolChoice::Required,
-            "none" => ToolChoice::None,
-            "tool" => {
-                let name = self.name.as_ref();
-                ToolChoice::Named(
-                    name.ok_or_else(|| ApiError::field("tool_choice.name", "it is missing"))?
-                        .clone(),
-                )
-            }
-            kind => {
-                let message = format!("{kind}: expected auto, any, tool or none");
-                return Err(ApiError::field("tool_choice.type", message));
-            }
-        })
     }
 }

@@ -89,6 +89,9 @@ struct Info {
     /// The reason why the chat template cannot be used.
     #[serde(skip_serializing_if = "Option::is_none")]
     chat_template_error: Option<String>,
+    /// Settings of `generation_config.json` that the sampler does not have.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    generation_not_followed: Vec<String>,
     /// Memory of a run with this context and chunk size.
     run: Run,
 }
@@ -267,6 +270,7 @@ fn inspect(checkpoint: &Arc<Checkpoint>, arguments: &Arguments) -> Result<Info> 
         tokenizer_error,
         chat_template: template.is_some(),
         chat_template_error,
+        generation_not_followed: checkpoint.generation_defaults().not_followed.clone(),
         run: Run {
             context,
             chunk: arguments.chunk,
@@ -382,17 +386,21 @@ fn print(info: &Info) -> Result<()> {
                 None => "no".into(),
             },
         ),
-        (
-            "memory of a run",
-            format!(
-                "{} with a context of {}: weights {}, KV cache {}, activations {}",
-                bytes(run.total_bytes),
-                output::count(run.context),
-                bytes(run.weight_bytes),
-                bytes(run.kv_cache_bytes),
-                bytes(run.activation_bytes)
-            ),
-        ),
     ]);
+    if !info.generation_not_followed.is_empty() {
+        let settings = info.generation_not_followed.join(", ");
+        fields.push(("sampling", format!("not followed: {settings}")));
+    }
+    fields.extend([(
+        "memory of a run",
+        format!(
+            "{} with a context of {}: weights {}, KV cache {}, activations {}",
+            bytes(run.total_bytes),
+            output::count(run.context),
+            bytes(run.weight_bytes),
+            bytes(run.kv_cache_bytes),
+            bytes(run.activation_bytes)
+        ),
+    )]);
     output::fields(&fields)
 }

@@ -295,6 +295,7 @@ impl Found {
         let options = arguments.float.options(arguments.threads.chosen());
         let model = Arc::new(arguments::load(path, name, &options)?);
         model.tokenizer()?;
+        arguments::note_settings(&model, name);
         if model.chat_template().is_none() {
             output::note(&format!(
                 "note: {name} has no chat template; it continues the last message of a chat as plain text"

@@ -10,10 +10,11 @@ use triad_hetero::{Comparison, HeteroOptions};
 use triad_plan::schedule::Policy;
 
 use triad_console::arguments::{self, ThreadArguments};
-use triad_console::device::{self, DeviceArguments, Npu};
+use triad_console::device::{DeviceArguments, Npu};
+use triad_console::executed;
 use triad_console::failure::run_error;
 use triad_console::interrupt::{Interrupted, on_interrupt};
-use triad_console::processors::{self, Processors};
+use triad_console::processors::Processors;
 use triad_console::{output, progress};
 
 /// Check the hash of every file of a package, and the logits that several processors compute with it.
@@ -151,8 +152,8 @@ fn compare(arguments: &Arguments, package: &Package, processors: &Processors) ->
         format!("logits within {largest:.1e} of the largest")
     };
     let fixed =
-        processors::fixed_point(&engine).map_or_else(String::new, |fixed| format!(" ({fixed})"));
-    let fixed = fixed + &device::work(&engine);
+        executed::fixed_point(&engine).map_or_else(String::new, |fixed| format!(" ({fixed})"));
+    let of_devices = fixed + &executed::work(&engine);
     let has_device = rounding > 0.0 || arguments.devices.npu != Npu::Kernels;
     let with = if has_device {
         format!(" with {}", processors.devices(&arguments.devices))
@@ -162,11 +163,11 @@ fn compare(arguments: &Arguments, package: &Package, processors: &Processors) ->
     let (lengths, policies) = (lengths.join(", "), Policy::ALL.len());
     if engine.processors().len() == 1 {
         return Ok(format!(
-            "and prompts of {lengths} tokens, and a token after each, have {same}{with} on {processors}{fixed}"
+            "and prompts of {lengths} tokens, and a token after each, have {same}{with} on {processors}{of_devices}"
         ));
     }
     Ok(format!(
-        "and prompts of {lengths} tokens have {same}{with} on {processors} by all {policies} policies{fixed}"
+        "and prompts of {lengths} tokens have {same}{with} on {processors} by all {policies} policies{of_devices}"
     ))
 }
 

@@ -301,10 +301,17 @@ impl BatchObserver for Scheduler {
                         && rows.end < request.tokens().len()
                         && !request.has_ended()
                     {
+                        let has_had_a_turn = rows.len() == self.limits.prompt_rows;
                         let rows = rows.end..request.tokens().len();
                         let request = Arc::clone(request);
-                        // In turns, so that a short prompt does not wait for the whole of a long one.
-                        queue.prompts.push_back(BatchPart { request, rows });
+                        let part = BatchPart { request, rows };
+                        // In turns of a whole batch, so that a short prompt does not wait for the whole of a long one.
+                        // After less than that a prompt goes on: others that wait gain nothing from its waiting.
+                        if has_had_a_turn {
+                            queue.prompts.push_back(part);
+                        } else {
+                            queue.prompts.push_front(part);
+                        }
                         // If it was cancelled just now, its thread may not look at the queue again.
                         queue.drop_cancelled();
                     }

@@ -68,12 +68,17 @@ fn parts(batch: Option<&Arc<Batch>>) -> Vec<(u64, std::ops::Range<usize>)> {
 }
 
 #[test]
-fn prompts_fill_batches_in_the_order_of_arrival_and_in_turns() {
+fn prompts_fill_batches_in_the_order_of_arrival_and_in_turns_of_a_whole_batch() {
     let scheduler = scheduler(LIMITS, Duration::MAX);
-    let prompts = [(0, 3), (1, 10), (2, 4)];
+    let prompts = [(0, 3), (1, 21), (2, 4)];
     scheduler.submit(&prompts.map(|(id, rows)| request(id, rows, Phase::Prefill)));
-    // The rest of a prompt waits for its turn.
-    for expected in [vec![(0, 0..3), (1, 0..5)], vec![(2, 0..4), (1, 5..9)]] {
+    for expected in [
+        vec![(0, 0..3), (1, 0..5)],
+        // A prompt that had a part of a batch goes on.
+        vec![(1, 5..13)],
+        // After a whole one it waits for its turn.
+        vec![(2, 0..4), (1, 13..17)],
+    ] {
         let batch = scheduler.next_batch(Phase::Prefill);
         assert_eq!(parts(batch.as_ref()), expected);
         assert!(
@@ -85,7 +90,7 @@ fn prompts_fill_batches_in_the_order_of_arrival_and_in_turns() {
     let last = request(3, 20, Phase::Prefill);
     scheduler.submit(std::slice::from_ref(&last));
     let batch = scheduler.next_batch(Phase::Prefill).unwrap();
-    assert_eq!(parts(Some(&batch)), [(1, 9..10), (3, 0..7)]);
+    assert_eq!(parts(Some(&batch)), [(1, 17..21), (3, 0..4)]);
     // A prompt that ended early has no more batches.
     last.fail(Error::EmptyPrompt);
     batch.end();

@@ -22,7 +22,42 @@ pub struct GenerationDefaults {
     pub repetition_penalty: Option<f32>,
     /// Ids of the tokens that end an answer, in the source's order, each once.
     pub end_tokens: Vec<u32>,
+    /// Ids of tokens that are never chosen: `suppress_tokens` of `generation_config.json`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub suppressed_tokens: Vec<u32>,
+    /// Settings of the source that the sampler does not have, each with its value: `num_beams: 4`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not_followed: Vec<String>,
 }
+
+/// Settings of `generation_config.json` that change answers and that the sampler does not have, with the values that
+/// change nothing besides null and empty lists.
+const NOT_FOLLOWED: &[(&str, &[f64])] = &[
+    ("bad_words_ids", &[]),
+    ("begin_suppress_tokens", &[]),
+    ("constraints", &[]),
+    ("diversity_penalty", &[0.0]),
+    ("encoder_no_repeat_ngram_size", &[0.0]),
+    ("encoder_repetition_penalty", &[1.0]),
+    ("epsilon_cutoff", &[0.0]),
+    ("eta_cutoff", &[0.0]),
+    ("exponential_decay_length_penalty", &[]),
+    ("force_words_ids", &[]),
+    ("forced_bos_token_id", &[]),
+    ("forced_decoder_ids", &[]),
+    ("forced_eos_token_id", &[]),
+    ("guidance_scale", &[1.0]),
+    ("min_length", &[0.0]),
+    ("min_new_tokens", &[0.0]),
+    ("no_repeat_ngram_size", &[0.0]),
+    ("num_beam_groups", &[1.0]),
+    ("num_beams", &[1.0]),
+    ("penalty_alpha", &[0.0]),
+    ("sequence_bias", &[]),
+    ("top_h", &[1.0]),
+    ("typical_p", &[1.0]),
+    ("watermarking_config", &[]),
+];
 
 impl GenerationDefaults {
     /// Reads a GGUF file's `general.sampling.*` and its end-of-sequence, -turn and -message tokens.
@@ -46,6 +81,7 @@ impl GenerationDefaults {
             min_p: metadata.float("general.sampling.min_p")?,
             repetition_penalty: metadata.float("general.sampling.penalty_repeat")?,
             end_tokens,
+            ..Self::default()
         };
         defaults.check(|name| {
             let name = match name {
@@ -77,7 +113,9 @@ impl GenerationDefaults {
             top_p: float(config, "top_p")?,
             min_p: float(config, "min_p")?,
             repetition_penalty: float(config, "repetition_penalty")?,
-            end_tokens: end_tokens(config)?,
+            end_tokens: token_ids(config, "eos_token_id")?,
+            suppressed_tokens: token_ids(config, "suppress_tokens")?,
+            not_followed: not_followed(config),
         };
         defaults.check(|name| format!("field `{name}`"))?;
         Ok(defaults)
@@ -111,24 +149,34 @@ impl GenerationDefaults {
     }
 }
 
-/// Returns `eos_token_id` of `generation_config.json` or `config.json`: an id or an array of ids.
-pub(super) fn end_tokens(config: &Value) -> Result<Vec<u32>> {
-    let key = "eos_token_id";
+/// Returns the settings that the sampler does not have and that would change answers, with their values.
+fn not_followed(config: &Value) -> Vec<String> {
+    let changes = |(key, neutral): &(&str, &[f64])| {
+        let value = stated(config, key)?;
+        let is_empty = value.as_array().is_some_and(Vec::is_empty);
+        let is_neutral = value.as_f64().is_some_and(|value| neutral.contains(&value));
+        (!is_empty && !is_neutral).then(|| format!("{key}: {value}"))
+    };
+    NOT_FOLLOWED.iter().filter_map(changes).collect()
+}
+
+/// Returns ids of tokens, each once, in `generation_config.json` or `config.json`: an id or an array of ids.
+pub(super) fn token_ids(config: &Value, key: &str) -> Result<Vec<u32>> {
     let Some(value) = stated(config, key) else {
         return Ok(Vec::new());
     };
     let ids = value
         .as_array()
         .map_or(std::slice::from_ref(value), Vec::as_slice);
-    let mut end_tokens = Vec::new();
+    let mut found = Vec::new();
     for id in ids {
         let id = id.as_u64().and_then(|id| u32::try_from(id).ok());
         push_new(
-            &mut end_tokens,
+            &mut found,
             id.ok_or_else(|| unexpected(key, value, "a token id or an array of them"))?,
         );
     }
-    Ok(end_tokens)
+    Ok(found)
 }
 
 fn push_new(ids: &mut Vec<u32>, id: u32) {
@@ -185,11 +233,30 @@ mod tests {
             temperature: Some(0.7),
             top_k: Some(20),
             top_p: Some(0.8),
-            min_p: None,
             repetition_penalty: Some(1.1),
             end_tokens: vec![151645, 151643],
+            ..GenerationDefaults::default()
         };
         assert_eq!(defaults, expected);
+    }
+
+    #[test]
+    fn settings_that_the_sampler_does_not_have_are_listed_unless_they_change_nothing() {
+        let neutral = json!({
+            "num_beams": 1, "typical_p": 1.0, "min_length": 0, "bad_words_ids": [], "forced_eos_token_id": null,
+            "max_length": 20, "use_cache": true, "suppress_tokens": []
+        });
+        let of = |config| GenerationDefaults::from_generation_config(config).unwrap();
+        assert_eq!(of(&neutral), GenerationDefaults::default());
+        let config = json!({
+            "num_beams": 4, "typical_p": 0.9, "bad_words_ids": [[5, 6]], "suppress_tokens": [258883, 258882]
+        });
+        let defaults = of(&config);
+        assert_eq!(
+            defaults.not_followed,
+            ["bad_words_ids: [[5,6]]", "num_beams: 4", "typical_p: 0.9"]
+        );
+        assert_eq!(defaults.suppressed_tokens, [258883, 258882]);
     }
 
     #[test]
@@ -210,6 +277,7 @@ mod tests {
             (json!({"top_k": -1}), "top_k"),
             (json!({"eos_token_id": [2, "</s>"]}), "eos_token_id"),
             (json!({"eos_token_id": 4294967296u64}), "eos_token_id"),
+            (json!({"suppress_tokens": [-1]}), "suppress_tokens"),
             (json!({"do_sample": "no"}), "do_sample"),
             (json!({"do_sample": 0}), "do_sample"),
         ] {

@@ -171,7 +171,8 @@ impl Checkpoint {
         }
         if generation_defaults.end_tokens.is_empty() {
             generation_defaults.end_tokens =
-                generation_defaults::end_tokens(&config).map_err(|error| error.at(&config_path))?;
+                generation_defaults::token_ids(&config, "eos_token_id")
+                    .map_err(|error| error.at(&config_path))?;
         }
         let plan = Plan::new(&config)?;
         let (tensors, quantized, others) = weights.tensors(plan.as_ref())?;

@@ -25,7 +25,8 @@ use crate::left_out;
 use crate::prompt_fields::PromptOptions;
 use crate::reasoning::ReasoningOptions;
 use crate::sampling::Sampling;
-use crate::tools::{ChatTool, ToolUse};
+use crate::tool_fields::ChatTool;
+use crate::tools::ToolUse;
 
 /// A request for a message, without the fields of [`How`].
 #[derive(Debug, Deserialize, ToSchema)]

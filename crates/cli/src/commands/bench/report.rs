@@ -8,7 +8,7 @@ use triad_model::description::ModelDescription;
 
 use super::limit::Limit;
 use triad_console::measure::Measurement;
-use triad_console::{experts, output, processors};
+use triad_console::{executed, experts, output};
 
 /// All measurements. Serialized, they are the output of `bench --json`.
 #[derive(Serialize)]
@@ -205,7 +205,7 @@ impl Report {
             Some(format!(
                 "{} tokens by {policy}: {}",
                 measured.tokens,
-                processors::hot_rows(usage)
+                executed::hot_rows(usage)
             ))
         }));
         lines.extend(self.results.iter().filter_map(|Compared { measured, .. }| {

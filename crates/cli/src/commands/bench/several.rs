@@ -9,11 +9,12 @@ use triad_hetero::{Costs, Execution, HeteroEngine, HeteroOptions, OUT_OF_ORDER, 
 use triad_plan::schedule::Policy;
 
 use triad_console::device::DeviceArguments;
+use triad_console::executed::{self, Executed};
 use triad_console::interrupt::on_interrupt;
 use triad_console::measure::{
     Expected, MeasuredBy, Measurement, Plan, Spread, Test, failed, prefill,
 };
-use triad_console::processors::{self, Executed, Processors};
+use triad_console::processors::Processors;
 use triad_console::progress;
 
 /// A test of prompts that run on several processors concurrently.
@@ -77,7 +78,7 @@ impl Bench<'_> {
         self.engine.plan_ahead(tokens);
         let before = self.engine.hot_rows();
         let seconds = prefill(&mut self.session, tokens, &self.cancel)?;
-        processors::note_failures(&self.session);
+        executed::note_failures(&self.session);
         let latest = execution(&self.session).expect("a prompt ran");
         let executed = Executed::new(latest, self.several.processors, self.several.devices);
         Ok((
@@ -228,7 +229,7 @@ impl Several<'_> {
             .map(|test| Ok(plan.measure(&engine, test, on, &cancel)?.0))
             .collect();
         measured.extend(decodes.map_err(|error| failed(error, name))?);
-        processors::note_hot_rows(&engine);
+        executed::note_hot_rows(&engine);
         Ok((measured, execution(&bench.session).cloned()))
     }
 }

@@ -29,12 +29,12 @@ use crate::prompt::PromptArguments;
 use form::FormArguments;
 use speculate::Proposer;
 use triad_console::arguments::{self, FloatArguments, KvArgument, ModelArguments};
-use triad_console::device;
+use triad_console::executed::{self, Executed};
 use triad_console::experts;
 use triad_console::failure::run_error;
 use triad_console::interrupt::{Interrupted, on_interrupt};
 use triad_console::output;
-use triad_console::processors::{self, Executed, ProcessorArguments};
+use triad_console::processors::{self, ProcessorArguments};
 use triad_console::progress::{self, Shown};
 
 /// The default context of a conversation, in tokens, if the model has as much.
@@ -220,8 +220,9 @@ impl Speaker<'_> {
         !self.arguments.raw && self.model.chat_template().is_some()
     }
 
-    /// Prints a note where prompts are continued although --raw was not given.
-    fn note_if_plain(&self) {
+    /// Prints notes where prompts are continued although --raw was not given, and of settings that are not followed.
+    fn note_limits(&self) {
+        arguments::note_settings(&self.model, &self.arguments.model.name.model);
         if !self.arguments.raw && !self.chats() {
             output::note(
                 "note: this model has no chat template; it continues the prompt as plain text",
@@ -397,7 +398,7 @@ struct Report<'a> {
 }
 
 fn one_answer(speaker: &Speaker, text: &str) -> Result<()> {
-    speaker.note_if_plain();
+    speaker.note_limits();
     let several = &speaker.arguments.several;
     let timeline = several.timeline_file()?;
     let mut messages = speaker.beginning()?;
@@ -408,8 +409,8 @@ fn one_answer(speaker: &Speaker, text: &str) -> Result<()> {
     let (answer, behind_prompt) = speaker.answer((&mut session, speculate.as_ref()), &prompt)?;
     let execution = execution(&session);
     several.write_timeline(timeline, execution, speaker.name())?;
-    processors::note_failures(&session);
-    processors::note_hot_rows(session.engine());
+    executed::note_failures(&session);
+    executed::note_hot_rows(session.engine());
     if answer.finish != Finish::Cancelled {
         messages.push(Message::new("assistant", &answer.text));
         speaker.keep(&messages)?;
@@ -455,11 +456,11 @@ fn one_answer(speaker: &Speaker, text: &str) -> Result<()> {
 /// the operators in fixed point, and the work of devices that count it.
 fn devices(engine: &Engine, behind_prompt: Option<Resident>) -> String {
     let fixed =
-        processors::fixed_point(engine).map_or_else(String::new, |fixed| format!("; {fixed}"));
-    let fixed = fixed + &device::work(engine);
+        executed::fixed_point(engine).map_or_else(String::new, |fixed| format!("; {fixed}"));
+    let of_devices = fixed + &executed::work(engine);
     let usage = HeteroEngine::of(engine).and_then(|engine| engine.hot_rows());
     let Some(usage) = usage else {
-        return fixed;
+        return of_devices;
     };
     let after_prompt = behind_prompt.map(|resident| {
         format!(
@@ -468,8 +469,8 @@ fn devices(engine: &Engine, behind_prompt: Option<Resident>) -> String {
         )
     });
     format!(
-        "; {}{}{fixed}",
-        processors::hot_rows(&usage),
+        "; {}{}{of_devices}",
+        executed::hot_rows(&usage),
         after_prompt.unwrap_or_default()
     )
 }

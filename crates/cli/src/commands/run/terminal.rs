@@ -12,7 +12,7 @@ use triad_engine::{Finish, Session};
 use triad_model::template::Message;
 
 use super::{CHAT_CONTEXT, Speaker, conversation, devices, statistics};
-use triad_console::{output, processors};
+use triad_console::{executed, output};
 
 const HELP: &str = "\
 /reset          begin a new conversation
@@ -33,7 +33,7 @@ const EDITOR: &str = "vi";
 
 /// Reads messages and answers them until the user leaves.
 pub fn run(speaker: &Speaker) -> Result<()> {
-    speaker.note_if_plain();
+    speaker.note_limits();
     let messages = speaker.beginning()?;
     let (session, speculate) = speaker.session(CHAT_CONTEXT)?;
     let mut chat = Chat {
@@ -224,8 +224,8 @@ impl Chat<'_> {
         }) {
             Ok((answer, behind_prompt)) => {
                 output::answer("\n")?;
-                processors::note_failures(&self.session);
-                processors::note_hot_rows(self.session.engine());
+                executed::note_failures(&self.session);
+                executed::note_hot_rows(self.session.engine());
                 self.statistics =
                     Some(statistics(&answer) + &devices(self.session.engine(), behind_prompt));
                 if answer.text.is_empty() && answer.finish == Finish::Cancelled {
