@@ -3,6 +3,7 @@
 // order, so that the results have the same bits. HVX before v73 has no such arithmetic.
 #include "activate.h"
 
+#include "hmx_product.h"
 #include "product.h"
 
 #define INLINE static inline __attribute__((always_inline))
@@ -138,8 +139,11 @@ INLINE void activate_rows(const struct image *image, const float *parameters, ui
     const float *up_scale = parameters, *up_bias = up_scale + width, *gate_scale = up_bias + width;
     const float *gate_bias = gate_scale + width, *smoothing = gate_bias + width;
     const float inverse = image->inverse_scale, largest = 127.0f, round = 12582912.0f;
+    // On HMX a row is contiguous, and numbers are unsigned.
+    const uint32_t is_hmx = image->unit == UNIT_HMX, flip = is_hmx ? 0x80 : 0;
+    const uint32_t next_row = is_hmx ? hmx_input_tile(width) / TILE_ROWS : 4, next_quad = is_hmx ? 4 : TILE_ROWS * 4;
     for (uint32_t row = 0; row < rows; row++, sums += sum_stride) {
-        int8_t *of_row = output + row / TILE_ROWS * input_tile(width) + row % TILE_ROWS * 4;
+        int8_t *of_row = output + row * next_row;
         uint32_t any = 0;
         for (uint32_t channel = 0; channel < width; channel++) {
             float x = (float)sums[channel] * up_scale[channel] + up_bias[channel];
@@ -157,7 +161,7 @@ INLINE void activate_rows(const struct image *image, const float *parameters, ui
             const float scaled = x * inverse;
             const float above = scaled < -largest ? -largest : scaled;
             const float clipped = above > largest ? largest : above;
-            of_row[channel / 4 * (TILE_ROWS * 4) + channel % 4] = (int8_t)bits(clipped + round);
+            of_row[channel / 4 * next_quad + channel % 4] = (int8_t)(bits(clipped + round) ^ flip);
         }
         not_finite[row] = (uint8_t)any;
     }

@@ -2,6 +2,7 @@
 // order, on 32 channels of a row at once. Only needs the vector instructions of v67, which has only integers.
 #include "fixed.h"
 
+#include "hmx.h"
 #include "product.h"
 
 #define INLINE static inline __attribute__((always_inline))
@@ -87,7 +88,7 @@ INLINE Vector steps(const Vector *of_channels, Vector up, Vector activated, int 
 }
 
 INLINE void requantize_tile(const int32_t *parameters, uint32_t width, const int32_t *sums, uint32_t sum_stride,
-                            int8_t *output, int is_gated, int is_gelu) {
+                            int8_t *output, int is_gated, int is_gelu, int is_hmx) {
     const Vector lowest = splat((int32_t)0x81818181);
     const Vector *of_channels = (const Vector *)parameters;
     Vector *to = (Vector *)output;
@@ -107,6 +108,13 @@ INLINE void requantize_tile(const int32_t *parameters, uint32_t width, const int
             const Vector even = HVX(vroundwh)(found[2], found[0]), odd = HVX(vroundwh)(found[3], found[1]);
             half[first / 4] = HVX(vmaxb)(HVX(vdealb)(HVX(vpackhb_sat)(odd, even)), lowest);
         }
+        if (is_hmx) {
+            // The rows of a crouton are contiguous, and numbers are unsigned.
+            Vector *crouton = (Vector *)(output + channel / CROUTON_FEATURES * CROUTON);
+            crouton[0] = HVX(vxor)(half[0], splat((int32_t)0x80808080));
+            crouton[1] = HVX(vxor)(half[1], splat((int32_t)0x80808080));
+            continue;
+        }
         // Transposes [row][quad] to [quad][row], 8 by 8 words: each step moves one bit of a word's index from the front
         // to the end.
         Pair words = HVX(vshuffvdd)(half[1], half[0], -4);
@@ -124,7 +132,8 @@ INLINE void requantize_tile(const int32_t *parameters, uint32_t width, const int
 
 void requantize(const struct image *image, const int32_t *parameters, uint32_t width, const int32_t *sums,
                 uint32_t sum_stride, int8_t *output) {
-#define TILE(is_gated, is_gelu) requantize_tile(parameters, width, sums, sum_stride, output, is_gated, is_gelu)
+#define TILE(is_gated, is_gelu)                                                                                            \
+    requantize_tile(parameters, width, sums, sum_stride, output, is_gated, is_gelu, image->unit == UNIT_HMX)
     if (image->gated) {
         image->activation == 0 ? TILE(1, 0) : TILE(1, 1);
     } else {

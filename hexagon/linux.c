@@ -1,5 +1,7 @@
 // The system interface on Linux, without a library: for `qemu-hexagon`, which runs the program as a process of this
 // machine. The shared file is the standard input. A phone's DSP uses qurt.c instead.
+#include "hmx.h"
+#include "hmx_model.h"
 #include "protocol.h"
 #include "system.h"
 
@@ -39,6 +41,38 @@ uint8_t *system_near(uint32_t *bytes) {
 
 // Nothing to do: the process ends.
 void system_free_near(uint8_t *memory) { (void)memory; }
+
+// Allocates more than MOST_NEAR, so that the memory starts at a boundary of HMX_CUT, as VTCM does.
+uint32_t system_acquire_hmx(uint8_t **near, uint32_t *bytes) {
+    *bytes = MOST_NEAR;
+    uint8_t *start = system_allocate(MOST_NEAR + HMX_CUT);
+    *near = start ? start + (HMX_CUT - (unsigned long)start % HMX_CUT) % HMX_CUT : 0;
+    model_start(*near, *bytes);
+    return start ? FAULT_NONE : FAULT_NO_NEAR;
+}
+
+// Nothing to do: the process ends.
+void system_release_hmx(uint8_t *near) { (void)near; }
+
+int system_models_hmx(void) { return 1; }
+
+uint32_t system_fault(void) { return model_fault(); }
+
+struct hmx_counts system_hmx_counts(void) { return model_counts(); }
+
+static uint32_t modelled_packets;
+
+uint32_t system_modelled_packets(void) { return modelled_packets; }
+
+// The emulator does not know the words, and would end: the model reads them.
+void system_issue(void (*leaf)(uint32_t, uint32_t, uint32_t, uint32_t), uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3) {
+    const uint32_t registers[4] = {r0, r1, r2, r3}, before = system_packets();
+    model_execute((const uint32_t *)(unsigned long)leaf, registers);
+    modelled_packets += system_packets() - before;
+}
+
+// Nothing to do: an emulator has no clocks.
+void system_hurry(int hurries) { (void)hurries; }
 
 void system_sleep(uint32_t microseconds) {
     const int32_t time[2] = {0, (int32_t)microseconds * 1000};

@@ -1,5 +1,8 @@
 // The run time: writes its identity to the memory that it shares with the host, and executes requests until the host is
 // gone.
+#include "hmx.h"
+#include "hmx_product.h"
+#include "hmx_trial.h"
 #include "product.h"
 #include "program.h"
 #include "system.h"
@@ -34,11 +37,11 @@ static void progress(void) {
 // Orders earlier writes before later ones.
 static inline void order(void) { __asm__ volatile("barrier" ::: "memory"); }
 
-// Waits until `latest` is the number of a new request: polls briefly, then sleeps for increasing times. Returns whether
-// there is one; there is none if the host ends the device or is gone.
+// Waits until `latest` is the number of a new request: polls briefly, then sleeps for increasing times, and after a tenth
+// of a second lets the clocks go down. Returns whether there is one; there is none if the host ends the device or is gone.
 static int wait(uint64_t *latest) {
     const uint32_t polls = 2000, longest = 500;
-    uint32_t pause = 20;
+    uint32_t pause = 20, idle = 0;
     for (uint32_t count = 0;; count++) {
         system_refresh((const uint8_t *)fields, FIELD_BYTES);
         const uint64_t request = fields[FIELD_REQUEST];
@@ -55,9 +58,43 @@ static int wait(uint64_t *latest) {
         if (fields[FIELD_HOST_MAGIC] != HOST_MAGIC || system_is_orphan()) {
             return 0;
         }
+        if (pause == longest && ++idle == 200) {
+            system_hurry(0);
+        }
         system_sleep(pause);
         pause = pause * 2 < longest ? pause * 2 : longest;
     }
+}
+
+// The memory near the vector unit or HMX, and whether it was got with HMX.
+static struct {
+    uint8_t *start;
+    uint32_t bytes;
+    int is_of_hmx;
+} near;
+
+// Gets the unit that the host asks for, or HVX if there is no HMX that computes what HVX does. Writes which to the fields.
+static void get_unit(void) {
+    uint32_t fault = FAULT_NONE;
+    fields[FIELD_DEVICE_UNIT] = UNIT_HVX;
+    if (fields[FIELD_UNIT] == UNIT_HMX) {
+        fault = system_acquire_hmx(&near.start, &near.bytes);
+        near.is_of_hmx = near.start != 0;
+        fault = fault != FAULT_NONE ? fault : hmx_start(near.start, near.bytes);
+        if (fault == FAULT_NONE) {
+            hmx_use(near.start, near.bytes);
+            hmx_try_in(near.start, near.bytes);
+            fields[FIELD_DEVICE_UNIT] = system_models_hmx() ? UNIT_MODEL : UNIT_HMX;
+            fields[FIELD_DEVICE_NEAR] = near.bytes;
+        }
+    }
+    if (!near.is_of_hmx) {
+        near.start = system_near(&near.bytes);
+    }
+    if (near.start) {
+        use_near_memory(near.start, near.bytes);
+    }
+    fields[FIELD_DEVICE_FAULT] = fault;
 }
 
 int serve(uint8_t *start, uint32_t bytes) {
@@ -71,39 +108,43 @@ int serve(uint8_t *start, uint32_t bytes) {
     }
     system_is_orphan();
     fields[FIELD_DEVICE_THREADS] = team_start((uint32_t)threads);
-    uint32_t near_bytes = 0;
-    uint8_t *near = system_near(&near_bytes);
-    if (near) {
-        use_near_memory(near, near_bytes);
-    }
+    get_unit();
     uint64_t latest = fields[FIELD_REQUEST];
     fields[FIELD_DEVICE_VERSION] = identity.version;
     fields[FIELD_DEVICE_BUILD] = identity.build;
     order();
     // A host of another version sees our version, and sends no request.
     fields[FIELD_DEVICE_MAGIC] = identity.magic;
-    exchange(FIELD_DEVICE_MAGIC, FIELD_DEVICE_THREADS);
+    exchange(FIELD_DEVICE_MAGIC, FIELD_DEVICE_NEAR);
     while (wait(&latest)) {
         uint64_t arguments[6], result = 0;
         for (uint32_t index = 0; index < 6; index++) {
             arguments[index] = fields[FIELD_ARGUMENTS + index];
         }
         const uint64_t operation = fields[FIELD_OPERATION], program = fields[FIELD_PROGRAM];
+        system_hurry(1);
         const struct packets before = team_packets();
+        const struct hmx_counts hmx_before = system_hmx_counts();
         const uint64_t status = execute(&shared, operation, program, arguments, &result, progress);
         fields[FIELD_STATUS] = status;
         fields[FIELD_RESULT] = result;
         const struct packets after = team_packets();
         fields[FIELD_PACKETS] = (uint32_t)(after.all - before.all);
         fields[FIELD_LONGEST] = (uint32_t)(after.longest - before.longest);
-        exchange(FIELD_STATUS, FIELD_LONGEST);
+        const struct hmx_counts hmx_after = system_hmx_counts();
+        fields[FIELD_HMX_INSTRUCTIONS] = hmx_after.instructions - hmx_before.instructions;
+        fields[FIELD_HMX_BYTES] = hmx_after.bytes - hmx_before.bytes;
+        fields[FIELD_HMX_END] = hmx_after.end;
+        exchange(FIELD_STATUS, FIELD_HMX_END);
         order();
         fields[FIELD_RESPONSE] = latest;
         exchange(FIELD_REQUEST, FIELD_HEARTBEAT);
     }
     team_end();
-    if (near) {
-        system_free_near(near);
+    if (near.is_of_hmx) {
+        system_release_hmx(near.start);
+    } else if (near.start) {
+        system_free_near(near.start);
     }
     return 0;
 }

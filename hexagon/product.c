@@ -12,7 +12,7 @@
 // 2³². So a row's sums must add up to the value of the check columns: the product itself detects weights that were
 // overwritten (algorithm-based fault tolerance; Huang and Abraham, 1984).
 //
-// HMX, the matrix unit, is not used. It would replace `tile`.
+// Where there is HMX, the matrix unit, hmx_product.c computes the same sums.
 #include "product.h"
 
 #include "team.h"
@@ -148,11 +148,8 @@ static void multiply_columns(void *argument, uint32_t index, uint32_t count) {
     }
 }
 
-void multiply(const struct product *product, const uint8_t *weights, const int8_t *input, uint32_t rows, int32_t *sums,
-              void (*progress)(void)) {
+void fold_checks(const struct product *product, int32_t *sums, uint32_t rows) {
     const uint32_t columns = sum_stride(product), out_features = product->out_features;
-    struct multiplication of = {product, weights, input, rows, sums, progress};
-    team_run(columns / TILE_COLUMNS, multiply_columns, &of);
     for (uint32_t row = 0; row < rows; row++) {
         int32_t *of_row = sums + row * columns;
         const uint32_t *check = (const uint32_t *)of_row + out_features;
@@ -165,6 +162,14 @@ void multiply(const struct product *product, const uint8_t *weights, const int8_
         of_row[out_features] = (int32_t)expected;
         of_row[out_features + 1] = 0;
     }
+}
+
+void multiply(const struct product *product, const uint8_t *weights, const int8_t *input, uint32_t rows, int32_t *sums,
+              void (*progress)(void)) {
+    const uint32_t columns = sum_stride(product);
+    struct multiplication of = {product, weights, input, rows, sums, progress};
+    team_run(columns / TILE_COLUMNS, multiply_columns, &of);
+    fold_checks(product, sums, rows);
 }
 
 int adds_up(const struct product *product, const int32_t *sums, uint32_t rows) {

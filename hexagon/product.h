@@ -30,6 +30,9 @@ static inline uint32_t sum_stride(const struct product *product) {
 // Bytes per prefetched line.
 #define FETCH_LINE 256u
 
+// Replaces the check columns after the sums of each row by their value, and a zero.
+void fold_checks(const struct product *product, int32_t *sums, uint32_t rows);
+
 // Prefetches this many lines, at most 65,535, into L2 while the program continues.
 void fetch(const void *start, uint32_t lines);
 

@@ -2,6 +2,9 @@
 
 #include "activate.h"
 #include "fixed.h"
+#include "hmx.h"
+#include "hmx_product.h"
+#include "hmx_trial.h"
 #include "product.h"
 #include "system.h"
 #include "team.h"
@@ -43,25 +46,31 @@ static int is_within(uint64_t offset, uint64_t bytes, uint64_t first, uint64_t a
     return offset % ALIGNMENT == 0 && offset >= first && offset <= all && bytes <= all - offset;
 }
 
-static int is_product(const struct product *product, uint32_t image_bytes) {
+static int is_product(const struct product *product, uint32_t unit, uint32_t image_bytes) {
     if (product->in_features == 0 || product->in_features > MAX_FEATURES || product->out_features == 0 ||
         product->out_features > MAX_COLUMNS) {
         return 0;
     }
-    const uint64_t bytes = (uint64_t)sum_stride(product) * ((product->in_features + 3) / 4) * 4;
+    const uint32_t columns = sum_stride(product), features = product->in_features;
+    const uint64_t bytes = (uint64_t)columns * (unit == UNIT_HMX ? round_up(features, CROUTON_FEATURES) : round_up(features, 4));
+    if (unit == UNIT_HMX && (hmx_blocks(product) == 0 || !is_within(product->corrections, columns * sizeof(int32_t),
+                                                                   sizeof(struct image), image_bytes))) {
+        return 0;
+    }
     return is_within(product->weights, bytes, sizeof(struct image), image_bytes);
 }
 
 // Returns whether the parts of an image are consistent.
 static int is_image(const struct image *image, uint32_t bytes) {
-    if (bytes < sizeof *image || image->magic != IMAGE_MAGIC || !is_product(&image->product[0], bytes)) {
+    if (bytes < sizeof *image || image->magic != IMAGE_MAGIC || image->unit > UNIT_HMX ||
+        !is_product(&image->product[0], image->unit, bytes)) {
         return 0;
     }
     if (image->products == 1) {
         return 1;
     }
     const struct product *down = &image->product[1];
-    if (image->products != 2 || !is_product(down, bytes)) {
+    if (image->products != 2 || !is_product(down, image->unit, bytes)) {
         return 0;
     }
     const uint64_t width = down->in_features, is_fixed = image->arithmetic == ARITHMETIC_FIXED;
@@ -76,14 +85,30 @@ static uint64_t hash_head(const struct image *image) {
     return hash_words(0, (const uint64_t *)image, image->product[0].weights / (uint32_t)sizeof(uint64_t));
 }
 
+// Returns the bytes of a tile of rows of the input of one of the products.
+static uint32_t tile_of(const struct image *image, uint32_t product) {
+    const uint32_t in_features = image->product[product].in_features;
+    return image->unit == UNIT_HMX ? hmx_input_tile(in_features) : input_tile(in_features);
+}
+
+// Returns the number of rows that go through all products together.
+static uint32_t rows_of_pass(const struct image *image) {
+    if (image->unit != UNIT_HMX) {
+        return PASS_ROWS;
+    }
+    const uint32_t first = hmx_blocks(&image->product[0]), last = hmx_blocks(&image->product[image->products - 1]);
+    return (first < last ? first : last) * HMX_ROWS;
+}
+
 static struct places places_of(const struct image *image) {
+    const uint32_t rows = rows_of_pass(image);
     struct places places = {0};
-    places.inner_input = input_tile(image->product[0].in_features) * tiles(PASS_ROWS);
+    places.inner_input = tile_of(image, 0) * tiles(rows);
     places.sums = places.inner_input;
     places.bytes = places.sums;
     if (image->products == 2) {
-        places.sums += input_tile(image->product[1].in_features) * tiles(PASS_ROWS);
-        places.bytes = places.sums + sum_stride(&image->product[0]) * PASS_ROWS * (uint32_t)sizeof(int32_t);
+        places.sums += tile_of(image, 1) * tiles(rows);
+        places.bytes = places.sums + sum_stride(&image->product[0]) * rows * (uint32_t)sizeof(int32_t);
     }
     return places;
 }
@@ -153,8 +178,10 @@ struct reading {
     const uint8_t *from;
     uint8_t *to;
     uint32_t rows, tile_bytes;
+    // The product that reads it on HMX; null on HVX.
+    const struct product *product;
     // Hash of each tile of rows.
-    uint64_t hash[PASS_ROWS / TILE_ROWS];
+    uint64_t hash[HMX_PASS_ROWS / TILE_ROWS];
 };
 
 // Copies every `count`-th tile of rows, starting with the `index`-th, into the device's memory, and hashes the copy.
@@ -169,6 +196,9 @@ static void read_rows(void *argument, uint32_t index, uint32_t count) {
             to[word] = from[word];
         }
         of->hash[tile] = hash_words(0, to, words);
+        if (of->product) {
+            hmx_pack(of->product, (const uint8_t *)to, tile);
+        }
     }
 }
 
@@ -184,14 +214,14 @@ struct between {
     float *inner;
     uint8_t *not_finite;
     // Result of the check for each tile of rows.
-    uint8_t adds_up[PASS_ROWS / TILE_ROWS];
+    uint8_t adds_up[HMX_PASS_ROWS / TILE_ROWS];
 };
 
 // Computes every `count`-th tile of rows, starting with the `index`-th.
 static void activate_rows(void *argument, uint32_t index, uint32_t count) {
     struct between *of = argument;
-    const struct product *first = &of->image->product[0];
-    const uint32_t width = of->image->product[1].in_features, tile_bytes = input_tile(width);
+    const struct product *first = &of->image->product[0], *down = &of->image->product[1];
+    const uint32_t width = down->in_features, tile_bytes = tile_of(of->image, 1), is_hmx = of->image->unit == UNIT_HMX;
     if (of->image->arithmetic == ARITHMETIC_FIXED) {
         // Sums were just written; only the parameters are not in the cache.
         fetch(of->parameters, round_up(width, 32) * FIXED_PARTS * (uint32_t)sizeof(int32_t) / FETCH_LINE + 1);
@@ -204,19 +234,34 @@ static void activate_rows(void *argument, uint32_t index, uint32_t count) {
         if (!of->adds_up[tile]) {
             continue;
         }
-        // Zeros the padding after the features of a row, whatever it contained.
+        // Zeros the padding after the features of a row, whatever it contained. For HMX, weights are zeros there.
         uint64_t *end = (uint64_t *)(output + tile_bytes);
-        for (uint32_t word = 1; word <= 16 * TILE_ROWS / sizeof *end; word++) {
+        for (uint32_t word = 1; !is_hmx && word <= 16 * TILE_ROWS / sizeof *end; word++) {
             end[-(int32_t)word] = 0;
         }
         if (of->image->arithmetic == ARITHMETIC_FIXED) {
-            requantize(of->image, (const int32_t *)of->parameters, width, sums, sum_stride(first), output);
+            int8_t *to = is_hmx ? (int8_t *)hmx_place(down, tile) : output;
+            requantize(of->image, (const int32_t *)of->parameters, width, sums, sum_stride(first), to);
             continue;
         }
         const float *parameters = (const float *)of->parameters;
         float *inner = of->inner ? of->inner + row * width : 0;
         activate(of->image, parameters, width, sums, sum_stride(first), rows, output, inner, of->not_finite + row);
+        if (is_hmx) {
+            hmx_pack(down, (const uint8_t *)output, tile);
+        }
     }
+}
+
+// Multiplies the input of one of the products of a program, which is in croutons in VTCM on HMX. Returns a fault.
+static uint32_t multiply_on_unit(const struct program *program, const struct image *image, uint32_t product,
+                                 const uint8_t *input, uint32_t rows, int32_t *sums, void (*progress)(void)) {
+    const struct product *of = &image->product[product];
+    if (image->unit == UNIT_HMX) {
+        return hmx_multiply_rows(of, program->image, rows, sums, progress);
+    }
+    multiply(of, program->image + of->weights, (const int8_t *)input, rows, sums, progress);
+    return FAULT_NONE;
 }
 
 static uint64_t run(const struct shared *shared, const struct program *program, const uint64_t arguments[6],
@@ -230,7 +275,7 @@ static uint64_t run(const struct shared *shared, const struct program *program, 
     }
     const struct product *first = &image.product[0], *last = &image.product[image.products - 1];
     const int is_feed_forward = image.products == 2, has_inner = is_feed_forward && image.returns_inner;
-    const uint32_t tile_bytes = input_tile(first->in_features), width = last->in_features;
+    const uint32_t tile_bytes = tile_of(&image, 0), width = last->in_features, most = rows_of_pass(&image);
     const uint64_t room = rows + TILE_ROWS;
     if (rows == 0 || rows > (1u << 20) || !is_within(input, (uint64_t)tiles((uint32_t)rows) * tile_bytes, HEADER, shared->bytes) ||
         !is_within(sums, room * sum_stride(last) * sizeof(int32_t), HEADER, shared->bytes) ||
@@ -243,19 +288,24 @@ static uint64_t run(const struct shared *shared, const struct program *program, 
     }
     const uint8_t *parameters = program->image + image.parameters;
     uint64_t input_hash = 0;
-    for (uint32_t row = 0; row < rows; row += PASS_ROWS) {
-        const uint32_t pass = rows - row < PASS_ROWS ? (uint32_t)rows - row : PASS_ROWS;
+    for (uint32_t row = 0; row < rows; row += most) {
+        const uint32_t pass = rows - row < most ? (uint32_t)rows - row : most;
         uint8_t *x = scratch.start + places.input;
-        struct reading reading = {shared->start + input + row / TILE_ROWS * tile_bytes, x, pass, tile_bytes, {0}};
+        struct reading reading = {shared->start + input + row / TILE_ROWS * tile_bytes, x, pass, tile_bytes,
+                                  image.unit == UNIT_HMX ? first : 0, {0}};
         team_run(tiles(pass), read_rows, &reading);
         input_hash = hash_words(input_hash, reading.hash, tiles(pass));
         int32_t *out = (int32_t *)(shared->start + sums) + row * sum_stride(last);
-        uint8_t not_finite[PASS_ROWS] = {0};
+        uint8_t not_finite[HMX_PASS_ROWS] = {0};
         if (is_feed_forward) {
             int32_t *between = (int32_t *)(scratch.start + places.sums);
             int8_t *down_input = (int8_t *)(scratch.start + places.inner_input);
             float *returned = has_inner ? (float *)(shared->start + inner) + row * width : 0;
-            multiply(first, program->image + first->weights, (const int8_t *)x, pass, between, progress);
+            const uint32_t fault = multiply_on_unit(program, &image, 0, x, pass, between, progress);
+            if (fault != FAULT_NONE) {
+                *result = fault;
+                return STATUS_HMX;
+            }
             struct between of = {&image, parameters, pass, between, down_input, returned, not_finite, {0}};
             team_run(tiles(pass), activate_rows, &of);
             progress();
@@ -267,7 +317,11 @@ static uint64_t run(const struct shared *shared, const struct program *program, 
             x = (uint8_t *)down_input;
         }
         // The host, which reads these sums, checks whether they add up.
-        multiply(last, program->image + last->weights, (const int8_t *)x, pass, out, progress);
+        const uint32_t fault = multiply_on_unit(program, &image, image.products - 1, x, pass, out, progress);
+        if (fault != FAULT_NONE) {
+            *result = fault;
+            return STATUS_HMX;
+        }
         // After the sum of a row, which covers it, stores whether the input of down was finite.
         for (uint32_t index = 0; index < pass; index++) {
             int32_t *end = out + index * sum_stride(last) + last->out_features;
@@ -290,10 +344,48 @@ static uint64_t run(const struct shared *shared, const struct program *program, 
     return STATUS_OK;
 }
 
+static int has_hmx(void) {
+    const struct product narrow = {CROUTON_FEATURES, 1, 0, 0};
+    return hmx_blocks(&narrow) > 0;
+}
+
+// Executes a leaf for a test of the model. A unit without checks may hang.
+static uint64_t issue_leaf(const uint64_t arguments[6], uint64_t *result) {
+    if (arguments[0] >= HMX_LEAVES || !has_hmx() || !system_models_hmx()) {
+        return STATUS_REQUEST;
+    }
+    *result = hmx_try_leaf((uint32_t)arguments[0], arguments + 1);
+    return *result == FAULT_NONE ? STATUS_OK : STATUS_HMX;
+}
+
+// Multiplies a tile for a test.
+static uint64_t multiply_tile(const struct shared *shared, const uint64_t arguments[6], uint64_t *result) {
+    const uint64_t kind = arguments[0], croutons = arguments[1], *at = arguments + 2;
+    const uint64_t bytes = kind == KIND_FP16 ? CROUTON : HMX_ROWS * HMX_COLUMNS * sizeof(int32_t);
+    if (kind > KIND_FP16 || croutons == 0 || croutons > MAX_FEATURES / CROUTON_FEATURES || !has_hmx() ||
+        !is_within(at[0], croutons * CROUTON, HEADER, shared->bytes) ||
+        !is_within(at[1], croutons * weight_tile((uint32_t)kind), HEADER, shared->bytes) ||
+        !is_within(at[2], bytes, HEADER, shared->bytes)) {
+        return STATUS_REQUEST;
+    }
+    system_refresh(shared->start + at[0], (uint32_t)(croutons * CROUTON));
+    system_refresh(shared->start + at[1], (uint32_t)croutons * weight_tile((uint32_t)kind));
+    *result = hmx_try_tile((uint32_t)kind, (uint32_t)croutons, shared->start + at[0], shared->start + at[1],
+                           shared->start + at[2]);
+    system_publish(shared->start + at[2], (uint32_t)bytes);
+    return *result == FAULT_NONE ? STATUS_OK : *result == FAULT_NO_NEAR ? STATUS_REQUEST : STATUS_HMX;
+}
+
 uint64_t execute(const struct shared *shared, uint64_t operation, uint64_t number, const uint64_t arguments[6],
                  uint64_t *result, void (*progress)(void)) {
     if (operation == OPERATION_CREATE) {
         return create(arguments[0], result);
+    }
+    if (operation == OPERATION_TILE) {
+        return multiply_tile(shared, arguments, result);
+    }
+    if (operation == OPERATION_ISSUE) {
+        return issue_leaf(arguments, result);
     }
     struct program *program = number < MOST_PROGRAMS ? &programs[number] : 0;
     if (!program || !program->image) {

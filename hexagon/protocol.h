@@ -10,7 +10,7 @@
 
 #define HOST_MAGIC 0x5453484441495254ull   // "TRIADHST"
 #define DEVICE_MAGIC 0x5053444441495254ull // "TRIADDSP"
-#define VERSION 5ull
+#define VERSION 6ull
 #define HEADER 4096u
 // Bytes of the fields. No 128 bytes are written by both sides concurrently, since a cache may write them back as a
 // whole.
@@ -24,12 +24,18 @@ enum {
     FIELD_FILE_BYTES = 2,
     // Number of threads for the computation, 1 to MOST_THREADS.
     FIELD_THREADS = 3,
-    // Written by the device after its start: its identity, its version, a hash of its sources, and the number of
-    // computing threads. The magic is written last.
+    // The unit that the host asks for, UNIT_HVX or UNIT_HMX.
+    FIELD_UNIT = 4,
+    // Written by the device after its start: its identity, its version, a hash of its sources, the number of computing
+    // threads, its unit, why that is HVX although the host asked for HMX (a fault of hmx.h, or 0), and the bytes of VTCM
+    // that HMX has. The magic is written last.
     FIELD_DEVICE_MAGIC = 8,
     FIELD_DEVICE_VERSION = 9,
     FIELD_DEVICE_BUILD = 10,
     FIELD_DEVICE_THREADS = 11,
+    FIELD_DEVICE_UNIT = 12,
+    FIELD_DEVICE_FAULT = 13,
+    FIELD_DEVICE_NEAR = 14,
     // Number of the latest request, of the latest response, and a number that increases while the device works.
     FIELD_REQUEST = 16,
     FIELD_RESPONSE = 17,
@@ -44,7 +50,15 @@ enum {
     FIELD_RESULT = 49,
     FIELD_PACKETS = 50,
     FIELD_LONGEST = 51,
+    // Of the same request, counted by the model of HMX, 0 without it: instructions, bytes of VTCM that they read and wrote,
+    // and the end of the part of VTCM that they used.
+    FIELD_HMX_INSTRUCTIONS = 52,
+    FIELD_HMX_BYTES = 53,
+    FIELD_HMX_END = 54,
 };
+
+// Units that multiply: the vector unit, the matrix unit, and a model of the matrix unit.
+enum { UNIT_HVX = 0, UNIT_HMX = 1, UNIT_MODEL = 2 };
 
 // Operations and their arguments. Offsets are in bytes of the file, multiples of ALIGNMENT.
 enum {
@@ -60,7 +74,16 @@ enum {
     OPERATION_RUN = 4,
     // Frees a program.
     OPERATION_DROP = 5,
+    // Multiplies one tile of rows by one tile of columns on HMX, without a program, for tests. Arguments: the kind of
+    // weights, the number of croutons, offsets of the activations (2 KiB per crouton), of the weights (1 KiB, 512 bytes or
+    // 2 KiB per crouton), and of the result: 64 rows of 32 i32, or 2 KiB of fp16.
+    OPERATION_TILE = 6,
+    // Executes one leaf of HMX with any operands, for tests of the model. Arguments: the leaf, and r0 to r3 of hmx_trial.h.
+    OPERATION_ISSUE = 7,
 };
+
+// Kinds of weights of HMX. INT8 and INT4 are multiplied by u8 activations, fp16 by fp16.
+enum { KIND_INT8 = 0, KIND_INT4 = 1, KIND_FP16 = 2 };
 
 enum {
     STATUS_OK = 0,
@@ -74,6 +97,8 @@ enum {
     STATUS_INPUT = 4,
     // A product's check sum is wrong: weights in the device's memory were overwritten.
     STATUS_SUM = 5,
+    // The model of HMX found a fault in what it was to execute. The result is the fault (hmx.h).
+    STATUS_HMX = 6,
 };
 
 #define ALIGNMENT 128u
@@ -90,13 +115,16 @@ enum {
 #define MAX_FEATURES 133144u
 #define MAX_COLUMNS (1u << 24)
 
-// One product of a program: sums of u8 weights (with 128 added) times s8 activations.
+// One product of a program. On HVX: sums of u8 weights (with 128 added) times s8 activations. On HMX: sums of s8 weights
+// times u8 activations (with 128 added).
 struct product {
     uint32_t in_features;
     uint32_t out_features;
-    // Offset in the image of [columns / TILE_COLUMNS][in_features / 4][TILE_COLUMNS][4] bytes.
+    // Offset in the image of [columns / TILE_COLUMNS][in_features / 4][TILE_COLUMNS][4] bytes; for HMX, of
+    // [columns / 32][in_features / 32][8][32][4] bytes, where features are padded to whole croutons with zeros.
     uint32_t weights;
-    uint32_t reserved;
+    // For HMX: offset in the image of [columns] i32, −128 · Σ weights of the column. Check sums cover it.
+    uint32_t corrections;
 };
 
 // The start of an image.
@@ -116,7 +144,9 @@ struct image {
     // smoothing. In fixed point, of [width / 32][FIXED_PARTS][32] i32, from crates/kernels/src/fixed_point.
     uint32_t parameters;
     struct product product[2];
-    uint32_t reserved[16];
+    // UNIT_HVX or UNIT_HMX.
+    uint32_t unit;
+    uint32_t reserved[15];
 };
 #define IMAGE_MAGIC 0x50495254u // "TRIP"
 

@@ -4,6 +4,7 @@
 // The functions of QuRT and of its C library are in the shell and are resolved when this object is loaded. They are
 // declared here as publicly documented, since their headers belong to an SDK.
 #include "protocol.h"
+#include "qurt_hmx.h"
 #include "system.h"
 
 extern void *memalign(unsigned long alignment, unsigned long bytes);
@@ -74,21 +75,22 @@ struct attributes {
 };
 enum { DEFAULT_BUS_PRIORITY = 255, NO_TEST = 0xfffe, LOWEST_PRIORITY = 254 };
 
-// The argument of a thread, and whether it got a vector context.
+// The argument of a thread, and whether it got a vector context, or HMX.
 static struct start {
     void (*body)(uint32_t index);
     uint32_t index, state;
-} starts[MOST_THREADS];
+} starts[MOST_THREADS + 1];
 enum { STARTS = 0, RUNS = 1, HAS_NO_CONTEXT = 2 };
 
 static void begin(void *argument) {
     struct start *start = argument;
-    const int has_context = qurt_hvx_try_lock(HVX_128_BYTES) == 0;
+    const int is_of_hmx = start->index == UNIT_THREAD;
+    const int has_context = is_of_hmx ? qurt_hmx_lock_thread() : qurt_hvx_try_lock(HVX_128_BYTES) == 0;
     __atomic_store_n(&start->state, has_context ? RUNS : HAS_NO_CONTEXT, __ATOMIC_RELEASE);
     system_wake(&start->state);
     if (has_context) {
         start->body(start->index);
-        qurt_hvx_unlock();
+        is_of_hmx ? qurt_hmx_unlock_thread() : (void)qurt_hvx_unlock();
     }
 }
 

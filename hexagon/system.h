@@ -3,6 +3,8 @@
 
 #include <stdint.h>
 
+#include "protocol.h"
+
 // Executes requests of the host in the `bytes` bytes that both map, more than HEADER, until the host ends the device.
 // Returns 0, or an exit code if the memory is not the host's.
 int serve(uint8_t *start, uint32_t bytes);
@@ -22,14 +24,45 @@ uint8_t *system_near(uint32_t *bytes);
 
 void system_free_near(uint8_t *memory);
 
+// Gets HMX for the program, and memory near it in the same way as system_near, which is then not called. Returns a fault of
+// hmx.h, or FAULT_NONE. *near may be null after a fault.
+uint32_t system_acquire_hmx(uint8_t **near, uint32_t *bytes);
+
+// Gives back what system_acquire_hmx got.
+void system_release_hmx(uint8_t *near);
+
+// Returns whether HMX is a model.
+int system_models_hmx(void);
+
+// Executes a leaf of hmx_leaves.h, on the thread UNIT_THREAD.
+void system_issue(void (*leaf)(uint32_t, uint32_t, uint32_t, uint32_t), uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3);
+
+// Returns the first fault that the model of HMX found since the last call; FAULT_NONE without a model.
+uint32_t system_fault(void);
+
+// Numbers of protocol.h that the model counted: instructions and bytes modulo 2³², and the end since the last call.
+struct hmx_counts {
+    uint32_t instructions, bytes, end;
+};
+struct hmx_counts system_hmx_counts(void);
+
+// Returns the number of packets that the model executed, modulo 2³².
+uint32_t system_modelled_packets(void);
+
+// Asks for the highest clocks, or gives that back. Asking twice is as asking once.
+void system_hurry(int hurries);
+
 // Sleeps for about this many microseconds.
 void system_sleep(uint32_t microseconds);
 
 // Returns the number of instruction packets that the calling thread has executed, modulo 2³²; 0 if it is unknown.
 uint32_t system_packets(void);
 
+// The index of the thread that owns HMX.
+#define UNIT_THREAD MOST_THREADS
+
 // Starts a thread that calls body(index) on a stack of `bytes` bytes and ends when that returns; it may use the vector
-// unit. Returns its identifier, or 0 if no thread can be started.
+// unit, and UNIT_THREAD HMX instead. Returns its identifier, or 0 if no thread can be started.
 uint32_t system_start(void (*body)(uint32_t index), uint32_t index, uint8_t *stack, uint32_t bytes);
 
 // Waits until a thread has ended whose body returns.

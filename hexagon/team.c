@@ -20,17 +20,22 @@ struct member {
     uint32_t thread;
 } __attribute__((aligned(128)));
 
-// The first one belongs to the calling thread, which does not use it.
-static struct member members[MOST_THREADS];
-static uint8_t stacks[MOST_THREADS][STACK_BYTES] __attribute__((aligned(128)));
+// The first one belongs to the calling thread, which does not use it, and the last one to the thread that owns HMX.
+static struct member members[MOST_THREADS + 1];
+static uint8_t stacks[MOST_THREADS + 1][STACK_BYTES] __attribute__((aligned(128)));
 static uint32_t threads_of_team = 1;
 
-// The work of the members, written before their state.
+// The work of the members, and of the thread that owns HMX, written before their state.
 static struct {
     void (*work)(void *argument, uint32_t index, uint32_t count);
     void *argument;
     uint32_t count;
 } job;
+static struct {
+    void (*work)(void *argument);
+    void *argument;
+    int is_started;
+} unit;
 
 // Packets within team_run: of the calling thread including its waiting, of all threads, and of the longest part of each
 // call.
@@ -57,6 +62,11 @@ static uint32_t wait_while(uint32_t *state, uint32_t value) {
 // Runs a thread's part, and returns its packets.
 static uint32_t take_part(uint32_t index) {
     const uint32_t before = system_packets();
+    if (index == UNIT_THREAD) {
+        const uint32_t of_model = system_modelled_packets();
+        unit.work(unit.argument);
+        return system_packets() - before - (system_modelled_packets() - of_model);
+    }
     job.work(job.argument, index, job.count);
     return system_packets() - before;
 }
@@ -81,7 +91,19 @@ uint32_t team_start(uint32_t threads) {
     return threads_of_team;
 }
 
+int team_start_unit(void) {
+    struct member *owner = &members[UNIT_THREAD];
+    owner->state = REST;
+    owner->thread = system_start(member, UNIT_THREAD, stacks[UNIT_THREAD], STACK_BYTES);
+    unit.is_started = owner->thread != 0;
+    return unit.is_started;
+}
+
 void team_end(void) {
+    if (unit.is_started) {
+        set(&members[UNIT_THREAD].state, LEAVE);
+        system_join(members[UNIT_THREAD].thread);
+    }
     for (; threads_of_team > 1; threads_of_team--) {
         struct member *last = &members[threads_of_team - 1];
         set(&last->state, LEAVE);
@@ -106,6 +128,19 @@ void team_run(uint32_t parts, void (*work)(void *argument, uint32_t index, uint3
     }
     packets_of_all += all;
     packets_of_longest += longest;
+    packets_within += system_packets() - before;
+}
+
+void team_post(void (*work)(void *argument), void *argument) {
+    unit.work = work;
+    unit.argument = argument;
+    set(&members[UNIT_THREAD].state, WORK);
+}
+
+void team_await_unit(void) {
+    const uint32_t before = system_packets();
+    wait_while(&members[UNIT_THREAD].state, WORK);
+    packets_of_all += members[UNIT_THREAD].packets;
     packets_within += system_packets() - before;
 }
 

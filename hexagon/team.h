@@ -15,11 +15,20 @@ void team_end(void);
 // depend on their timing.
 void team_run(uint32_t parts, void (*work)(void *argument, uint32_t index, uint32_t count), void *argument);
 
-// Executed instruction packets, modulo 2³², without those of waiting; 0 if unknown.
+// Starts the thread that owns HMX. Returns whether the system has one more thread, and HMX for it.
+int team_start_unit(void);
+
+// Has the thread that owns HMX call work(argument); the calling thread goes on. team_await_unit waits for it.
+void team_post(void (*work)(void *argument), void *argument);
+void team_await_unit(void);
+
+// Executed instruction packets, modulo 2³², without those of waiting and of the model of HMX; 0 if
+// unknown.
 struct packets {
     // Total of all threads.
     uint32_t all;
-    // The critical path: those of the calling thread alone, and of the slowest thread of each call of team_run.
+    // The critical path: those of the calling thread alone, and of the slowest thread of each call of team_run. Those of
+    // the thread that owns HMX, which works concurrently, are not in it.
     uint32_t longest;
 };
 struct packets team_packets(void);

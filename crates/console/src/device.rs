@@ -74,7 +74,8 @@ pub struct DeviceArguments {
     /// [default for qnn: the library that the environment variable TRIAD_QNN names]
     #[arg(long, value_name = "FILE")]
     pub npu_library: Option<PathBuf>,
-    /// Option of the provider of --npu, with the name of its documentation: htp_performance_mode=burst. May be repeated
+    /// Option of the provider of --npu, with the name of its documentation: htp_performance_mode=burst. May be repeated.
+    /// For --npu hexagon: unit=hmx or unit=hvx, the matrix or the vector unit [default: hmx if the device has it]
     #[arg(long = "npu-option", value_name = "KEY=VALUE", value_parser = npu::option)]
     pub npu_options: Vec<(String, String)>,
     /// Number of compute threads on the device of --npu hexagon [default: one per vector context of its DSP, or per
@@ -269,9 +270,12 @@ impl DeviceArguments {
             && window.is_none()
             && cuts.is_empty();
         ensure!(
-            (npu_library.is_none() && npu_options.is_empty()) || npu.is_provider(),
-            "--npu-library and --npu-option are for a provider of ONNX Runtime: expected one as --npu, too, such as --npu \
-             qnn"
+            npu_library.is_none() || npu.is_provider(),
+            "--npu-library is for a provider of ONNX Runtime: expected one as --npu, too, such as --npu qnn"
+        );
+        ensure!(
+            npu_options.is_empty() || npu.is_provider() || npu.is_hexagon(),
+            "--npu-option is for a provider of ONNX Runtime or hexagon: expected one as --npu, too, such as --npu qnn"
         );
         ensure!(
             npu_threads.is_none() || npu.is_hexagon(),

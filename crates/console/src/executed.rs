@@ -108,6 +108,13 @@ pub fn fixed_point(engine: &Engine) -> Option<String> {
         .map(|count| format!("fixed point: {count} of {blocks} feed-forwards of prompts"))
 }
 
+/// Returns the work of devices that count it as text, each after a semicolon.
+pub fn work(engine: &Engine) -> String {
+    let work = HeteroEngine::of(engine).map(|engine| engine.device_work());
+    let work = work.into_iter().flatten();
+    work.map(|work| format!("; {work}")).collect()
+}
+
 /// Prints the reason if shadows read the weights in place because of a failure.
 pub fn note_hot_rows(engine: &Engine) {
     let usage = HeteroEngine::of(engine).and_then(|engine| engine.hot_rows());

@@ -110,6 +110,12 @@ impl HeteroEngine {
         self.shared.fixed.as_ref().map(FixedBlocks::count)
     }
 
+    /// Describes the work of each device that counts it, since it was opened.
+    pub fn device_work(&self) -> Vec<String> {
+        let devices = self.shared.devices.iter();
+        devices.filter_map(|device| device.work()).collect()
+    }
+
     /// Returns the expected times of tasks.
     pub fn costs(&self) -> Costs {
         self.state().costs().clone()

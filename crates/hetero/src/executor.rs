@@ -90,6 +90,7 @@ impl HeteroExecutor {
             time_out,
         };
         let float_unit = float_unit(&processors)?;
+        let all_devices = devices.iter().flatten().cloned().collect();
         let mut devices: Vec<_> = devices.iter().map(Option::as_deref).collect();
         if let ([unit], [device]) = (&mut units[..], &mut devices[..])
             && let Some(device) = device
@@ -153,6 +154,7 @@ impl HeteroExecutor {
             steps,
             hot_rows,
             fixed,
+            devices: all_devices,
             units,
             float_unit,
             start: Instant::now(),

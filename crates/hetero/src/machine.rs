@@ -8,6 +8,7 @@ use triad_engine::forward::Forward;
 use triad_engine::hot_rows::HotRows;
 use triad_plan::processors::{ProcessorId, Processors};
 use triad_plan::schedule::Policy;
+use triad_processors::Device;
 
 use crate::fixed_point::FixedBlocks;
 use crate::steps::Steps;
@@ -27,6 +28,8 @@ pub(crate) struct Machine {
     pub(crate) hot_rows: Option<HotRows>,
     /// The layers whose feed-forwards prompts compute in fixed point.
     pub(crate) fixed: Option<FixedBlocks>,
+    /// Devices of the processors that have one.
+    pub(crate) devices: Vec<Arc<dyn Device>>,
     pub(crate) units: Vec<Unit>,
     /// The processor that runs the float operators.
     pub(crate) float_unit: ProcessorId,

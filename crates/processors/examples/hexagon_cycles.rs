@@ -1,5 +1,5 @@
-//! Predicts how long a Hexagon NPU takes for the INT8 subgraphs of a prompt, from the instruction packets that the
-//! device program executes for them under qemu:
+//! Predicts how long a Hexagon NPU takes for the INT8 subgraphs of a prompt on HVX, its vector unit, from the
+//! instruction packets that the device program executes for them under qemu:
 //! `TRIAD_HEXAGON=$(hexagon/build) cargo run --release -p triad-processors --features hexagon --example hexagon_cycles`
 //!
 //! The third argument is the number of compute threads (default: 4, on any machine). The prediction covers chips with
@@ -18,7 +18,7 @@ use triad_kernels::OutputMut;
 use triad_kernels::activation::Activation;
 use triad_kernels::int8::{Int8Weight, QuantizedRows, packed_len};
 use triad_model::family::shape;
-use triad_processors::hexagon::{Between, Hexagon, HexagonOptions, program_from_environment};
+use triad_processors::hexagon::{Between, Hexagon, HexagonOptions, Unit, program_from_environment};
 use triad_processors::{Device, DeviceSubgraph, FeedForward, Layer, Linear};
 
 /// A chip. All values are assumptions, except those of v79: its clock and cycles are those of [`PUBLISHED`], and its
@@ -152,6 +152,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         transfer_bytes: 256 << 20,
         between: Between::Device,
         threads,
+        unit: Some(Unit::Hvx),
         ..options
     };
     let hexagon = Hexagon::open(&options)?;

@@ -45,6 +45,11 @@ pub trait Device: Send + Sync {
     fn peaks(&self) -> Result<Option<Peaks>> {
         Ok(None)
     }
+
+    /// Describes the device's work since it was opened; `None` if it counts nothing.
+    fn work(&self) -> Option<String> {
+        None
+    }
 }
 
 /// Peak rates of a device, measured by work that does nothing else. Runs are compared with these limits.

@@ -153,6 +153,7 @@ fn compare(arguments: &Arguments, package: &Package, processors: &Processors) ->
     };
     let fixed =
         executed::fixed_point(&engine).map_or_else(String::new, |fixed| format!(" ({fixed})"));
+    let of_devices = fixed + &executed::work(&engine);
     let has_device = rounding > 0.0 || arguments.devices.npu != Npu::Kernels;
     let with = if has_device {
         format!(" with {}", processors.devices(&arguments.devices))
@@ -162,11 +163,11 @@ fn compare(arguments: &Arguments, package: &Package, processors: &Processors) ->
     let (lengths, policies) = (lengths.join(", "), Policy::ALL.len());
     if engine.processors().len() == 1 {
         return Ok(format!(
-            "and prompts of {lengths} tokens, and a token after each, have {same}{with} on {processors}{fixed}"
+            "and prompts of {lengths} tokens, and a token after each, have {same}{with} on {processors}{of_devices}"
         ));
     }
     Ok(format!(
-        "and prompts of {lengths} tokens have {same}{with} on {processors} by all {policies} policies{fixed}"
+        "and prompts of {lengths} tokens have {same}{with} on {processors} by all {policies} policies{of_devices}"
     ))
 }
 

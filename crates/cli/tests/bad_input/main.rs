@@ -951,7 +951,22 @@ fn inputs() -> Vec<Case> {
                 "--npu-library",
                 "libonnxruntime_providers_qnn.so",
             ],
-            &["--npu-library and --npu-option are for a provider of ONNX Runtime"],
+            &["--npu-library is for a provider of ONNX Runtime"],
+        ),
+        input(
+            "option of an NPU that has none",
+            &[
+                "run",
+                "-m",
+                "model.gguf",
+                "-p",
+                "Hi",
+                "--processors",
+                "cpu,npu",
+                "--npu-option",
+                "unit=hmx",
+            ],
+            &["--npu-option is for a provider of ONNX Runtime or hexagon"],
         ),
         input(
             "threads of an NPU that is not Hexagon",

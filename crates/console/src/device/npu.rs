@@ -34,6 +34,34 @@ pub(super) fn option(text: &str) -> Result<(String, String), String> {
     Ok((key.to_owned(), value.to_owned()))
 }
 
+/// Returns the unit that the options of Hexagon select.
+#[cfg(feature = "hexagon")]
+pub(super) fn unit(
+    options: &[(String, String)],
+) -> Result<Option<triad_processors::hexagon::Unit>, String> {
+    use triad_processors::hexagon::Unit;
+
+    let mut unit = None;
+    for (key, value) in options {
+        if key != Unit::OPTION {
+            return Err(format!(
+                "--npu hexagon does not have the option {key}: expected {}=hvx or {}=hmx",
+                Unit::OPTION,
+                Unit::OPTION
+            ));
+        }
+        let parsed = value
+            .parse()
+            .map_err(|error| format!("--npu-option {key}={error}"))?;
+        if unit.replace(parsed).is_some_and(|other| other != parsed) {
+            return Err(format!(
+                "--npu-option {key} has two values: expected hvx or hmx"
+            ));
+        }
+    }
+    Ok(unit)
+}
+
 impl FromStr for Npu {
     type Err = String;
 
@@ -105,6 +133,7 @@ impl Npu {
                     window,
                     threads,
                     sessions,
+                    unit: unit(&devices.npu_options).map_err(anyhow::Error::msg)?,
                     ..options
                 };
                 Ok(Some(Opened::plain(Arc::new(Hexagon::open(&options)?))))
@@ -203,6 +232,37 @@ mod tests {
         assert_eq!("hexagon".parse(), Ok(Npu::Hexagon));
         #[cfg(feature = "npu")]
         assert_eq!("qnn".parse(), Ok(Npu::OnnxRuntime(Provider::Qnn)));
+    }
+
+    #[test]
+    #[cfg(feature = "hexagon")]
+    fn the_unit_of_hexagon_is_hvx_or_hmx_and_another_option_is_refused() {
+        use triad_processors::hexagon::Unit;
+
+        let parsed = |options: &[&str]| {
+            let options: Vec<_> = options.iter().map(|text| option(text).unwrap()).collect();
+            unit(&options)
+        };
+        assert_eq!(parsed(&[]), Ok(None));
+        assert_eq!(parsed(&["unit=hvx"]), Ok(Some(Unit::Hvx)));
+        assert_eq!(parsed(&["unit=hmx", "unit=hmx"]), Ok(Some(Unit::Hmx)));
+        for (options, refusal) in [
+            (
+                &["unit=npu"][..],
+                "--npu-option unit=npu: expected hvx or hmx",
+            ),
+            (
+                &["unit=hmx", "unit=hvx"],
+                "--npu-option unit has two values",
+            ),
+            (
+                &["vtcm_mb=8"],
+                "does not have the option vtcm_mb: expected unit=hvx or unit=hmx",
+            ),
+        ] {
+            let error = parsed(options).unwrap_err();
+            assert!(error.contains(refusal), "{error}");
+        }
     }
 
     #[test]

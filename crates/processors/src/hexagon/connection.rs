@@ -5,10 +5,12 @@ use std::time::{Duration, Instant};
 
 use super::process::Process;
 use super::protocol::{
-    DEVICE_MAGIC, HEADER, Operation, STATUS_MEMORY, STATUS_OK, VERSION, field, reason, words,
+    ALIGNMENT, DEVICE_MAGIC, HEADER, Operation, STATUS_MEMORY, STATUS_OK, VERSION, field, reason,
+    words,
 };
 use super::shared::SharedMemory;
 use super::transport::{Target, Transport};
+use super::unit::{FoundUnit, HmxCounts, Unit};
 use super::{HexagonOptions, NAME, Packets};
 use crate::error::{Error, Result};
 
@@ -27,6 +29,10 @@ pub(super) struct Connection {
     /// Number of the latest request.
     request: u64,
     patience: Duration,
+    unit: FoundUnit,
+    counts: HmxCounts,
+    /// Packets of all requests.
+    packets: u64,
     /// The failure after which the program can't be used any more.
     failed: Option<String>,
 }
@@ -74,6 +80,9 @@ impl Connection {
             shared,
             request: 0,
             patience: options.patience,
+            unit: FoundUnit::default(),
+            counts: HmxCounts::default(),
+            packets: 0,
             failed: None,
         };
         let wrong = |reason| Error::HexagonProgram {
@@ -106,7 +115,25 @@ impl Connection {
                 "it reports {threads} threads that compute, expected 1 to {most}"
             )));
         }
+        connection.unit = FoundUnit::read(&connection.shared).map_err(wrong)?;
+        if options.unit == Some(Unit::Hmx) && connection.unit.unit() == Unit::Hvx {
+            let found = connection.unit;
+            return Err(wrong(format!(
+                "it multiplies on {found}, expected HMX, or no option {}=hmx",
+                Unit::OPTION
+            )));
+        }
         Ok(connection)
+    }
+
+    /// Returns the unit that multiplies.
+    pub fn unit(&self) -> FoundUnit {
+        self.unit
+    }
+
+    /// Returns the work of HMX in all requests.
+    pub fn hmx_counts(&self) -> HmxCounts {
+        self.counts
     }
 
     /// Returns a hash of the sources that the program was built from.
@@ -133,6 +160,11 @@ impl Connection {
     pub fn packets(&self) -> Packets {
         let [all, longest] = [field::PACKETS, field::LONGEST].map(|index| self.shared.field(index));
         Packets { all, longest }
+    }
+
+    /// Returns the instruction packets that all requests took.
+    pub fn all_packets(&self) -> u64 {
+        self.packets
     }
 
     /// Returns the memory that host and device share.
@@ -180,12 +212,19 @@ impl Connection {
                 self.fail("the memory that it shares with the host was overwritten".to_owned())
             );
         }
+        let [instructions, bytes, used] =
+            [0, 1, 2].map(|index| self.shared.field(field::HMX_INSTRUCTIONS + index));
+        self.counts.instructions = self.counts.instructions.wrapping_add(instructions);
+        self.counts.bytes = self.counts.bytes.wrapping_add(bytes);
+        self.counts.used = self.counts.used.max(used);
+        self.packets = self.packets.wrapping_add(self.packets().all);
+        let result = self.shared.field(field::RESULT);
         match self.shared.field(field::STATUS) {
-            STATUS_OK => Ok(self.shared.field(field::RESULT)),
+            STATUS_OK => Ok(result),
             STATUS_MEMORY => Err(Error::HexagonMemory {
-                reason: reason(STATUS_MEMORY),
+                reason: reason(STATUS_MEMORY, result),
             }),
-            status => Err(self.fail(reason(status))),
+            status => Err(self.fail(reason(status, result))),
         }
     }
 
@@ -275,6 +314,47 @@ impl Connection {
         Ok(())
     }
 
+    /// Multiplies one tile on HMX.
+    pub fn multiply_tile(
+        &mut self,
+        kind: u64,
+        activations: &[u8],
+        weights: &[u8],
+    ) -> Result<Vec<u8>> {
+        const TILE: usize = 64 * 32 * 4;
+        let (weights_at, end) = (
+            HEADER + activations.len().next_multiple_of(ALIGNMENT),
+            activations.len() + weights.len(),
+        );
+        let result_at = (weights_at + weights.len()).next_multiple_of(ALIGNMENT);
+        if end + TILE + 2 * ALIGNMENT > self.shared.bytes() - HEADER {
+            return Err(Error::HexagonMemory {
+                reason: format!("{end} bytes of a tile do not fit into what both map"),
+            });
+        }
+        self.shared.write(HEADER, words(activations));
+        self.shared.write(weights_at, words(weights));
+        let places = [HEADER, weights_at, result_at].map(|at| at as u64);
+        let arguments = [
+            kind,
+            (activations.len() / 2048) as u64,
+            places[0],
+            places[1],
+            places[2],
+        ];
+        self.request(Operation::Tile, 0, &arguments)?;
+        let bytes = if kind == 2 { 2048 } else { TILE };
+        let words = self.shared.read(result_at, bytes / size_of::<u64>());
+        Ok(words.flat_map(u64::to_le_bytes).collect())
+    }
+
+    /// Executes one leaf of HMX.
+    pub fn issue(&mut self, leaf: u64, registers: [u64; 4]) -> Result<()> {
+        let [r0, r1, r2, r3] = registers;
+        self.request(Operation::Issue, 0, &[leaf, r0, r1, r2, r3])?;
+        Ok(())
+    }
+
     /// Frees a program. If the device failed, its memory is gone already.
     pub fn free(&mut self, program: u64) {
         let _ = self.request(Operation::Drop, program, &[]);
@@ -290,43 +370,92 @@ impl Drop for Connection {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hexagon::protocol::{ALIGNMENT, IMAGE_HEADER, IMAGE_MAGIC, hash, sum_stride};
+    use crate::hexagon::protocol::{IMAGE_HEADER, IMAGE_MAGIC, hash, sum_stride};
 
-    /// An image of one matmul with 16 input features, in the format of `image`.
-    fn image() -> Vec<u8> {
-        let fields = [
-            IMAGE_MAGIC,
-            1,
-            0,
-            0,
-            0,
-            0,
-            0,
-            0,
-            16,
-            3,
-            IMAGE_HEADER as u32,
-            0,
-        ];
+    /// An image of one matmul with 16 input features and 3 channels, in the format of `image`, with other values of the
+    /// fields in `changes`.
+    fn image(unit: Unit, changes: &[(usize, u32)]) -> Vec<u8> {
+        let (corrections, features) = match unit {
+            Unit::Hvx => (0, 16),
+            Unit::Hmx => (sum_stride(3) * size_of::<i32>(), 32),
+        };
+        let mut fields = [0; IMAGE_HEADER / size_of::<u32>()];
+        fields[..2].copy_from_slice(&[IMAGE_MAGIC, 1]);
+        let weights = IMAGE_HEADER + corrections;
+        fields[8..12].copy_from_slice(&[16, 3, weights as u32, IMAGE_HEADER as u32]);
+        fields[16] = unit.code();
+        for (index, value) in changes {
+            fields[*index] = *value;
+        }
         let mut image: Vec<u8> = fields
             .iter()
             .flat_map(|field| field.to_le_bytes())
             .collect();
-        image.resize(IMAGE_HEADER + sum_stride(3) * 16, 0);
+        image.resize(weights + sum_stride(3) * features, 0);
         image
+    }
+
+    fn start(unit: Unit) -> Option<Connection> {
+        match crate::hexagon::program_from_environment() {
+            Ok(program) => {
+                let options = HexagonOptions {
+                    transfer_bytes: 1 << 20,
+                    unit: Some(unit),
+                    ..HexagonOptions::new(program)
+                };
+                Some(Connection::start(&options).unwrap())
+            }
+            Err(error) => {
+                eprintln!("skipped: {error}");
+                None
+            }
+        }
+    }
+
+    #[test]
+    fn an_image_for_hmx_is_refused_without_hmx_and_if_its_parts_are_not_within_it() {
+        let (features, weights, corrections, unit) = (8, 10, 11, 16);
+        let Some(mut connection) = start(Unit::Hmx) else {
+            return;
+        };
+        connection.load(&image(Unit::Hmx, &[])).unwrap();
+        drop(connection);
+        let end = image(Unit::Hmx, &[]).len() as u32;
+        // The last one has more features than croutons fit into VTCM.
+        for changes in [
+            [(weights, 512)],
+            [(weights, 384 + 64)],
+            [(corrections, end - 128)],
+            [(corrections, 64)],
+            [(corrections, 128 + 32)],
+            [(corrections, u32::MAX - 127)],
+            [(unit, 2)],
+            [(features, 33)],
+            [(features, 130_000)],
+        ] {
+            let mut connection = start(Unit::Hmx).unwrap();
+            let error = connection.load(&image(Unit::Hmx, &changes)).unwrap_err();
+            assert!(
+                error.to_string().contains("a program in its memory is not"),
+                "{changes:?}: {error}"
+            );
+        }
+        let mut connection = start(Unit::Hvx).unwrap();
+        connection.load(&image(Unit::Hmx, &[])).unwrap_err();
     }
 
     #[test]
     fn whatever_a_request_asks_for_the_device_responds_and_goes_on() {
-        let options = match crate::hexagon::program_from_environment() {
-            Ok(program) => HexagonOptions {
-                transfer_bytes: 1 << 20,
-                ..HexagonOptions::new(program)
-            },
-            Err(error) => return eprintln!("skipped: {error}"),
+        for unit in [Unit::Hvx, Unit::Hmx] {
+            ask_for_anything(unit);
+        }
+    }
+
+    fn ask_for_anything(unit: Unit) {
+        let Some(mut connection) = start(unit) else {
+            return;
         };
-        let mut connection = Connection::start(&options).unwrap();
-        let image = image();
+        let image = image(unit, &[]);
         let (program, of_image) = connection.load(&image).unwrap();
         let bytes = connection.shared().bytes() as u64;
         let numbers = [
@@ -360,7 +489,7 @@ mod tests {
         };
         for _ in 0..3000 {
             // Mostly runs the loaded program, which is never freed.
-            let operation = [4, 4, 4, 1, 2, 3, 5, 6, u64::MAX][random(9)];
+            let operation = [4, 4, 4, 1, 2, 3, 5, 6, 8, u64::MAX][random(10)];
             let other = [program, 1, 2, 8191, 8192, u64::MAX][random(6)];
             let number = if operation == 4 {
                 program
@@ -391,8 +520,15 @@ mod tests {
         }
         // Checks that the loaded program still works.
         let sums = (HEADER + ALIGNMENT) as u64;
-        connection.shared().write(HEADER, [0; 16].into_iter());
-        let arguments = [of_image, 1, HEADER as u64, hash([hash([0; 16])]), sums, 0];
+        let (sums, words) = match unit {
+            Unit::Hvx => (sums, 16),
+            Unit::Hmx => (sums + 7 * ALIGNMENT as u64, 128),
+        };
+        connection
+            .shared()
+            .write(HEADER, std::iter::repeat_n(0, words));
+        let of_input = hash([hash(std::iter::repeat_n(0, words))]);
+        let arguments = [of_image, 1, HEADER as u64, of_input, sums, 0];
         connection
             .request(Operation::Run, program, &arguments)
             .unwrap();

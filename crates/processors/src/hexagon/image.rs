@@ -2,39 +2,49 @@
 
 use triad_kernels::activation::{Activation, rounds_once};
 
-use super::protocol::{
-    ALIGNMENT, CHECKS, FIXED_POINT, IMAGE_HEADER, IMAGE_MAGIC, TILE_COLUMNS, sum_stride,
-};
+use super::protocol::{ALIGNMENT, CHECKS, FIXED_POINT, IMAGE_HEADER, IMAGE_MAGIC, sum_stride};
+use super::unit::Unit;
 use crate::subgraph::{FeedForward, Layer};
 
 /// Bytes in a quad: input features that a lane sums at once.
 const QUAD: usize = 4;
 /// Output channels in a block of the host's packed layout.
 const BLOCK: usize = triad_kernels::int8::Int8Weight::COLUMNS;
-/// Exclusive-or mask that makes a weight unsigned.
+/// Exclusive-or mask between signed bytes and bytes with an offset of 128.
 const FLIP: u8 = 0x80;
+// There is a check column for each digit of a sum.
+const _: () = assert!(CHECKS == size_of::<i32>());
+/// Index of the unit among the 32-bit fields of an image's header.
+const UNIT_FIELD: usize = 16;
 
 /// One matmul of an image: layers with concatenated outputs.
 struct Product {
     in_features: usize,
     out_features: usize,
     bytes: Vec<u8>,
+    /// −128 · Σ weights of each column, for HMX.
+    corrections: Vec<i32>,
 }
 
 impl Product {
     /// Packs the weights of `layers`, which read the same input.
     ///
-    /// The layout is `[channels / 64][in_features / 4][64][4]`: blocks of 64 channels, each with quads of its channels.
-    /// Weights are stored with an offset of 128. After the channels come check columns: the base-256 digits of the sum
-    /// of all channels' weights, modulo 2³².
-    fn new(layers: &[&dyn Layer]) -> Self {
+    /// The layout for HVX is `[channels / 64][in_features / 4][64][4]`: blocks of 64 channels, each with quads of its
+    /// channels. Weights are stored with an offset of 128. For HMX, blocks have 32 channels, features are padded to a
+    /// multiple of 32, and weights are signed. After the channels come check columns: the base-256 digits of the sum of all
+    /// channels' weights, modulo 2³². A digit has an offset of 128, like weights.
+    fn new(layers: &[&dyn Layer], unit: Unit) -> Self {
         let in_features = layers[0].weight().in_features;
         let out_features = layers.iter().map(|layer| layer.weight().out_features).sum();
+        let (tile_columns, multiple) = unit.weight_tile();
         let quads = in_features.div_ceil(QUAD);
-        let mut bytes = vec![0; sum_stride(out_features) * quads * QUAD];
+        let padded = in_features.next_multiple_of(multiple) / QUAD;
+        let (flip, _) = unit.flips();
+        let columns = sum_stride(out_features);
+        let mut bytes = vec![0; columns * padded * QUAD];
         let place = |channel: usize, quad: usize| {
-            (channel / TILE_COLUMNS * quads + quad) * TILE_COLUMNS * QUAD
-                + channel % TILE_COLUMNS * QUAD
+            (channel / tile_columns * padded + quad) * tile_columns * QUAD
+                + channel % tile_columns * QUAD
         };
         let mut sums = vec![[0i32; QUAD]; quads];
         let mut channel = 0;
@@ -47,45 +57,62 @@ impl Product {
                     let to = place(channel, quad);
                     let numbers = bytes[to..to + QUAD].iter_mut().zip(sums);
                     for ((byte, sum), number) in numbers.zip(&weight.packed[from..from + QUAD]) {
-                        *byte = number.cast_unsigned() ^ FLIP;
+                        *byte = number.cast_unsigned() ^ flip;
                         *sum = sum.wrapping_add(i32::from(*number));
                     }
                 }
                 channel += 1;
             }
         }
-        for digit in 0..CHECKS {
+        // The columns after the digits are digits of zero.
+        for column in out_features..columns {
+            let digit = column - out_features;
             for (quad, sums) in sums.iter().enumerate() {
-                let to = place(channel + digit, quad);
+                let to = place(column, quad);
                 for (byte, sum) in bytes[to..to + QUAD].iter_mut().zip(sums) {
-                    *byte = sum.to_le_bytes()[digit];
+                    let digit = sum.to_le_bytes().get(digit).copied().unwrap_or(0);
+                    *byte = digit ^ flip ^ FLIP;
                 }
             }
         }
+        let correction = |column| {
+            let weights = (0..padded).flat_map(|quad| &bytes[place(column, quad)..][..QUAD]);
+            weights.fold(0i32, |sum, byte| {
+                sum.wrapping_sub(128 * i32::from(byte.cast_signed()))
+            })
+        };
+        let corrections = (0..unit.corrections(out_features))
+            .map(correction)
+            .collect();
         Self {
             in_features,
             out_features,
             bytes,
+            corrections,
         }
     }
 }
 
 /// Returns the image of layers that read the same input, or `None` if it is too large.
-pub(super) fn linear(layers: &[&dyn Layer]) -> Option<Vec<u8>> {
-    encode(&[Product::new(layers)], None)
+pub(super) fn linear(layers: &[&dyn Layer], unit: Unit) -> Option<Vec<u8>> {
+    encode(&[Product::new(layers, unit)], None, unit)
 }
 
 /// Returns the image of a whole, consistent feed-forward whose activation the device supports, or `None` if it is too
 /// large.
-pub(super) fn feed_forward(subgraph: &FeedForward) -> Option<Vec<u8>> {
+pub(super) fn feed_forward(subgraph: &FeedForward, unit: Unit) -> Option<Vec<u8>> {
     let first: Vec<_> = [Some(&subgraph.up), subgraph.gate.as_ref()]
         .into_iter()
         .flatten()
         .map(|layer| &**layer)
         .collect();
     encode(
-        &[Product::new(&first), Product::new(&[&*subgraph.down])],
+        &[
+            Product::new(&first, unit),
+            Product::new(&[&*subgraph.down], unit),
+        ],
         Some(subgraph),
+        unit,
     )
 }
 
@@ -102,7 +129,7 @@ fn kind(activation: Activation) -> Option<u32> {
     }
 }
 
-fn encode(products: &[Product], feed_forward: Option<&FeedForward>) -> Option<Vec<u8>> {
+fn encode(products: &[Product], feed_forward: Option<&FeedForward>, unit: Unit) -> Option<Vec<u8>> {
     let parameters = match feed_forward {
         Some(feed_forward) if feed_forward.fixed_point => of_fixed_point(feed_forward)?,
         Some(feed_forward) => parameters(feed_forward),
@@ -135,14 +162,19 @@ fn encode(products: &[Product], feed_forward: Option<&FeedForward>) -> Option<Ve
     for product in products {
         let [in_features, out_features] =
             [product.in_features, product.out_features].map(u32::try_from);
+        // Corrections precede the weights.
+        let corrections = end;
+        end += size_of_val(&*product.corrections);
         fields.extend([
             in_features.ok()?,
             out_features.ok()?,
             u32::try_from(end).ok()?,
-            0,
+            u32::try_from(corrections).ok()?,
         ]);
         end += product.bytes.len();
     }
+    fields.resize(UNIT_FIELD, 0);
+    fields.push(unit.code());
     // The device has 32-bit addresses.
     i32::try_from(end).ok()?;
     let mut image: Vec<u8> = fields
@@ -152,9 +184,11 @@ fn encode(products: &[Product], feed_forward: Option<&FeedForward>) -> Option<Ve
     image.reserve_exact(end - image.len());
     image.resize(IMAGE_HEADER, 0);
     image.extend_from_slice(&parameters);
-    products
-        .iter()
-        .for_each(|product| image.extend_from_slice(&product.bytes));
+    for product in products {
+        let corrections = product.corrections.iter();
+        image.extend(corrections.flat_map(|correction| correction.to_le_bytes()));
+        image.extend_from_slice(&product.bytes);
+    }
     Some(image)
 }
 

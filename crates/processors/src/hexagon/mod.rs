@@ -1,5 +1,5 @@
 //! Qualcomm's Hexagon NPU, driven by Triad's own device program (`hexagon/` in this repository, built from source). The
-//! program keeps subgraphs in its memory and multiplies on HVX.
+//! program keeps subgraphs in its memory and multiplies on HVX, the vector unit, or on HMX, the matrix unit ([`Unit`]).
 //!
 //! One of two transports runs it (`transport`). FastRPC loads a shared object on a phone's DSP (`fastrpc`); this has
 //! never run on a phone. A Linux program also runs without a phone: as a process under `qemu-hexagon` (`process`),
@@ -18,17 +18,20 @@
 mod connection;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod fastrpc;
+mod fault;
 mod image;
 mod process;
 mod program;
 mod protocol;
 mod shared;
 mod transport;
+mod unit;
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use triad_kernels::lock;
 use triad_plan::graph::Format;
 
 use crate::device::{Capabilities, Device, Program};
@@ -39,6 +42,7 @@ use connection::Connection;
 use program::{HexagonProgram, SharedConnection};
 pub use protocol::MAX_THREADS;
 pub use transport::Target;
+pub use unit::{HmxCounts, Unit};
 
 /// The environment variable with the path of the device program, which `hexagon/build` prints.
 pub const PROGRAM: &str = "TRIAD_HEXAGON";
@@ -77,6 +81,8 @@ pub struct HexagonOptions {
     /// cores of the machine that runs the emulator. A DSP never uses more threads than it has vector contexts. The bits
     /// of the results don't depend on this number.
     pub threads: Option<usize>,
+    /// The unit that multiplies; `None` takes HMX if the device has it and proves that it computes what HVX does.
+    pub unit: Option<Unit>,
 }
 
 /// Instruction packets that a request took, as counted by the emulator; zeros on other transports.
@@ -112,6 +118,7 @@ impl HexagonOptions {
             transfer_bytes: 64 << 20,
             between: Between::Host,
             threads: None,
+            unit: None,
         }
     }
 
@@ -238,6 +245,47 @@ impl Hexagon {
         self.connection().packets()
     }
 
+    /// Returns the unit of the first session. A matmul with too many features for it runs on HVX.
+    pub fn unit(&self) -> Unit {
+        self.connection().unit().unit()
+    }
+
+    /// Describes the unit of the first session, with the reason if it is HVX although HMX was asked for.
+    pub fn unit_report(&self) -> String {
+        self.connection().unit().to_string()
+    }
+
+    /// Returns the work of HMX in all sessions.
+    pub fn hmx_counts(&self) -> HmxCounts {
+        let mut all = HmxCounts::default();
+        for session in &self.sessions {
+            let counts = lock(&session.connection).hmx_counts();
+            all.instructions += counts.instructions;
+            all.bytes += counts.bytes;
+            all.used = all.used.max(counts.used);
+        }
+        all
+    }
+
+    /// Multiplies one tile on HMX, without a program, for tests of its instructions: `croutons` of activations, and as
+    /// many tiles of weights of a kind: 0 for INT8, 1 for INT4, 2 for fp16. Returns 64 rows of 32 i32, or a crouton of
+    /// fp16.
+    ///
+    /// # Errors
+    /// If there is no HMX, the sizes do not fit each other, or the model of HMX refuses an instruction.
+    pub fn multiply_tile(&self, kind: u64, activations: &[u8], weights: &[u8]) -> Result<Vec<u8>> {
+        self.connection().multiply_tile(kind, activations, weights)
+    }
+
+    /// Executes one leaf of hexagon/hmx_leaves.h, by its number, with any registers, for tests of the model of HMX. The
+    /// start of VTCM is added to r0 and r2.
+    ///
+    /// # Errors
+    /// If HMX is not modelled, or the model refuses the operands.
+    pub fn issue(&self, leaf: u64, registers: [u64; 4]) -> Result<()> {
+        self.connection().issue(leaf, registers)
+    }
+
     /// Returns the process ID of the first session, if it runs under the emulator.
     pub fn process(&self) -> Option<u32> {
         self.connection().process()
@@ -250,10 +298,7 @@ impl Hexagon {
 
     /// Returns the connection of the first session.
     fn connection(&self) -> MutexGuard<'_, Connection> {
-        self.sessions[0]
-            .connection
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        lock(&self.sessions[0].connection)
     }
 }
 
@@ -294,5 +339,27 @@ impl Device for Hexagon {
             }
         }
         Err(full.expect("at least one session"))
+    }
+
+    fn work(&self) -> Option<String> {
+        let HmxCounts {
+            instructions,
+            bytes,
+            used,
+        } = self.hmx_counts();
+        let packets: u64 = self
+            .sessions
+            .iter()
+            .map(|session| lock(&session.connection).all_packets())
+            .sum();
+        // Only the emulated program counts.
+        (packets > 0).then(|| {
+            let [read, used] = [bytes, used].map(|bytes| bytes as f64 / f64::from(1 << 20));
+            format!(
+                "{NAME}: {:.1} million packets, {instructions} instructions of HMX, which read and wrote {read:.1} MiB of \
+                 VTCM and used {used:.1} MiB of it",
+                packets as f64 / 1e6
+            )
+        })
     }
 }

@@ -9,7 +9,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use super::protocol::MAX_THREADS;
 use super::shared::SharedMemory;
 use super::transport::Transport;
-use super::{HexagonOptions, NAME};
+use super::{HexagonOptions, NAME, unit};
 use crate::error::{Error, Result};
 
 /// Maximum number of bytes of the emulator's output in an error.
@@ -33,7 +33,10 @@ impl Process {
         let (shared, file) = SharedMemory::create(options.file_bytes()).map_err(of_file)?;
         // The device has as many compute threads as this machine has cores.
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
-        shared.begin(options.threads.unwrap_or(cores).clamp(1, MAX_THREADS));
+        shared.begin(
+            options.threads.unwrap_or(cores).clamp(1, MAX_THREADS),
+            unit::request(options.unit),
+        );
         let printed = tempfile::tempfile().map_err(of_file)?;
         let stderr = printed.try_clone().map_err(of_file)?;
         let mut command = Command::new(&options.emulator);
@@ -131,7 +134,7 @@ mod tests {
             (MAX_THREADS + 1, true),
         ] {
             let (shared, file) = SharedMemory::create(1 << 16).unwrap();
-            shared.begin(threads);
+            shared.begin(threads, 0);
             let mut command = Command::new(&options.emulator);
             let mut child = command
                 .arg(&options.program)

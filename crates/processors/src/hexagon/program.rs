@@ -11,9 +11,9 @@ use super::Between;
 use super::connection::Connection;
 use super::image;
 use super::protocol::{
-    ALIGNMENT, HEADER, Operation, STATUS_SUM, TILE_ROWS, hash, input_tile, reason, sum_stride,
-    words,
+    ALIGNMENT, HEADER, Operation, STATUS_SUM, TILE_ROWS, hash, reason, sum_stride, words,
 };
+use super::unit::Unit;
 use crate::device::{Program, ProgramShapes};
 use crate::error::{Error, Result};
 use crate::subgraph::{DeviceSubgraph, FeedForward, Layer};
@@ -23,8 +23,8 @@ use crate::window::Reservation;
 const NUMBER: usize = 4;
 /// Features that a lane sums at once.
 const QUAD: usize = 4;
-/// Exclusive-or mask that makes the bytes of an input signed.
-const FLIP: u8 = QuantizedRows::ZERO;
+// The bytes of an input have this offset, which HMX keeps and HVX does not.
+const _: () = assert!(QuantizedRows::ZERO == 0x80);
 
 /// The connection that all programs of a device share.
 pub(super) type SharedConnection = Arc<Mutex<Connection>>;
@@ -74,10 +74,13 @@ impl HexagonProgram {
                 } else {
                     0
                 };
-                let image = image::feed_forward(feed_forward);
+                let unit = lock(connection)
+                    .unit()
+                    .for_features([shapes.in_features, down.in_features]);
+                let image = image::feed_forward(feed_forward, unit);
                 let loaded = Loaded::new(
                     connection,
-                    image,
+                    (image, unit),
                     shapes.in_features,
                     down.out_features,
                     inner,
@@ -202,6 +205,7 @@ struct Loaded {
     connection: SharedConnection,
     program: u64,
     hash: u64,
+    unit: Unit,
     in_features: usize,
     out_features: usize,
     /// Width of down's input if it is returned, or 0.
@@ -224,10 +228,12 @@ struct Sums {
 impl Loaded {
     fn linear(connection: &SharedConnection, layers: &[&dyn Layer]) -> Result<Self> {
         let out_features = layers.iter().map(|layer| layer.weight().out_features).sum();
+        let in_features = layers[0].weight().in_features;
+        let unit = lock(connection).unit().for_features([in_features]);
         Self::new(
             connection,
-            image::linear(layers),
-            layers[0].weight().in_features,
+            (image::linear(layers, unit), unit),
+            in_features,
             out_features,
             0,
         )
@@ -235,7 +241,7 @@ impl Loaded {
 
     fn new(
         connection: &SharedConnection,
-        image: Option<Vec<u8>>,
+        (image, unit): (Option<Vec<u8>>, Unit),
         in_features: usize,
         out_features: usize,
         inner: usize,
@@ -245,9 +251,9 @@ impl Loaded {
         })?;
         let mut locked = lock(connection);
         let per_row =
-            input_tile(in_features) / TILE_ROWS + (sum_stride(out_features) + inner) * NUMBER;
+            unit.input_tile(in_features) / TILE_ROWS + (sum_stride(out_features) + inner) * NUMBER;
         // Alignment, and the absent rows of the last tile.
-        let tile = input_tile(in_features) + TILE_ROWS * sum_stride(out_features) * NUMBER;
+        let tile = unit.input_tile(in_features) + TILE_ROWS * sum_stride(out_features) * NUMBER;
         let overhead = HEADER + 4 * ALIGNMENT + tile;
         let most_rows = locked.shared().bytes().saturating_sub(overhead) / per_row;
         if most_rows == 0 {
@@ -264,6 +270,7 @@ impl Loaded {
             connection,
             program,
             hash,
+            unit,
             in_features,
             out_features,
             inner,
@@ -299,17 +306,18 @@ impl Loaded {
         let (rows, columns, tile) = (
             lines.len() / from,
             sum_stride(self.out_features),
-            input_tile(self.in_features),
+            self.unit.input_tile(self.in_features),
         );
         let mut input = vec![0; rows.div_ceil(TILE_ROWS) * tile];
         for (row, line) in lines.chunks_exact(from).enumerate() {
-            let quads = input[row / TILE_ROWS * tile..][..tile].chunks_exact_mut(TILE_ROWS * QUAD);
-            for (quad, bytes) in quads.zip(line[..self.in_features].chunks(QUAD)) {
-                let place = &mut quad[row % TILE_ROWS * QUAD..];
-                place
-                    .iter_mut()
-                    .zip(bytes)
-                    .for_each(|(number, byte)| *number = byte ^ FLIP);
+            let (tile_of_row, line) = (
+                &mut input[row / TILE_ROWS * tile..][..tile],
+                &line[..self.in_features],
+            );
+            match self.unit {
+                Unit::Hvx => write_quads(tile_of_row, row % TILE_ROWS, line),
+                Unit::Hmx => tile_of_row[row % TILE_ROWS * (tile / TILE_ROWS)..][..line.len()]
+                    .copy_from_slice(line),
             }
         }
         let sums_at = HEADER + input.len();
@@ -344,7 +352,7 @@ impl Loaded {
                 .iter()
                 .fold(flags[1], |all, sum| all.wrapping_add(*sum));
             if sum != flags[0] || flags[1] > 1 {
-                return Err(connection.fail(reason(STATUS_SUM)));
+                return Err(connection.fail(reason(STATUS_SUM, 0)));
             }
             all.sums.extend(sums.iter().map(|sum| sum.cast_signed()));
             all.not_finite.push(flags[1] == 1);
@@ -370,6 +378,18 @@ impl Loaded {
             );
         }
         Ok(())
+    }
+}
+
+/// Writes a row of a tile for HVX, whose activations are signed.
+fn write_quads(tile: &mut [u8], row: usize, line: &[u8]) {
+    let (_, flip) = Unit::Hvx.flips();
+    let quads = tile.chunks_exact_mut(TILE_ROWS * QUAD);
+    for (quad, bytes) in quads.zip(line.chunks(QUAD)) {
+        quad[row * QUAD..]
+            .iter_mut()
+            .zip(bytes)
+            .for_each(|(number, byte)| *number = byte ^ flip);
     }
 }
 

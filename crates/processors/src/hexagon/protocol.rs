@@ -5,7 +5,7 @@ pub const HOST_MAGIC: u64 = u64::from_le_bytes(*b"TRIADHST");
 /// The device program has started.
 pub const DEVICE_MAGIC: u64 = u64::from_le_bytes(*b"TRIADDSP");
 /// Version of everything in this module.
-pub const VERSION: u64 = 5;
+pub const VERSION: u64 = 6;
 /// Bytes of the fields, which precede the transfer area.
 pub const HEADER: usize = 4096;
 /// Maximum number of compute threads: a v73 has four vector contexts, a v79 six.
@@ -32,10 +32,14 @@ pub mod field {
     pub const HOST_VERSION: usize = 1;
     pub const FILE_BYTES: usize = 2;
     pub const THREADS: usize = 3;
+    pub const UNIT: usize = 4;
     pub const DEVICE_MAGIC: usize = 8;
     pub const DEVICE_VERSION: usize = 9;
     pub const DEVICE_BUILD: usize = 10;
     pub const DEVICE_THREADS: usize = 11;
+    pub const DEVICE_UNIT: usize = 12;
+    pub const DEVICE_FAULT: usize = 13;
+    pub const DEVICE_NEAR: usize = 14;
     pub const REQUEST: usize = 16;
     pub const RESPONSE: usize = 17;
     pub const HEARTBEAT: usize = 18;
@@ -45,6 +49,8 @@ pub mod field {
     pub const RESULT: usize = 49;
     pub const PACKETS: usize = 50;
     pub const LONGEST: usize = 51;
+    /// Counts of HMX are consecutive.
+    pub const HMX_INSTRUCTIONS: usize = 52;
 }
 
 /// Operation of a request.
@@ -60,10 +66,14 @@ pub enum Operation {
     Run = 4,
     /// Frees a program.
     Drop = 5,
+    /// Multiplies one tile on HMX, for tests.
+    Tile = 6,
+    /// Executes one leaf of HMX, for tests.
+    Issue = 7,
 }
 
-/// Returns the reason why the device program did not do what was requested.
-pub fn reason(status: u64) -> String {
+/// Returns the reason why the device program did not do what was requested. `result` is the result of the request.
+pub fn reason(status: u64, result: u64) -> String {
     match status {
         1 => "it was given an invalid operation, program, length or offset".to_owned(),
         STATUS_MEMORY => "it has no memory left".to_owned(),
@@ -73,6 +83,10 @@ pub fn reason(status: u64) -> String {
             "a product does not add up to its check sums: the device's memory was overwritten"
                 .to_owned()
         }
+        6 => format!(
+            "the model of HMX refuses an instruction: {}",
+            super::fault::describe(result)
+        ),
         other => format!("it returned the unknown status {other}: its memory was overwritten"),
     }
 }
@@ -100,12 +114,6 @@ pub fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
         .0
         .iter()
         .map(|word| u64::from_le_bytes(*word))
-}
-
-/// Returns the bytes of the activations of [`TILE_ROWS`] rows, `[in_features / 4][TILE_ROWS][4]`, zero-padded to whole
-/// vectors.
-pub fn input_tile(in_features: usize) -> usize {
-    in_features.next_multiple_of(16) * TILE_ROWS
 }
 
 /// Returns the stride of a row of sums, in numbers.

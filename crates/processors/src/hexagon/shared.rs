@@ -30,11 +30,12 @@ impl SharedMemory {
         })
     }
 
-    /// Writes the fields that the device needs before it starts, including its number of compute threads.
-    pub fn begin(&self, threads: usize) {
+    /// Writes the fields that the device needs before it starts, including its number of compute threads and its unit.
+    pub fn begin(&self, threads: usize, unit: u64) {
         self.set_field(field::FILE_BYTES, self.bytes() as u64);
         self.set_field(field::HOST_VERSION, VERSION);
         self.set_field(field::THREADS, threads as u64);
+        self.set_field(field::UNIT, unit);
         self.set_field(field::HOST_MAGIC, HOST_MAGIC);
     }
 

@@ -89,9 +89,10 @@ impl NpuReport {
             let hexagon = Hexagon::open(&options)?;
             let (program, build) = (options.program.display(), hexagon.build());
             Ok(format!(
-                "{program} (build {build:016x}), {}, threads: {}",
+                "{program} (build {build:016x}), {}, threads: {}, unit: {}",
                 hexagon.place(),
-                hexagon.threads()
+                hexagon.threads(),
+                hexagon.unit_report()
             ))
         });
         let report = Self::new("hexagon", found);

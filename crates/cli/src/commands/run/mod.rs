@@ -454,13 +454,14 @@ fn one_answer(speaker: &Speaker, text: &str) -> Result<()> {
 }
 
 /// Describes the outlier weight cache on a device with its own memory, the memory of the process after the prompt,
-/// and the operators in fixed point.
+/// the operators in fixed point, and the work of devices that count it.
 fn devices(engine: &Engine, behind_prompt: Option<Resident>) -> String {
     let fixed =
         executed::fixed_point(engine).map_or_else(String::new, |fixed| format!("; {fixed}"));
+    let of_devices = fixed + &executed::work(engine);
     let usage = HeteroEngine::of(engine).and_then(|engine| engine.hot_rows());
     let Some(usage) = usage else {
-        return fixed;
+        return of_devices;
     };
     let after_prompt = behind_prompt.map(|resident| {
         format!(
@@ -469,7 +470,7 @@ fn devices(engine: &Engine, behind_prompt: Option<Resident>) -> String {
         )
     });
     format!(
-        "; {}{}{fixed}",
+        "; {}{}{of_devices}",
         executed::hot_rows(&usage),
         after_prompt.unwrap_or_default()
     )

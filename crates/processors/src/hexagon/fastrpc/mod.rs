@@ -30,6 +30,7 @@ use std::time::Duration;
 use super::protocol::MAX_THREADS;
 use super::shared::SharedMemory;
 use super::transport::Transport;
+use super::unit::{self, OLDEST_HMX, Unit};
 use super::{HexagonOptions, NAME};
 use crate::error::{Error, Result};
 use domain::{Domain, Mapped, Module};
@@ -203,12 +204,18 @@ impl Session {
         let listener = Listener::start(&domain, program)?;
         let (mapped, shared) = Mapped::new(&domain, options.file_bytes())?;
         let contexts = contexts as usize;
+        let unit = if architecture < OLDEST_HMX {
+            Some(Unit::Hvx)
+        } else {
+            options.unit
+        };
         shared.begin(
             options
                 .threads
                 .unwrap_or(contexts)
                 .min(contexts)
                 .clamp(1, MAX_THREADS),
+            unit::request(unit),
         );
         let module = Module::load(&domain, &options.program)?;
         let ended = Ended::default();

@@ -1,12 +1,14 @@
-//! The Hexagon device under qemu: it has the same bits as the CPU; and errors if the process is killed, frozen, another
+//! The Hexagon device under qemu, on HVX and on a model of HMX: it has the same bits as the CPU; and errors if the process is killed, frozen, another
 //! program, of another version, or if its memory is overwritten. The tests run if the environment names the device
 //! program.
 
 #![cfg(target_os = "linux")]
 
-#[path = "conformance/plain.rs"]
+mod hmx;
+#[path = "../conformance/plain.rs"]
 #[allow(dead_code, reason = "the conformance suite uses all of it")]
 mod plain;
+#[path = "../skip/mod.rs"]
 mod skip;
 
 use std::fs;
@@ -24,7 +26,7 @@ use triad_kernels::int8::QuantizedRows;
 use triad_kernels::pool::Pool;
 use triad_processors::cpu::Cpu;
 use triad_processors::hexagon::{
-    Between, Hexagon, HexagonOptions, Target, program_from_environment,
+    Between, Hexagon, HexagonOptions, Target, Unit, program_from_environment,
 };
 use triad_processors::{
     Device, DeviceSubgraph, Error, FeedForward, Layer, Linear, Program, Result,
@@ -154,6 +156,15 @@ fn same(bits: Vec<Vec<u32>>) -> Vec<Vec<u32>> {
 #[test]
 fn every_subgraph_has_the_bits_of_the_cpu() {
     let Some(options) = options() else { return };
+    for unit in [Unit::Hvx, Unit::Hmx] {
+        every_subgraph_on(HexagonOptions {
+            unit: Some(unit),
+            ..options.clone()
+        });
+    }
+}
+
+fn every_subgraph_on(options: HexagonOptions) {
     let hexagon = Hexagon::open(&options).unwrap();
     // There is room for only a few rows at once.
     let narrow = Hexagon::open(&HexagonOptions {
@@ -192,10 +203,11 @@ fn every_subgraph_has_the_bits_of_the_cpu() {
 }
 
 /// Returns devices of 1 to 6 threads, the number of vector contexts of a v79.
-fn teams(options: &HexagonOptions) -> Vec<Hexagon> {
+fn teams(options: &HexagonOptions, unit: Unit) -> Vec<Hexagon> {
     let of = |threads| {
         Hexagon::open(&HexagonOptions {
             threads: Some(threads),
+            unit: Some(unit),
             ..options.clone()
         })
         .unwrap()
@@ -204,9 +216,18 @@ fn teams(options: &HexagonOptions) -> Vec<Hexagon> {
 }
 
 #[test]
-fn any_number_of_threads_computes_the_same_bits() {
+fn any_number_of_threads_computes_the_same_bits_on_hvx() {
+    same_bits_by_any_number_of_threads(Unit::Hvx, 40);
+}
+
+#[test]
+fn any_number_of_threads_computes_the_same_bits_on_hmx() {
+    same_bits_by_any_number_of_threads(Unit::Hmx, 20);
+}
+
+fn same_bits_by_any_number_of_threads(unit: Unit, cases: u32) {
     let Some(options) = options() else { return };
-    let devices = teams(&options);
+    let devices = teams(&options, unit);
     let shapes = (
         1..300usize,
         proptest::collection::vec(1..500usize, 1..4),
@@ -214,7 +235,7 @@ fn any_number_of_threads_computes_the_same_bits() {
         0..3usize,
     );
     let mut runner = TestRunner::new(ProptestConfig {
-        cases: 40,
+        cases,
         failure_persistence: None,
         ..Default::default()
     });
@@ -246,7 +267,7 @@ fn any_number_of_threads_computes_the_same_bits() {
 }
 
 #[test]
-fn threads_divide_the_packets_of_a_product_and_of_an_activation() {
+fn threads_divide_the_packets_of_a_product_on_hvx_and_of_an_activation() {
     let Some(options) = options() else { return };
     // 16 tiles of columns including the check sums; and a feed-forward of 8 and of 4 tiles, with 8 tiles of rows
     // between them.
@@ -259,7 +280,7 @@ fn threads_divide_the_packets_of_a_product_and_of_an_activation() {
         run_program(&mut *program, subgraph, &input(64, subgraph)).unwrap();
         device.packets()
     };
-    let devices = teams(&options);
+    let devices = teams(&options, Unit::Hvx);
     assert_eq!(
         devices.iter().map(Hexagon::threads).collect::<Vec<_>>(),
         [1, 2, 3, 4, 5, 6]
@@ -349,6 +370,8 @@ fn a_process_that_is_frozen_is_ended_and_an_error() {
     let Some(options) = options() else { return };
     let hexagon = Hexagon::open(&HexagonOptions {
         patience: Duration::from_millis(300),
+        // It starts without a proof, which takes some time.
+        unit: Some(Unit::Hvx),
         ..options
     })
     .unwrap();
@@ -482,7 +505,7 @@ fn a_device_program_of_another_version_is_refused_by_both_numbers() {
     assert!(
         error
             .to_string()
-            .contains("it is of version 0 of the protocol, expected 5"),
+            .contains("it is of version 0 of the protocol, expected 6"),
         "{error}"
     );
 }
@@ -490,13 +513,21 @@ fn a_device_program_of_another_version_is_refused_by_both_numbers() {
 #[test]
 fn weights_and_scales_that_are_overwritten_in_the_memory_of_the_device_are_found() {
     let Some(options) = options() else { return };
-    // Weights of a layer and within a feed-forward, and a scale.
-    let whole = || feed_forward(Activation::Silu, 1);
-    for (subgraph, byte) in [
-        (linear(&[[40, 32]]), 128 + 5),
-        (whole(), 0x2000),
-        (whole(), 128 + 66),
+    // Weights of a layer and within a feed-forward, and a scale. For HMX, corrections of a layer and then its weights.
+    let (layer, whole) = (|| linear(&[[40, 32]]), || feed_forward(Activation::Silu, 1));
+    for (unit, subgraph, byte) in [
+        (Unit::Hvx, layer(), 128 + 5),
+        (Unit::Hvx, whole(), 0x2000),
+        (Unit::Hvx, whole(), 128 + 66),
+        (Unit::Hmx, layer(), 128 + 5),
+        (Unit::Hmx, layer(), 128 + 256 + 5),
+        (Unit::Hmx, whole(), 0x4000),
+        (Unit::Hmx, whole(), 128 + 66),
     ] {
+        let options = HexagonOptions {
+            unit: Some(unit),
+            ..options.clone()
+        };
         let hexagon = Hexagon::open(&options).unwrap();
         let input = input(3, &subgraph);
         let mut program = hexagon.prepare(&subgraph, 3).unwrap();
