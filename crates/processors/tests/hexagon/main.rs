@@ -1,5 +1,5 @@
-//! The Hexagon device under qemu, on HVX and on a model of HMX: it has the same bits as the CPU; and errors if the process is killed, frozen, another
-//! program, of another version, or if its memory is overwritten. The tests run if the environment names the device
+//! The Hexagon device under qemu, on HVX and on a model of HMX: it has the same bits as the CPU; and errors if the process
+//! is killed, frozen, another program, of another version, or if its memory is overwritten. The tests run if the environment names the device
 //! program.
 
 #![cfg(target_os = "linux")]
