@@ -89,7 +89,7 @@ static int is_product(const uint8_t *planes, uint32_t kind, uint32_t croutons, u
     return 1;
 }
 
-// Does a job of the check with this number, and returns its fault, of the model or of `is_right`.
+// Does a job of the check with this number, and returns the fault that the model found.
 static uint32_t fault_of(struct hmx_job *job, uint32_t number) {
     hmx_post(job);
     hmx_await();
@@ -109,7 +109,7 @@ static uint32_t check(uint32_t number, const struct places *at, uint32_t kind, u
 }
 
 static uint32_t prove_bytes(uint32_t kind, const struct places *at) {
-    // The most columns have pseudo-random weights, the first two the largest and the smallest.
+    // Most columns have pseudo-random weights, the first two the largest and the smallest.
     draw_vectors(activations, OF_ACTIVATIONS);
     draw_vectors(weights, OF_WEIGHTS);
     for (uint32_t index = 0; index < OF_WEIGHTS; index++) {
