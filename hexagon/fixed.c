@@ -4,19 +4,16 @@
 
 #include "hmx.h"
 #include "product.h"
+#include "vector.h"
 
 #define INLINE static inline __attribute__((always_inline))
 
-typedef int32_t Vector __attribute__((__vector_size__(VECTOR)));
 // Start of the other layer's channels in a row of sums.
 typedef int32_t Unaligned __attribute__((__vector_size__(VECTOR), __aligned__(4)));
-typedef int32_t Pair __attribute__((__vector_size__(2 * VECTOR)));
 
 enum { LANES = 32, PARTS = FIXED_PARTS };
 // Parameters of a channel, in order.
 enum { SHIFT, BIAS, LIMIT, LIMIT_SHIFT, ARGUMENT, UP_SHIFT, UP_BIAS, FACTOR, EXPONENT };
-
-#define HVX(name) __builtin_HEXAGON_V6_##name##_128B
 
 INLINE Vector splat(int32_t x) { return HVX(lvsplatw)(x); }
 INLINE Vector add(Vector a, Vector b) { return HVX(vaddw)(a, b); }

@@ -1,54 +1,19 @@
 #include "hmx.h"
 
-#include "hmx_leaves.h"
 #include "hmx_proof.h"
-#include "product.h"
-#include "system.h"
-#include "team.h"
+#include "hmx_unit.h"
+#include "vector.h"
 
-typedef int32_t Vector __attribute__((__vector_size__(VECTOR)));
-typedef int32_t Pair __attribute__((__vector_size__(2 * VECTOR)));
-#define HVX(name) __builtin_HEXAGON_V6_##name##_128B
+struct hmx_near hmx_near;
 
 void hmx_write_tables(uint8_t *tables) {
     // The factor is 1. The exponent, from bit 10 on, shifts byte p of a sum to bits 31:24, which are written.
-    const uint32_t one_of_fp16 = 0x3c00;
-    uint32_t *word = (uint32_t *)tables;
+    Vector *table = (Vector *)tables;
     for (uint32_t plane = 0; plane < PLANES; plane++) {
-        for (uint32_t column = 0; column < HMX_COLUMNS; column++) {
-            *word++ = (24 - 8 * plane) << 10;
-        }
+        table[plane] = HVX(lvsplatw)((int32_t)((24 - 8 * plane) << 10));
     }
-    for (uint32_t column = 0; column < HMX_COLUMNS; column++) {
-        *word++ = one_of_fp16;
-    }
-}
-
-// Returns the number of pieces of `bytes` bytes between `place` and the next boundary.
-static uint32_t before_cut(const uint8_t *place, uint32_t bytes) { return (HMX_CUT - address(place) % HMX_CUT) / bytes; }
-
-void hmx_multiply(uint32_t kind, const uint8_t *activations, const uint8_t *weights, uint32_t croutons) {
-    const uint32_t tile = weight_tile(kind);
-    while (croutons > 0) {
-        uint32_t count = croutons < MOST_CROUTONS ? croutons : MOST_CROUTONS;
-        const uint32_t of_activations = before_cut(activations, CROUTON), of_weights = before_cut(weights, tile);
-        count = count < of_activations ? count : of_activations;
-        count = count < of_weights ? count : of_weights;
-        system_issue(kind == KIND_INT8   ? leaf_multiply_int8
-                     : kind == KIND_INT4 ? leaf_multiply_int4
-                                         : leaf_multiply_fp16,
-                     address(activations), CROUTON * count - 1, address(weights), tile * count - 1);
-        activations += CROUTON * count;
-        weights += tile * count;
-        croutons -= count;
-    }
-}
-
-void hmx_read(const uint8_t *tables, uint8_t *planes) {
-    for (uint32_t plane = 0; plane < PLANES; plane++) {
-        system_issue(leaf_load_table, address(tables + plane * TABLE), 0, 0, 0);
-        system_issue(plane + 1 < PLANES ? leaf_store_and_keep : leaf_store, address(planes + plane * PLANE), 0, 0, 0);
-    }
+    // The number 1 of fp16, as of v73. A v69 may need 0 instead; no DSP executes the leaves of fp16.
+    table[PLANES] = HVX(lvsplatw)(0x3c00);
 }
 
 void hmx_combine(const uint8_t *planes, const int32_t *corrections, uint32_t rows, int32_t *sums, uint32_t stride) {
@@ -68,26 +33,18 @@ void hmx_combine(const uint8_t *planes, const int32_t *corrections, uint32_t row
     }
 }
 
-// The start of the memory, and the fault that its proof finds.
-struct start {
-    uint8_t *near;
-    uint32_t fault;
-};
-
-static void prove(void *argument) {
-    struct start *start = argument;
-    start->fault = hmx_prove(start->near);
-}
-
 uint32_t hmx_start(uint8_t *near, uint32_t bytes) {
-    if (!near || bytes < PROOF_BYTES || address(near) % CROUTON != 0) {
+    if (address(near) % CROUTON != 0) {
+        return FAULT_NEAR_ALIGNMENT;
+    }
+    if (!near || bytes < MIN_HMX_NEAR) {
         return FAULT_NO_NEAR;
     }
-    if (!team_start_unit()) {
-        return FAULT_NO_THREAD;
+    uint32_t fault = hmx_start_thread();
+    fault = fault != FAULT_NONE ? fault : hmx_hold(1);
+    fault = fault != FAULT_NONE ? fault : hmx_prove(KIND_INT8, near);
+    if (fault == FAULT_NONE) {
+        hmx_near = (struct hmx_near){near, bytes};
     }
-    struct start start = {near, FAULT_NONE};
-    team_post(prove, &start);
-    team_await_unit();
-    return start.fault;
+    return fault;
 }

@@ -3,39 +3,41 @@
 #include "hmx.h"
 #include "hmx_decode.h"
 #include "hmx_half.h"
-#include "product.h"
+#include "vector.h"
 
-typedef int32_t Vector __attribute__((__vector_size__(VECTOR)));
-#define HVX(name) __builtin_HEXAGON_V6_##name##_128B
-// Limits of the unit, apart from those that products keep to.
-enum { MOST_OF_ONE = 32, BOUNDARY = 0x40000 };
-#define ROW_VECTORS (CROUTON / VECTOR)
-#define QUADS (CROUTON_FEATURES / 4)
+// Sizes of the unit, as published. They are not those of hmx.h, so that a wrong one there is found.
+enum { ROWS = 64, COLUMNS = 32, FEATURES = 32, TILE = 2048, WORDS = 128, MAX_OF_ONE = 32, BOUNDARY = 0x40000 };
+enum { WEIGHTS_OF_S8 = 1024, WEIGHTS_OF_S4 = 512, WEIGHTS_OF_HALF = 2048 };
+#define ROW_VECTORS (TILE / VECTOR)
+#define QUADS (FEATURES / 4)
 
 static struct {
     const uint8_t *start;
-    uint32_t bytes, fault;
+    uint32_t bytes, fault, is_held;
+    // MODEL_* of protocol.h.
+    uint64_t variants;
     struct hmx_counts counts;
     // The set of accumulators that is current, of integers and of fp16.
     uint32_t current, current_fp16;
-    uint32_t table[HMX_COLUMNS] __attribute__((aligned(VECTOR)));
-    Vector sums[2][HMX_ROWS];
+    uint32_t table[COLUMNS] __attribute__((aligned(VECTOR)));
+    Vector sums[2][ROWS];
     float sums_fp16[2][32][32];
 } unit;
 
 // The accumulators and the table begin with other numbers than zero, as they may on a DSP.
-void model_start(const uint8_t *start, uint32_t bytes) {
+void model_start(const uint8_t *start, uint32_t bytes, uint64_t variants) {
+    unit.variants = variants;
     unit.start = start;
     unit.bytes = bytes;
     for (uint32_t set = 0; set < 2; set++) {
-        for (uint32_t row = 0; row < HMX_ROWS; row++) {
+        for (uint32_t row = 0; row < ROWS; row++) {
             unit.sums[set][row] = HVX(lvsplatw)(0x01234567 * (int32_t)(row + set + 1));
         }
         for (uint32_t index = 0; index < 32 * 32; index++) {
             unit.sums_fp16[set][index / 32][index % 32] = 3.0f;
         }
     }
-    for (uint32_t column = 0; column < HMX_COLUMNS; column++) {
+    for (uint32_t column = 0; column < COLUMNS; column++) {
         unit.table[column] = 5 << 10;
     }
 }
@@ -46,7 +48,12 @@ uint32_t model_fault(void) {
     return fault;
 }
 
-struct hmx_counts model_counts(void) {
+int model_hold(int holds) {
+    unit.is_held = holds && !(unit.variants & MODEL_NO_LOCK);
+    return unit.is_held == (uint32_t)holds;
+}
+
+struct hmx_counts model_take_counts(void) {
     const struct hmx_counts counts = unit.counts;
     unit.counts.end = 0;
     return counts;
@@ -89,17 +96,20 @@ static void expand(Vector *to, const uint8_t *tile, uint32_t type) {
 
 // Adds Σ activation · weight to each sum of the current set: Σ activation · (weight + 128) − 128 · Σ activation.
 static void multiply_bytes(const uint8_t *activations, const uint8_t *weights, uint32_t type, uint32_t croutons) {
+    if (unit.variants & MODEL_SHORT) {
+        croutons = croutons < 8 ? croutons : 8;
+    }
     enum { AT_ONCE = 8 };
     const Vector ones = HVX(lvsplatw)(0x01010101);
     Vector *sums = unit.sums[unit.current], of_rows[ROW_VECTORS], expanded[QUADS];
     for (uint32_t index = 0; index < ROW_VECTORS; index++) {
         of_rows[index] = HVX(vd0)();
     }
-    for (uint32_t crouton = 0; crouton < croutons; crouton++, activations += CROUTON) {
+    for (uint32_t crouton = 0; crouton < croutons; crouton++, activations += TILE) {
         expand(expanded, weights, type);
-        weights += type == S8 ? weight_tile(KIND_INT8) : weight_tile(KIND_INT4);
-        for (uint32_t first = 0; first < HMX_ROWS; first += AT_ONCE) {
-            const int32_t *words = (const int32_t *)(activations + first * CROUTON_FEATURES);
+        weights += type == S8 ? WEIGHTS_OF_S8 : WEIGHTS_OF_S4;
+        for (uint32_t first = 0; first < ROWS; first += AT_ONCE) {
+            const int32_t *words = (const int32_t *)(activations + first * FEATURES);
             Vector sum[AT_ONCE];
 #pragma unroll
             for (uint32_t row = 0; row < AT_ONCE; row++) {
@@ -121,7 +131,7 @@ static void multiply_bytes(const uint8_t *activations, const uint8_t *weights, u
         }
     }
     // Eight words for each of the four rows of a vector.
-    for (uint32_t row = 0; row < HMX_ROWS; row++) {
+    for (uint32_t row = 0; row < ROWS; row++) {
         uint32_t words[VECTOR / 4] __attribute__((aligned(VECTOR))), sum = 0;
         *(Vector *)words = of_rows[row / 4];
         for (uint32_t word = 0; word < 8; word++) {
@@ -133,9 +143,9 @@ static void multiply_bytes(const uint8_t *activations, const uint8_t *weights, u
 
 // The unit has sums of 37 bits, and how it rounds them is not known. The model has f32.
 static void multiply_fp16(const uint8_t *activations, const uint8_t *weights, uint32_t croutons) {
-    for (; croutons > 0; croutons--, activations += CROUTON, weights += CROUTON) {
+    for (; croutons > 0; croutons--, activations += TILE, weights += TILE) {
         const uint16_t *x = (const uint16_t *)activations, *w = (const uint16_t *)weights;
-        for (uint32_t k = 0; k < CROUTON_FEATURES; k++) {
+        for (uint32_t k = 0; k < FEATURES; k++) {
             float of_columns[32];
             for (uint32_t column = 0; column < 32; column++) {
                 of_columns[column] = from_half(w[k / 2 * 64 + column * 2 + k % 2]);
@@ -153,22 +163,22 @@ static void multiply_fp16(const uint8_t *activations, const uint8_t *weights, ui
 
 // Executes a packet of an activation and a weight.
 static uint32_t product(const struct instruction *activation, const struct instruction *weight, const uint32_t registers[4]) {
-    const uint32_t low = CROUTON - 1, weight_low = 127, is_fp16 = activation->type == HALF;
+    const uint32_t low = TILE - 1, weight_low = 127, is_fp16 = activation->type == HALF;
     const uint32_t x = registers[activation->rs], of_x = registers[activation->rt];
     const uint32_t w = registers[weight->rs], of_w = registers[weight->rt];
     if (is_fp16 != (weight->type == HALF)) {
         return FAULT_TYPES;
     }
-    const uint32_t tile = weight_tile(is_fp16 ? KIND_FP16 : weight->type == S8 ? KIND_INT8 : KIND_INT4);
-    const uint32_t croutons = of_x / CROUTON + 1, bytes = (of_w | weight_low) + 1;
+    const uint32_t tile = is_fp16 ? WEIGHTS_OF_HALF : weight->type == S8 ? WEIGHTS_OF_S8 : WEIGHTS_OF_S4;
+    const uint32_t croutons = of_x / TILE + 1, bytes = (of_w | weight_low) + 1;
     // The lower bits say which features of the first and of the last crouton are multiplied: all.
-    if ((of_x & low) != low || croutons > MOST_OF_ONE) {
+    if ((of_x & low) != low || croutons > MAX_OF_ONE) {
         return FAULT_COUNT;
     }
     if (bytes != croutons * tile || of_w % (weight_low + 1) != weight_low) {
         return FAULT_LENGTHS;
     }
-    uint32_t fault = use(x, croutons * CROUTON, CROUTON);
+    uint32_t fault = use(x, croutons * TILE, TILE);
     fault = fault != FAULT_NONE ? fault : use(w, bytes, weight_low + 1);
     if (fault == FAULT_NONE && is_fp16) {
         multiply_fp16((const uint8_t *)(unsigned long)x, (const uint8_t *)(unsigned long)w, croutons);
@@ -190,7 +200,7 @@ static uint32_t byte_of(int32_t sum, uint32_t word, int clamps) {
 
 // Returns whether the words of the table have a shape function or an output bias, which the model does not have.
 static int has_other_fields(void) {
-    for (uint32_t column = 0; column < HMX_COLUMNS; column++) {
+    for (uint32_t column = 0; column < COLUMNS; column++) {
         if (unit.table[column] & 0x7ffe8000u) {
             return 1;
         }
@@ -201,7 +211,7 @@ static int has_other_fields(void) {
 // Returns whether the scale of all columns is 1.
 static int has_scale_one(void) {
     uint32_t all = 0;
-    for (uint32_t column = 0; column < HMX_COLUMNS; column++) {
+    for (uint32_t column = 0; column < COLUMNS; column++) {
         all |= unit.table[column];
     }
     return (all & ~(31u << 10)) == 0;
@@ -210,7 +220,7 @@ static int has_scale_one(void) {
 // Does the same as byte_of where the scale is 1: bits 31:24 of the sum, shifted by the exponent.
 static void store_shifted(uint8_t *to) {
     const Vector exponents = HVX(vlsrw)(*(const Vector *)unit.table, 10), *sums = unit.sums[unit.current];
-    for (uint32_t row = 0; row < HMX_ROWS; row += 4, sums += 4, to += VECTOR) {
+    for (uint32_t row = 0; row < ROWS; row += 4, sums += 4, to += VECTOR) {
         Vector bytes[4];
         for (uint32_t index = 0; index < 4; index++) {
             bytes[index] = HVX(vlsrw)(HVX(vaslwv)(sums[index], exponents), 24);
@@ -221,7 +231,7 @@ static void store_shifted(uint8_t *to) {
 
 static uint32_t store_bytes(const struct instruction *store, const uint32_t registers[4]) {
     const uint32_t to = registers[store->rs];
-    const uint32_t fault = registers[store->rt] != 0 ? FAULT_COUNT : use(to, PLANE, CROUTON);
+    const uint32_t fault = registers[store->rt] != 0 ? FAULT_COUNT : use(to, TILE, TILE);
     if (fault != FAULT_NONE) {
         return fault;
     }
@@ -233,13 +243,16 @@ static uint32_t store_bytes(const struct instruction *store, const uint32_t regi
     } else {
         uint8_t *bytes = (uint8_t *)(unsigned long)to;
         const int32_t *sums = (const int32_t *)unit.sums[unit.current];
-        for (uint32_t index = 0; index < HMX_ROWS * HMX_COLUMNS; index++) {
-            bytes[index] = (uint8_t)byte_of(sums[index], unit.table[index % HMX_COLUMNS], store->clamps);
+        for (uint32_t index = 0; index < ROWS * COLUMNS; index++) {
+            bytes[index] = (uint8_t)byte_of(sums[index], unit.table[index % COLUMNS], store->clamps);
         }
     }
     if (!store->keeps) {
-        for (uint32_t row = 0; row < HMX_ROWS; row++) {
+        for (uint32_t row = 0; row < ROWS; row++) {
             unit.sums[unit.current][row] = HVX(vd0)();
+            if (unit.variants & MODEL_CLEARS_BOTH) {
+                unit.sums[!unit.current][row] = HVX(vd0)();
+            }
         }
         unit.current ^= 1;
     }
@@ -248,7 +261,7 @@ static uint32_t store_bytes(const struct instruction *store, const uint32_t regi
 
 static uint32_t store_fp16(const struct instruction *store, const uint32_t registers[4]) {
     const uint32_t to = registers[store->rs];
-    const uint32_t fault = registers[store->rt] != 0 ? FAULT_COUNT : use(to, CROUTON, CROUTON);
+    const uint32_t fault = registers[store->rt] != 0 ? FAULT_COUNT : use(to, TILE, TILE);
     if (fault != FAULT_NONE) {
         return fault;
     }
@@ -267,8 +280,8 @@ static uint32_t store_fp16(const struct instruction *store, const uint32_t regis
 }
 
 static uint32_t load_table(uint32_t address) {
-    const uint32_t fault = use(address, TABLE, TABLE);
-    for (uint32_t column = 0; fault == FAULT_NONE && column < HMX_COLUMNS; column++) {
+    const uint32_t fault = use(address, WORDS, WORDS);
+    for (uint32_t column = 0; fault == FAULT_NONE && column < COLUMNS; column++) {
         unit.table[column] = ((const uint32_t *)(unsigned long)address)[column];
     }
     return fault;
@@ -280,7 +293,7 @@ static uint32_t execute_one(const struct instruction *only, const uint32_t regis
     case LOAD_TABLE:
         return load_table(registers[only->rs]);
     case CLEAR:
-        for (uint32_t row = 0; row < HMX_ROWS; row++) {
+        for (uint32_t row = 0; row < ROWS; row++) {
             unit.sums[0][row] = unit.sums[1][row] = HVX(vd0)();
         }
         return FAULT_NONE;
@@ -319,12 +332,15 @@ static int has_arguments(const struct instruction *of) {
 }
 
 static uint32_t execute(const uint32_t *words, const uint32_t registers[4]) {
-    enum { MORE = 1, END = 3, MOST_WORDS = 4 };
+    enum { MORE = 1, END = 3, MAX_WORDS = 4 };
     const uint32_t jumpr_r31 = 0x529fc000;
-    struct instruction packet[MOST_WORDS];
+    struct instruction packet[MAX_WORDS];
     uint32_t count = 0;
+    if (!unit.is_held) {
+        return FAULT_LOCK;
+    }
     do {
-        if (count == MOST_WORDS) {
+        if (count == MAX_WORDS) {
             return FAULT_PACKET;
         }
         packet[count] = hmx_decode(words[count]);

@@ -6,8 +6,11 @@
 
 #include "system.h"
 
-// Lets the unit work in the `bytes` bytes from `start` on, its VTCM.
-void model_start(const uint8_t *start, uint32_t bytes);
+// Lets the unit work in the `bytes` bytes from `start` on, its VTCM. `variants` are MODEL_* of protocol.h.
+void model_start(const uint8_t *start, uint32_t bytes, uint64_t variants);
+
+// Takes the lock of the unit, or gives it back. Returns whether that was possible.
+int model_hold(int holds);
 
 // Executes the leaf at `words` with these registers. After a fault it executes none.
 void model_execute(const uint32_t *words, const uint32_t registers[4]);
@@ -15,5 +18,5 @@ void model_execute(const uint32_t *words, const uint32_t registers[4]);
 // Returns the first fault of hmx.h since the last call, or FAULT_NONE.
 uint32_t model_fault(void);
 
-// Returns what system_hmx_counts does.
-struct hmx_counts model_counts(void);
+// Returns the counts of system.h, of which the end is that since the last call.
+struct hmx_counts model_take_counts(void);

@@ -4,29 +4,15 @@
 #include "hmx_product.h"
 
 #include "hmx.h"
-#include "hmx_leaves.h"
-#include "product.h"
+#include "hmx_unit.h"
 #include "system.h"
 #include "team.h"
-
-typedef int32_t Vector __attribute__((__vector_size__(VECTOR)));
-typedef int32_t Pair __attribute__((__vector_size__(2 * VECTOR)));
-#define HVX(name) __builtin_HEXAGON_V6_##name##_128B
+#include "vector.h"
 
 enum { WEIGHT_TILE = 1024, TILES_AT_ONCE = 16, TILES_OF_ROWS = HMX_ROWS / TILE_ROWS };
 
-static struct {
-    uint8_t *start;
-    uint32_t bytes;
-} near;
-
-void hmx_use(uint8_t *start, uint32_t bytes) {
-    near.start = start;
-    near.bytes = bytes;
-}
-
 // Returns the place of the activations, after the tables.
-static uint8_t *activations(void) { return near.start + round_up(TABLES_BYTES, CROUTON); }
+static uint8_t *activations(void) { return hmx_near.start + round_up(TABLES_BYTES, CROUTON); }
 
 static uint32_t croutons_of(const struct product *product) {
     return (product->in_features + CROUTON_FEATURES - 1) / CROUTON_FEATURES;
@@ -44,11 +30,11 @@ static struct plan plan_for(const struct product *product, uint32_t blocks) {
     plan.tiles = sum_stride(product) / HMX_COLUMNS;
     const uint32_t start = round_up(TABLES_BYTES, CROUTON), of_activations = blocks * plan.croutons * CROUTON;
     const uint32_t of_weights = plan.croutons * WEIGHT_TILE, of_planes = blocks * PLANES * PLANE;
-    if (start + of_activations > near.bytes) {
+    if (start + of_activations > hmx_near.bytes) {
         return plan;
     }
     // The weights of a half may end within a crouton, after which the planes of the other half begin.
-    const uint32_t left = (near.bytes - start - of_activations) / 2 / CROUTON * CROUTON;
+    const uint32_t left = (hmx_near.bytes - start - of_activations) / 2 / CROUTON * CROUTON;
     const uint32_t usable = left < CROUTON ? 0 : left - CROUTON;
     plan.group = usable / (of_weights + of_planes);
     plan.group = plan.group < TILES_AT_ONCE ? plan.group : TILES_AT_ONCE;
@@ -70,6 +56,15 @@ uint32_t hmx_blocks(const struct product *product) {
         blocks--;
     }
     return blocks;
+}
+
+uint32_t hmx_max_features(void) {
+    uint32_t features = 0;
+    for (uint32_t step = 1u << 16; step >= CROUTON_FEATURES; step /= 2) {
+        const struct product product = {features + step, 1, 0, 0};
+        features += hmx_blocks(&product) > 0 ? step : 0;
+    }
+    return features;
 }
 
 uint32_t hmx_input_tile(uint32_t in_features) { return round_up(in_features, VECTOR) * TILE_ROWS; }
@@ -114,30 +109,20 @@ static uint32_t tiles_of(const struct step *of, uint32_t group) {
     return left < of->plan->group ? left : of->plan->group;
 }
 
-// Multiplies a group, on the thread that owns HMX.
-static void issue(void *argument) {
-    const struct step *of = argument;
+// Returns the job of the unit for a group.
+static struct hmx_job job_of(const struct step *of, uint32_t group) {
     const struct plan *plan = of->plan;
-    const uint32_t group = of->number - 1;
-    const uint8_t *weights = plan->weights[group % 2];
-    uint8_t *planes = plan->planes[group % 2];
-    for (uint32_t tile = 0; tile < tiles_of(of, group); tile++, weights += plan->croutons * WEIGHT_TILE) {
-        for (uint32_t block = 0; block < plan->blocks; block++, planes += PLANES * PLANE) {
-            system_issue(leaf_clear, 0, 0, 0, 0);
-            hmx_multiply(KIND_INT8, plan->activations + block * plan->croutons * CROUTON, weights, plan->croutons);
-            hmx_read(near.start, planes);
-        }
-    }
+    return (struct hmx_job){
+        KIND_INT8,        plan->croutons,           plan->blocks,        tiles_of(of, group), 1, 1, hmx_near.start,
+        plan->activations, plan->weights[group % 2], plan->planes[group % 2]};
 }
 
 static void copy_weights(const struct step *of, uint32_t group, uint32_t tile) {
     const uint32_t bytes = of->plan->croutons * WEIGHT_TILE;
     const uint8_t *from = of->weights + (group * of->plan->group + tile) * bytes;
-    Vector *to = (Vector *)(of->plan->weights[group % 2] + tile * bytes);
+    uint8_t *to = of->plan->weights[group % 2] + tile * bytes;
     fetch(from, bytes / FETCH_LINE);
-    for (uint32_t index = 0; index < bytes / VECTOR; index++) {
-        to[index] = ((const Vector *)from)[index];
-    }
+    copy_vectors(to, from, bytes);
 }
 
 static void combine(const struct step *of, uint32_t group, uint32_t tile) {
@@ -168,16 +153,22 @@ uint32_t hmx_multiply_rows(const struct product *product, const uint8_t *image, 
     const uint32_t groups = (plan.tiles + plan.group - 1) / plan.group;
     struct step of = {
         product, &plan, image + product->weights, (const int32_t *)(image + product->corrections), rows, groups, 0, sums};
-    hmx_write_tables(near.start);
+    const uint32_t fault = hmx_hold(1);
+    if (fault != FAULT_NONE) {
+        return fault;
+    }
+    hmx_write_tables(hmx_near.start);
     // The weights of a group are copied in one step, multiplied in the next, and the sums combined in the one after it.
     for (of.number = 0; of.number < groups + 2; of.number++) {
         const int multiplies = of.number >= 1 && of.number <= groups;
+        struct hmx_job job;
         if (multiplies) {
-            team_post(issue, &of);
+            job = job_of(&of, of.number - 1);
+            hmx_post(&job);
         }
         team_run(plan.group, take_tiles, &of);
         if (multiplies) {
-            team_await_unit();
+            hmx_await();
         }
         progress();
     }

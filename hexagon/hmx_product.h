@@ -8,12 +8,12 @@
 // Most rows that go through a program together: blocks of 64, by which the same weights in VTCM are multiplied.
 enum { HMX_BLOCKS = 4, HMX_PASS_ROWS = 64 * HMX_BLOCKS };
 
-// Lets products use HMX, whose memory is the `bytes` bytes from `start` on.
-void hmx_use(uint8_t *start, uint32_t bytes);
-
 // Returns the number of blocks of 64 rows that fit into the memory with this product: 0 if there is no HMX, or if it has
 // too many features.
 uint32_t hmx_blocks(const struct product *product);
+
+// Returns the most features of a product for which there is a block.
+uint32_t hmx_max_features(void);
 
 // Returns the bytes of TILE_ROWS rows of activations, [TILE_ROWS][in_features], where each row is padded to a vector.
 uint32_t hmx_input_tile(uint32_t in_features);

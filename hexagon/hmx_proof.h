@@ -1,11 +1,8 @@
-// The proof of the leaves: before the first use of the unit, each one is compared with HVX.
+// The proof of the leaves: before the first use of a kind of products, they are compared with HVX.
 #pragma once
 
 #include <stdint.h>
 
-// Bytes of VTCM that the proof takes.
-enum { PROOF_BYTES = 64 << 10 };
-
-// Runs each leaf on the thread that owns the unit. Returns FAULT_NONE, or the fault of the first check that failed plus
-// 256 times its number, from 1.
-uint32_t hmx_prove(uint8_t *near);
+// Multiplies on HMX, in VTCM from `near` on, and compares. Returns FAULT_NONE, or the fault of the first check that failed
+// plus 256 times its number, from 1.
+uint32_t hmx_prove(uint32_t kind, uint8_t *near);

@@ -42,13 +42,25 @@ uint8_t *system_near(uint32_t *bytes) {
 // Nothing to do: the process ends.
 void system_free_near(uint8_t *memory) { (void)memory; }
 
-// Allocates more than MOST_NEAR, so that the memory starts at a boundary of HMX_CUT, as VTCM does.
-uint32_t system_acquire_hmx(uint8_t **near, uint32_t *bytes) {
-    *bytes = MOST_NEAR;
-    uint8_t *start = system_allocate(MOST_NEAR + HMX_CUT);
-    *near = start ? start + (HMX_CUT - (unsigned long)start % HMX_CUT) % HMX_CUT : 0;
-    model_start(*near, *bytes);
+// Variants of the model that the host asks for.
+static uint64_t variants;
+
+// Allocates more, so that the memory starts at a boundary of HMX_CUT, or in variants 2 KiB or 64 bytes after it.
+uint32_t system_acquire_hmx(uint8_t **near, uint32_t *bytes, uint64_t model) {
+    const uint32_t offset = model & MODEL_UNALIGNED ? 64 : model & MODEL_SMALL ? 2048 : 0;
+    variants = model;
+    *bytes = model & MODEL_SMALL ? 1 << 20 : MOST_NEAR;
+    uint8_t *start = system_allocate(MOST_NEAR + 2 * HMX_CUT);
+    *near = start ? start + (HMX_CUT - (unsigned long)start % HMX_CUT) % HMX_CUT + offset : 0;
+    model_start(*near, *bytes, model);
     return start ? FAULT_NONE : FAULT_NO_NEAR;
+}
+
+int system_hold_hmx(int holds) {
+    while (holds && variants & MODEL_LATE_LOCK) {
+        system_sleep(1000);
+    }
+    return model_hold(holds);
 }
 
 // Nothing to do: the process ends.
@@ -58,7 +70,7 @@ int system_models_hmx(void) { return 1; }
 
 uint32_t system_fault(void) { return model_fault(); }
 
-struct hmx_counts system_hmx_counts(void) { return model_counts(); }
+struct hmx_counts system_take_hmx_counts(void) { return model_take_counts(); }
 
 static uint32_t modelled_packets;
 
@@ -67,6 +79,12 @@ uint32_t system_modelled_packets(void) { return modelled_packets; }
 // The emulator does not know the words, and would end: the model reads them.
 void system_issue(void (*leaf)(uint32_t, uint32_t, uint32_t, uint32_t), uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3) {
     const uint32_t registers[4] = {r0, r1, r2, r3}, before = system_packets();
+    while (variants & MODEL_HANGS) {
+        system_sleep(1000);
+    }
+    if (variants & MODEL_DIES) {
+        call(EXIT_GROUP, 1, 0, 0, 0, 0, 0);
+    }
     model_execute((const uint32_t *)(unsigned long)leaf, registers);
     modelled_packets += system_packets() - before;
 }

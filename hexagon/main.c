@@ -2,7 +2,7 @@
 // gone.
 #include "hmx.h"
 #include "hmx_product.h"
-#include "hmx_trial.h"
+#include "hmx_unit.h"
 #include "product.h"
 #include "program.h"
 #include "system.h"
@@ -38,7 +38,7 @@ static void progress(void) {
 static inline void order(void) { __asm__ volatile("barrier" ::: "memory"); }
 
 // Waits until `latest` is the number of a new request: polls briefly, then sleeps for increasing times, and after a tenth
-// of a second lets the clocks go down. Returns whether there is one; there is none if the host ends the device or is gone.
+// of a second gives up HMX and the highest clocks until the next request. Returns whether there is one; there is none if the host ends the device or is gone.
 static int wait(uint64_t *latest) {
     const uint32_t polls = 2000, longest = 500;
     uint32_t pause = 20, idle = 0;
@@ -59,6 +59,8 @@ static int wait(uint64_t *latest) {
             return 0;
         }
         if (pause == longest && ++idle == 200) {
+            // Other programs get HMX, and clocks go down.
+            hmx_hold(0);
             system_hurry(0);
         }
         system_sleep(pause);
@@ -73,19 +75,28 @@ static struct {
     int is_of_hmx;
 } near;
 
+// Gives HMX back, but not under a thread that may still wait for its lock: the end of the domain does.
+static void release_unit(void) {
+    if (team_end_unit() && near.is_of_hmx) {
+        system_release_hmx(near.start);
+    }
+    near.is_of_hmx = 0;
+    near.start = 0;
+}
+
 // Gets the unit that the host asks for, or HVX if there is no HMX that computes what HVX does. Writes which to the fields.
 static void get_unit(void) {
     uint32_t fault = FAULT_NONE;
     fields[FIELD_DEVICE_UNIT] = UNIT_HVX;
     if (fields[FIELD_UNIT] == UNIT_HMX) {
-        fault = system_acquire_hmx(&near.start, &near.bytes);
-        near.is_of_hmx = near.start != 0;
+        fault = system_acquire_hmx(&near.start, &near.bytes, fields[FIELD_MODEL]);
+        near.is_of_hmx = fault == FAULT_NONE;
         fault = fault != FAULT_NONE ? fault : hmx_start(near.start, near.bytes);
-        if (fault == FAULT_NONE) {
-            hmx_use(near.start, near.bytes);
-            hmx_try_in(near.start, near.bytes);
+        if (fault != FAULT_NONE) {
+            release_unit();
+        } else {
             fields[FIELD_DEVICE_UNIT] = system_models_hmx() ? UNIT_MODEL : UNIT_HMX;
-            fields[FIELD_DEVICE_NEAR] = near.bytes;
+            fields[FIELD_DEVICE_FEATURES] = hmx_max_features();
         }
     }
     if (!near.is_of_hmx) {
@@ -107,15 +118,16 @@ int serve(uint8_t *start, uint32_t bytes) {
         return EXIT_OTHER_HOST;
     }
     system_is_orphan();
-    fields[FIELD_DEVICE_THREADS] = team_start((uint32_t)threads);
+    // The thread of HMX is the first one, so that it has a vector context where it needs one.
     get_unit();
+    fields[FIELD_DEVICE_THREADS] = team_start((uint32_t)threads);
     uint64_t latest = fields[FIELD_REQUEST];
     fields[FIELD_DEVICE_VERSION] = identity.version;
     fields[FIELD_DEVICE_BUILD] = identity.build;
     order();
     // A host of another version sees our version, and sends no request.
     fields[FIELD_DEVICE_MAGIC] = identity.magic;
-    exchange(FIELD_DEVICE_MAGIC, FIELD_DEVICE_NEAR);
+    exchange(FIELD_DEVICE_MAGIC, FIELD_DEVICE_FEATURES);
     while (wait(&latest)) {
         uint64_t arguments[6], result = 0;
         for (uint32_t index = 0; index < 6; index++) {
@@ -124,14 +136,14 @@ int serve(uint8_t *start, uint32_t bytes) {
         const uint64_t operation = fields[FIELD_OPERATION], program = fields[FIELD_PROGRAM];
         system_hurry(1);
         const struct packets before = team_packets();
-        const struct hmx_counts hmx_before = system_hmx_counts();
+        const struct hmx_counts hmx_before = system_take_hmx_counts();
         const uint64_t status = execute(&shared, operation, program, arguments, &result, progress);
         fields[FIELD_STATUS] = status;
         fields[FIELD_RESULT] = result;
         const struct packets after = team_packets();
         fields[FIELD_PACKETS] = (uint32_t)(after.all - before.all);
         fields[FIELD_LONGEST] = (uint32_t)(after.longest - before.longest);
-        const struct hmx_counts hmx_after = system_hmx_counts();
+        const struct hmx_counts hmx_after = system_take_hmx_counts();
         fields[FIELD_HMX_INSTRUCTIONS] = hmx_after.instructions - hmx_before.instructions;
         fields[FIELD_HMX_BYTES] = hmx_after.bytes - hmx_before.bytes;
         fields[FIELD_HMX_END] = hmx_after.end;
@@ -142,9 +154,11 @@ int serve(uint8_t *start, uint32_t bytes) {
     }
     team_end();
     if (near.is_of_hmx) {
-        system_release_hmx(near.start);
+        hmx_hold(0);
+        release_unit();
     } else if (near.start) {
         system_free_near(near.start);
     }
+    system_hurry(0);
     return 0;
 }

@@ -234,7 +234,8 @@ static void activate_rows(void *argument, uint32_t index, uint32_t count) {
         if (!of->adds_up[tile]) {
             continue;
         }
-        // Zeros the padding after the features of a row, whatever it contained. For HMX, weights are zeros there.
+        // Zeros the padding after the features of a row, whatever it contained. For HMX, weights are zeros there, or
+        // the same in check columns and in the columns that fold_checks subtracts from them.
         uint64_t *end = (uint64_t *)(output + tile_bytes);
         for (uint32_t word = 1; !is_hmx && word <= 16 * TILE_ROWS / sizeof *end; word++) {
             end[-(int32_t)word] = 0;
@@ -344,14 +345,12 @@ static uint64_t run(const struct shared *shared, const struct program *program, 
     return STATUS_OK;
 }
 
-static int has_hmx(void) {
-    const struct product narrow = {CROUTON_FEATURES, 1, 0, 0};
-    return hmx_blocks(&narrow) > 0;
-}
+// Returns whether a model of HMX multiplies. Tests of leaves are for it: a unit without checks may hang.
+static int is_modelled(void) { return hmx_near.start && system_models_hmx(); }
 
-// Executes a leaf for a test of the model. A unit without checks may hang.
+// Executes a leaf for a test of the model.
 static uint64_t issue_leaf(const uint64_t arguments[6], uint64_t *result) {
-    if (arguments[0] >= HMX_LEAVES || !has_hmx() || !system_models_hmx()) {
+    if (arguments[0] >= HMX_LEAVES || !is_modelled()) {
         return STATUS_REQUEST;
     }
     *result = hmx_try_leaf((uint32_t)arguments[0], arguments + 1);
@@ -362,7 +361,7 @@ static uint64_t issue_leaf(const uint64_t arguments[6], uint64_t *result) {
 static uint64_t multiply_tile(const struct shared *shared, const uint64_t arguments[6], uint64_t *result) {
     const uint64_t kind = arguments[0], croutons = arguments[1], *at = arguments + 2;
     const uint64_t bytes = kind == KIND_FP16 ? CROUTON : HMX_ROWS * HMX_COLUMNS * sizeof(int32_t);
-    if (kind > KIND_FP16 || croutons == 0 || croutons > MAX_FEATURES / CROUTON_FEATURES || !has_hmx() ||
+    if (kind > KIND_FP16 || croutons == 0 || croutons > MAX_FEATURES / CROUTON_FEATURES || !is_modelled() ||
         !is_within(at[0], croutons * CROUTON, HEADER, shared->bytes) ||
         !is_within(at[1], croutons * weight_tile((uint32_t)kind), HEADER, shared->bytes) ||
         !is_within(at[2], bytes, HEADER, shared->bytes)) {

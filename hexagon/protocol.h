@@ -10,7 +10,7 @@
 
 #define HOST_MAGIC 0x5453484441495254ull   // "TRIADHST"
 #define DEVICE_MAGIC 0x5053444441495254ull // "TRIADDSP"
-#define VERSION 6ull
+#define VERSION 7ull
 #define HEADER 4096u
 // Bytes of the fields. No 128 bytes are written by both sides concurrently, since a cache may write them back as a
 // whole.
@@ -26,16 +26,18 @@ enum {
     FIELD_THREADS = 3,
     // The unit that the host asks for, UNIT_HVX or UNIT_HMX.
     FIELD_UNIT = 4,
+    // Variants of the model of HMX, for tests: bits of MODEL_*.
+    FIELD_MODEL = 5,
     // Written by the device after its start: its identity, its version, a hash of its sources, the number of computing
-    // threads, its unit, why that is HVX although the host asked for HMX (a fault of hmx.h, or 0), and the bytes of VTCM
-    // that HMX has. The magic is written last.
+    // threads, its unit, why that is HVX although the host asked for HMX (a fault of hmx.h, or 0), and the most
+    // features of a product on HMX. The magic is written last.
     FIELD_DEVICE_MAGIC = 8,
     FIELD_DEVICE_VERSION = 9,
     FIELD_DEVICE_BUILD = 10,
     FIELD_DEVICE_THREADS = 11,
     FIELD_DEVICE_UNIT = 12,
     FIELD_DEVICE_FAULT = 13,
-    FIELD_DEVICE_NEAR = 14,
+    FIELD_DEVICE_FEATURES = 14,
     // Number of the latest request, of the latest response, and a number that increases while the device works.
     FIELD_REQUEST = 16,
     FIELD_RESPONSE = 17,
@@ -60,6 +62,24 @@ enum {
 // Units that multiply: the vector unit, the matrix unit, and a model of the matrix unit.
 enum { UNIT_HVX = 0, UNIT_HMX = 1, UNIT_MODEL = 2 };
 
+// Variants of the model of HMX.
+enum {
+    // It has 1 MiB of VTCM, 2 KiB after a boundary of 256 KiB.
+    MODEL_SMALL = 1,
+    // VTCM is not aligned to a crouton.
+    MODEL_UNALIGNED = 2,
+    // A store that clears the current accumulators also clears the other ones, as one description of v79 says.
+    MODEL_CLEARS_BOTH = 4,
+    // An instruction multiplies only the first eight croutons.
+    MODEL_SHORT = 8,
+    // The lock is refused, or is never given.
+    MODEL_NO_LOCK = 16,
+    MODEL_LATE_LOCK = 32,
+    // The first product ends the program, or takes no end.
+    MODEL_DIES = 64,
+    MODEL_HANGS = 128,
+};
+
 // Operations and their arguments. Offsets are in bytes of the file, multiples of ALIGNMENT.
 enum {
     // Reserves memory for the image of a program. Arguments: its bytes. Result: the program.
@@ -74,11 +94,11 @@ enum {
     OPERATION_RUN = 4,
     // Frees a program.
     OPERATION_DROP = 5,
-    // Multiplies one tile of rows by one tile of columns on HMX, without a program, for tests. Arguments: the kind of
+    // Multiplies one tile of rows by one tile of columns on a model of HMX, without a program, for tests. Arguments: the kind of
     // weights, the number of croutons, offsets of the activations (2 KiB per crouton), of the weights (1 KiB, 512 bytes or
     // 2 KiB per crouton), and of the result: 64 rows of 32 i32, or 2 KiB of fp16.
     OPERATION_TILE = 6,
-    // Executes one leaf of HMX with any operands, for tests of the model. Arguments: the leaf, and r0 to r3 of hmx_trial.h.
+    // Executes one leaf with any operands, for tests of the model. Arguments: the leaf, and r0 to r3 of hmx_trial.h.
     OPERATION_ISSUE = 7,
 };
 
@@ -97,7 +117,7 @@ enum {
     STATUS_INPUT = 4,
     // A product's check sum is wrong: weights in the device's memory were overwritten.
     STATUS_SUM = 5,
-    // The model of HMX found a fault in what it was to execute. The result is the fault (hmx.h).
+    // The lock of HMX was refused, or its model found a fault in what it was to execute. The result is the fault (hmx.h).
     STATUS_HMX = 6,
 };
 
@@ -121,7 +141,9 @@ struct product {
     uint32_t in_features;
     uint32_t out_features;
     // Offset in the image of [columns / TILE_COLUMNS][in_features / 4][TILE_COLUMNS][4] bytes; for HMX, of
-    // [columns / 32][in_features / 32][8][32][4] bytes, where features are padded to whole croutons with zeros.
+    // [columns / 32][in_features / 32][8][32][4] bytes, where features are padded to whole croutons with zeros. In check
+    // columns and columns of zeros, a weight of 0 is −128 up to the last quad of features that has one: fold_checks
+    // subtracts the latter columns from the former.
     uint32_t weights;
     // For HMX: offset in the image of [columns] i32, −128 · Σ weights of the column. Check sums cover it.
     uint32_t corrections;

@@ -4,7 +4,6 @@
 // The functions of QuRT and of its C library are in the shell and are resolved when this object is loaded. They are
 // declared here as publicly documented, since their headers belong to an SDK.
 #include "protocol.h"
-#include "qurt_hmx.h"
 #include "system.h"
 
 extern void *memalign(unsigned long alignment, unsigned long bytes);
@@ -14,7 +13,9 @@ extern int qurt_hvx_lock(int mode);
 extern int qurt_hvx_unlock(void);
 extern int qurt_mem_cache_clean(unsigned long start, unsigned long bytes, int operation, int cache);
 
-// An old shell may lack the thread functions: then one thread computes.
+// A shell may lack these functions. Without those of threads one thread computes, and HVX multiplies. Without futexes, which
+// some images do not export, threads that wait look again after a pause; without a way to try for a vector context, only
+// the threads that serve the host and own HMX run.
 #define OPTIONAL __attribute__((weak))
 extern OPTIONAL int qurt_thread_create(uint32_t *thread, const void *attributes, void (*body)(void *), void *argument);
 extern OPTIONAL int qurt_thread_join(uint32_t thread, int *status);
@@ -29,6 +30,8 @@ extern OPTIONAL void *HAP_request_VTCM(unsigned int bytes, unsigned int in_one_p
 extern OPTIONAL int HAP_release_VTCM(void *memory);
 
 enum { HVX_128_BYTES = 1, CLEAN_AND_INVALIDATE = 2, DATA_CACHE = 1, PAGE = 4096, LINE = 128 };
+// Microseconds between two looks at a word, and their number until a thread that does not start is given up.
+enum { PAUSE = 20, MAX_PAUSES = 5000 };
 
 void *system_allocate(uint32_t bytes) {
     uint64_t *memory = memalign(PAGE, bytes);
@@ -74,32 +77,38 @@ struct attributes {
     uint32_t later[4];
 };
 enum { DEFAULT_BUS_PRIORITY = 255, NO_TEST = 0xfffe, LOWEST_PRIORITY = 254 };
+// The priority of a domain's threads that FastRPC asks for.
+enum { USUAL_PRIORITY = 192 };
 
-// The argument of a thread, and whether it got a vector context, or HMX.
+// The argument of a thread, and whether it got a vector context, or does not need one.
 static struct start {
     void (*body)(uint32_t index);
     uint32_t index, state;
 } starts[MOST_THREADS + 1];
-enum { STARTS = 0, RUNS = 1, HAS_NO_CONTEXT = 2 };
+enum { STARTS = 0, RUNS = 1, HAS_NO_CONTEXT = 2, IS_GIVEN_UP = 3 };
 
+// The thread of HMX does not use its vector context: one public text about a v69 says that HMX needs it.
 static void begin(void *argument) {
     struct start *start = argument;
-    const int is_of_hmx = start->index == UNIT_THREAD;
-    const int has_context = is_of_hmx ? qurt_hmx_lock_thread() : qurt_hvx_try_lock(HVX_128_BYTES) == 0;
-    __atomic_store_n(&start->state, has_context ? RUNS : HAS_NO_CONTEXT, __ATOMIC_RELEASE);
-    system_wake(&start->state);
-    if (has_context) {
+    const int has_context = qurt_hvx_try_lock && qurt_hvx_try_lock(HVX_128_BYTES) == 0;
+    const int runs = has_context || start->index == UNIT_THREAD;
+    uint32_t state = STARTS;
+    const int is_awaited = __atomic_compare_exchange_n(&start->state, &state, runs ? RUNS : HAS_NO_CONTEXT, 0,
+                                                       __ATOMIC_RELEASE, __ATOMIC_RELAXED);
+    if (runs && is_awaited) {
         start->body(start->index);
-        is_of_hmx ? qurt_hmx_unlock_thread() : (void)qurt_hvx_unlock();
+    }
+    if (has_context) {
+        qurt_hvx_unlock();
     }
 }
 
 uint32_t system_start(void (*body)(uint32_t index), uint32_t index, uint8_t *stack, uint32_t bytes) {
-    if (!qurt_thread_create || !qurt_thread_join || !qurt_thread_get_id || !qurt_thread_get_priority || !qurt_futex_wait ||
-        !qurt_futex_wake || !qurt_hvx_try_lock) {
+    if (!qurt_thread_create || !qurt_thread_join || (!qurt_hvx_try_lock && index != UNIT_THREAD)) {
         return 0;
     }
-    const int priority = qurt_thread_get_priority(qurt_thread_get_id());
+    const int is_known = qurt_thread_get_id && qurt_thread_get_priority;
+    const int priority = is_known ? qurt_thread_get_priority(qurt_thread_get_id()) : USUAL_PRIORITY;
     struct attributes attributes = {
         .name = "triad",
         .priority = (uint16_t)(priority < 1 ? 1 : priority > LOWEST_PRIORITY ? LOWEST_PRIORITY : priority),
@@ -114,10 +123,14 @@ uint32_t system_start(void (*body)(uint32_t index), uint32_t index, uint8_t *sta
     if (qurt_thread_create(&thread, &attributes, begin, start) != 0) {
         return 0;
     }
-    while (__atomic_load_n(&start->state, __ATOMIC_ACQUIRE) == STARTS) {
-        system_wait(&start->state, STARTS);
+    for (uint32_t pause = 0; __atomic_load_n(&start->state, __ATOMIC_ACQUIRE) == STARTS && pause < MAX_PAUSES; pause++) {
+        system_sleep(PAUSE);
     }
-    if (start->state == HAS_NO_CONTEXT) {
+    uint32_t state = STARTS;
+    if (__atomic_compare_exchange_n(&start->state, &state, IS_GIVEN_UP, 0, __ATOMIC_ACQUIRE, __ATOMIC_ACQUIRE)) {
+        return 0;
+    }
+    if (state == HAS_NO_CONTEXT) {
         system_join(thread);
         return 0;
     }
@@ -130,9 +143,19 @@ void system_join(uint32_t thread) {
     qurt_thread_join(thread, &status);
 }
 
-void system_wait(uint32_t *word, uint32_t value) { qurt_futex_wait(word, (int)value); }
+void system_wait(uint32_t *word, uint32_t value) {
+    if (qurt_futex_wait && qurt_futex_wake) {
+        qurt_futex_wait(word, (int)value);
+    } else {
+        system_sleep(PAUSE);
+    }
+}
 
-void system_wake(uint32_t *word) { qurt_futex_wake(word, 1); }
+void system_wake(uint32_t *word) {
+    if (qurt_futex_wait && qurt_futex_wake) {
+        qurt_futex_wake(word, 1);
+    }
+}
 
 // The kernel ends a domain whose process is gone.
 int system_is_orphan(void) { return 0; }

@@ -3,8 +3,6 @@
 // VTCM and HMX are acquired at once, as other programs do (/docs/design/hexagon.md): the symbols are those that the DSP's
 // image is known to export. Declarations and the layout of requests of power are from public descriptions, since their
 // headers belong to an SDK.
-#include "qurt_hmx.h"
-
 #include "hmx.h"
 #include "protocol.h"
 #include "system.h"
@@ -33,10 +31,20 @@ static uint32_t client;
 
 static int set_power(struct power *request) { return HAP_power_set && HAP_power_set(&client, request) == 0; }
 
+// Votes for power, by type.
+static uint8_t votes[POWER_HMX + 1];
+
 static int set_unit(uint32_t type, int is_up) {
     struct power request = {.type = type};
     request.payload[0] = (uint8_t)is_up;
-    return set_power(&request);
+    if (votes[type] == is_up) {
+        return 1;
+    }
+    if (!set_power(&request)) {
+        return 0;
+    }
+    votes[type] = (uint8_t)is_up;
+    return 1;
 }
 
 void system_hurry(int hurries) {
@@ -46,37 +54,40 @@ void system_hurry(int hurries) {
     if (is_hurrying == hurries) {
         return;
     }
-    is_hurrying = hurries;
     struct power request = {.type = POWER_CLOCKS};
     request.payload[IS_DYNAMIC] = !hurries;
     request.payload[OPTION] = PERFORMANCE;
     request.payload[SETS_CORNERS] = 1;
     request.payload[TARGET] = request.payload[LOWEST] = request.payload[HIGHEST] = hurries ? TURBO : 0;
-    // Without it the program is only slower.
-    set_power(&request);
+    // Without it the program is only slower, and asks again.
+    if (set_power(&request)) {
+        is_hurrying = hurries;
+    }
 }
 
 static unsigned resource;
 
-uint32_t system_acquire_hmx(uint8_t **near, uint32_t *bytes) {
-    enum { LEAST = 1 << 20, MICROSECONDS = 100000 };
+uint32_t system_acquire_hmx(uint8_t **near, uint32_t *bytes, uint64_t model) {
+    enum { MICROSECONDS = 100000 };
+    (void)model;
     *near = 0;
     *bytes = 0;
     if (!HAP_power_set || !compute_resource_attr_init || !compute_resource_attr_set_vtcm_param_v2 ||
         !compute_resource_attr_set_hmx_param || !compute_resource_acquire || !compute_resource_attr_get_vtcm_ptr_v2 ||
         !compute_resource_hmx_lock || !compute_resource_hmx_unlock || !compute_resource_release) {
-        return FAULT_NO_UNIT;
+        return FAULT_NO_FUNCTION;
     }
     // An instruction of a unit without power hangs.
     if (!set_unit(POWER_HVX, 1) || !set_unit(POWER_HMX, 1)) {
-        return FAULT_NO_UNIT;
+        system_release_hmx(0);
+        return FAULT_NO_POWER;
     }
     uint64_t attributes[32] = {0};
     void *start = 0;
     unsigned got = 0;
     compute_resource_attr_init(attributes);
     // No smallest page.
-    compute_resource_attr_set_vtcm_param_v2(attributes, MOST_NEAR, 0, LEAST);
+    compute_resource_attr_set_vtcm_param_v2(attributes, MOST_NEAR, 0, MIN_HMX_NEAR);
     compute_resource_attr_set_hmx_param(attributes, 1);
     resource = compute_resource_acquire(attributes, MICROSECONDS);
     if (resource && compute_resource_attr_get_vtcm_ptr_v2(attributes, &start, &got) == 0 && start) {
@@ -95,12 +106,14 @@ void system_release_hmx(uint8_t *near) {
         resource = 0;
     }
     set_unit(POWER_HMX, 0);
+    set_unit(POWER_HVX, 0);
     system_hurry(0);
 }
 
-int qurt_hmx_lock_thread(void) { return compute_resource_hmx_lock(resource) == 0; }
-
-void qurt_hmx_unlock_thread(void) { compute_resource_hmx_unlock(resource); }
+// Other programs get the unit while it is not locked. What they left in its accumulators is cleared by each product.
+int system_hold_hmx(int holds) {
+    return (holds ? compute_resource_hmx_lock(resource) : compute_resource_hmx_unlock(resource)) == 0;
+}
 
 int system_models_hmx(void) { return 0; }
 
@@ -111,6 +124,6 @@ void system_issue(void (*leaf)(uint32_t, uint32_t, uint32_t, uint32_t), uint32_t
 
 uint32_t system_fault(void) { return FAULT_NONE; }
 
-struct hmx_counts system_hmx_counts(void) { return (struct hmx_counts){0, 0, 0}; }
+struct hmx_counts system_take_hmx_counts(void) { return (struct hmx_counts){0, 0, 0}; }
 
 uint32_t system_modelled_packets(void) { return 0; }

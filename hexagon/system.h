@@ -24,12 +24,15 @@ uint8_t *system_near(uint32_t *bytes);
 
 void system_free_near(uint8_t *memory);
 
-// Gets HMX for the program, and memory near it in the same way as system_near, which is then not called. Returns a fault of
-// hmx.h, or FAULT_NONE. *near may be null after a fault.
-uint32_t system_acquire_hmx(uint8_t **near, uint32_t *bytes);
+// Gets HMX for the program, and memory near it in the same way as system_near, which is then not called. `model` has the
+// host's FIELD_MODEL for the model of HMX. Returns a fault of hmx.h, or FAULT_NONE. *near is null after a fault.
+uint32_t system_acquire_hmx(uint8_t **near, uint32_t *bytes, uint64_t model);
 
 // Gives back what system_acquire_hmx got.
 void system_release_hmx(uint8_t *near);
+
+// Takes the lock of HMX for the calling thread, which is UNIT_THREAD, or gives it back. Returns whether that was possible.
+int system_hold_hmx(int holds);
 
 // Returns whether HMX is a model.
 int system_models_hmx(void);
@@ -40,17 +43,21 @@ void system_issue(void (*leaf)(uint32_t, uint32_t, uint32_t, uint32_t), uint32_t
 // Returns the first fault that the model of HMX found since the last call; FAULT_NONE without a model.
 uint32_t system_fault(void);
 
-// Numbers of protocol.h that the model counted: instructions and bytes modulo 2³², and the end since the last call.
+// Numbers of protocol.h that the model counted: instructions and bytes, and the end since the last call, which resets it.
 struct hmx_counts {
-    uint32_t instructions, bytes, end;
+    uint64_t instructions, bytes;
+    uint32_t end;
 };
-struct hmx_counts system_hmx_counts(void);
+struct hmx_counts system_take_hmx_counts(void);
 
 // Returns the number of packets that the model executed, modulo 2³².
 uint32_t system_modelled_packets(void);
 
-// Asks for the highest clocks, or gives that back. Asking twice is as asking once.
+// Asks for the highest clocks, or gives that back. A second call with the same argument changes nothing.
 void system_hurry(int hurries);
+
+// Waits until earlier accesses to memory have been made, also those of the vector unit.
+static inline void settle(void) { __asm__ volatile("syncht" ::: "memory"); }
 
 // Sleeps for about this many microseconds.
 void system_sleep(uint32_t microseconds);
@@ -62,7 +69,7 @@ uint32_t system_packets(void);
 #define UNIT_THREAD MOST_THREADS
 
 // Starts a thread that calls body(index) on a stack of `bytes` bytes and ends when that returns; it may use the vector
-// unit, and UNIT_THREAD HMX instead. Returns its identifier, or 0 if no thread can be started.
+// unit, but not as UNIT_THREAD, which may use HMX while it holds its lock. Returns its identifier, or 0 if no thread can be started.
 uint32_t system_start(void (*body)(uint32_t index), uint32_t index, uint8_t *stack, uint32_t bytes);
 
 // Waits until a thread has ended whose body returns.

@@ -3,8 +3,9 @@
 #include "protocol.h"
 #include "system.h"
 
-// A thread computes tiles with 16 vectors, and its call depth is small.
-enum { STACK_BYTES = 32768, POLLS = 200 };
+// A thread computes tiles with 16 vectors, and its call depth is small. The only public program for HMX that names a stack
+// has 64 KiB.
+enum { STACK_BYTES = 32768, UNIT_STACK_BYTES = 65536, POLLS = 200 };
 
 // The state of a thread of the team: idle, working, or ending.
 enum { REST = 0, WORK = 1, LEAVE = 2 };
@@ -22,7 +23,8 @@ struct member {
 
 // The first one belongs to the calling thread, which does not use it, and the last one to the thread that owns HMX.
 static struct member members[MOST_THREADS + 1];
-static uint8_t stacks[MOST_THREADS + 1][STACK_BYTES] __attribute__((aligned(128)));
+static uint8_t stacks[MOST_THREADS][STACK_BYTES] __attribute__((aligned(128)));
+static uint8_t unit_stack[UNIT_STACK_BYTES] __attribute__((aligned(128)));
 static uint32_t threads_of_team = 1;
 
 // The work of the members, and of the thread that owns HMX, written before their state.
@@ -34,7 +36,7 @@ static struct {
 static struct {
     void (*work)(void *argument);
     void *argument;
-    int is_started;
+    int is_started, is_given_up;
 } unit;
 
 // Packets within team_run: of the calling thread including its waiting, of all threads, and of the longest part of each
@@ -74,8 +76,16 @@ static uint32_t take_part(uint32_t index) {
 static void member(uint32_t index) {
     struct member *self = &members[index];
     while (wait_while(&self->state, REST) == WORK) {
+        settle();
         self->packets = take_part(index);
-        set(&self->state, REST);
+        settle();
+        uint32_t work = WORK;
+        if (!__atomic_compare_exchange_n(&self->state, &work, REST, 0, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
+            // The thread of HMX was given up while it waited for the lock.
+            system_hold_hmx(0);
+            return;
+        }
+        system_wake(&self->state);
     }
 }
 
@@ -94,16 +104,21 @@ uint32_t team_start(uint32_t threads) {
 int team_start_unit(void) {
     struct member *owner = &members[UNIT_THREAD];
     owner->state = REST;
-    owner->thread = system_start(member, UNIT_THREAD, stacks[UNIT_THREAD], STACK_BYTES);
+    owner->thread = system_start(member, UNIT_THREAD, unit_stack, UNIT_STACK_BYTES);
     unit.is_started = owner->thread != 0;
     return unit.is_started;
 }
 
-void team_end(void) {
+int team_end_unit(void) {
     if (unit.is_started) {
         set(&members[UNIT_THREAD].state, LEAVE);
         system_join(members[UNIT_THREAD].thread);
+        unit.is_started = 0;
     }
+    return !unit.is_given_up;
+}
+
+void team_end(void) {
     for (; threads_of_team > 1; threads_of_team--) {
         struct member *last = &members[threads_of_team - 1];
         set(&last->state, LEAVE);
@@ -134,14 +149,30 @@ void team_run(uint32_t parts, void (*work)(void *argument, uint32_t index, uint3
 void team_post(void (*work)(void *argument), void *argument) {
     unit.work = work;
     unit.argument = argument;
+    settle();
     set(&members[UNIT_THREAD].state, WORK);
 }
 
 void team_await_unit(void) {
     const uint32_t before = system_packets();
     wait_while(&members[UNIT_THREAD].state, WORK);
+    settle();
     packets_of_all += members[UNIT_THREAD].packets;
     packets_within += system_packets() - before;
+}
+
+int team_await_unit_for(uint32_t milliseconds) {
+    uint32_t *state = &members[UNIT_THREAD].state, work = WORK;
+    for (; __atomic_load_n(state, __ATOMIC_ACQUIRE) == WORK && milliseconds > 0; milliseconds--) {
+        system_sleep(1000);
+    }
+    unit.is_given_up = __atomic_compare_exchange_n(state, &work, LEAVE, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+    if (unit.is_given_up) {
+        unit.is_started = 0;
+        return 0;
+    }
+    team_await_unit();
+    return 1;
 }
 
 struct packets team_packets(void) {

@@ -15,12 +15,19 @@ void team_end(void);
 // depend on their timing.
 void team_run(uint32_t parts, void (*work)(void *argument, uint32_t index, uint32_t count), void *argument);
 
-// Starts the thread that owns HMX. Returns whether the system has one more thread, and HMX for it.
+// Starts the thread that owns HMX. Returns whether the system has one more thread.
 int team_start_unit(void);
+
+// Ends the thread that owns HMX, which must be idle. Returns whether it has ended, and not been given up before.
+int team_end_unit(void);
 
 // Has the thread that owns HMX call work(argument); the calling thread goes on. team_await_unit waits for it.
 void team_post(void (*work)(void *argument), void *argument);
 void team_await_unit(void);
+
+// Waits for the thread that owns HMX for about this time. Returns whether it has done its work. If not, it is given up, and
+// leaves after its work.
+int team_await_unit_for(uint32_t milliseconds);
 
 // Executed instruction packets, modulo 2³², without those of waiting and of the model of HMX; 0 if
 // unknown.

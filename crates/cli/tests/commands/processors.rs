@@ -738,10 +738,20 @@ fn a_package_is_verified_with_hexagon_bit_for_bit() {
             &[&["verify", "package", "--chunk", "4"][..], &on, cuts].concat(),
         ));
         assert!(
-            verdict.contains("have the same logits, bit for bit, with Hexagon NPU"),
+            verdict.contains("have the same logits, bit for bit, with Hexagon NPU")
+                && verdict.contains("; npu:hexagon on HMX (a model"),
             "{verdict}"
         );
     }
+    let verdict = succeed(&triad(
+        &[
+            &["verify", "package", "--chunk", "4"][..],
+            &on,
+            &["--npu-option", "unit=hvx"],
+        ]
+        .concat(),
+    ));
+    assert!(verdict.contains("; npu:hexagon on HVX: "), "{verdict}");
     // Subgraphs that do not fit run on the CPU, with a note.
     let run = [
         "run", "-m", "package", "-p", "Hello", "-n", "1", "--window", "0.00001",

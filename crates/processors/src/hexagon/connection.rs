@@ -22,6 +22,50 @@ const LOOK: Duration = Duration::from_millis(5);
 /// Index of the first argument of a request.
 const ARGUMENTS: usize = field::OPERATION + 2;
 
+/// Failure to start a program.
+enum NotStarted {
+    /// It ended, or hung, before it announced itself.
+    Silent { reason: String, error: Error },
+    /// Another error.
+    Other(Error),
+}
+
+impl From<Error> for NotStarted {
+    fn from(error: Error) -> Self {
+        Self::Other(error)
+    }
+}
+
+impl NotStarted {
+    fn into_error(self) -> Error {
+        match self {
+            Self::Silent { error, .. } | Self::Other(error) => error,
+        }
+    }
+}
+
+/// Starts a program by `start`. If it may choose its unit, and ends or hangs before it announces itself, starts it once more
+/// without HMX: the proof of HMX may be the reason.
+fn or_on_hvx(
+    options: &HexagonOptions,
+    start: impl Fn(&HexagonOptions) -> std::result::Result<Connection, NotStarted>,
+) -> Result<Connection> {
+    match start(options) {
+        Err(NotStarted::Silent { reason, .. }) if options.unit.is_none() => {
+            let without_hmx = HexagonOptions {
+                unit: Some(Unit::Hvx),
+                ..options.clone()
+            };
+            let mut connection = start(&without_hmx).map_err(NotStarted::into_error)?;
+            connection.explain(&format!(
+                "the program was started with it, but {reason}; it was started again"
+            ));
+            Ok(connection)
+        }
+        started => started.map_err(NotStarted::into_error),
+    }
+}
+
 /// A running device program. Dropping the connection ends it.
 pub(super) struct Connection {
     transport: Box<dyn Transport>,
@@ -31,6 +75,8 @@ pub(super) struct Connection {
     patience: Duration,
     unit: FoundUnit,
     counts: HmxCounts,
+    /// Programs that were loaded for HVX and for HMX.
+    loaded: [usize; 2],
     /// Packets of all requests.
     packets: u64,
     /// The failure after which the program can't be used any more.
@@ -40,6 +86,10 @@ pub(super) struct Connection {
 impl Connection {
     /// Starts the program on the platform that it was built for, and waits until it is ready.
     pub fn start(options: &HexagonOptions) -> Result<Self> {
+        or_on_hvx(options, Self::start_once)
+    }
+
+    fn start_once(options: &HexagonOptions) -> std::result::Result<Self, NotStarted> {
         let program = &options.program;
         let missing = |reason| Error::HexagonMissing {
             path: program.clone(),
@@ -49,14 +99,14 @@ impl Connection {
         match Target::of(program).map_err(missing)? {
             Target::Emulator => {
                 let (process, shared) = Process::start(options)?;
-                Self::over(options, Box::new(process), shared)
+                Self::await_program(options, Box::new(process), shared)
             }
             #[cfg(any(target_os = "linux", target_os = "android"))]
             Target::Dsp => {
                 use super::fastrpc::{Places, Session, System};
                 let (session, shared) =
                     Session::start(options, std::sync::Arc::new(System), &Places::default())?;
-                Self::over(options, Box::new(session), shared)
+                Self::await_program(options, Box::new(session), shared)
             }
             #[cfg(not(any(target_os = "linux", target_os = "android")))]
             Target::Dsp => {
@@ -64,17 +114,28 @@ impl Connection {
                 Err(Error::HexagonProgram {
                     path: program.clone(),
                     reason,
-                })
+                }
+                .into())
             }
         }
     }
 
     /// Waits until the program of `transport` announces itself in `shared`.
+    #[cfg(test)]
     pub fn over(
         options: &HexagonOptions,
         transport: Box<dyn Transport>,
         shared: SharedMemory,
     ) -> Result<Self> {
+        Self::await_program(options, transport, shared).map_err(NotStarted::into_error)
+    }
+
+    /// Waits until the program of `transport` announces itself in `shared`.
+    fn await_program(
+        options: &HexagonOptions,
+        transport: Box<dyn Transport>,
+        shared: SharedMemory,
+    ) -> std::result::Result<Self, NotStarted> {
         let mut connection = Self {
             transport,
             shared,
@@ -82,6 +143,7 @@ impl Connection {
             patience: options.patience,
             unit: FoundUnit::default(),
             counts: HmxCounts::default(),
+            loaded: [0; 2],
             packets: 0,
             failed: None,
         };
@@ -91,16 +153,17 @@ impl Connection {
         };
         let start = Instant::now();
         while connection.shared.field(field::DEVICE_MAGIC) != DEVICE_MAGIC {
-            if let Some(reason) = connection.transport.ended() {
-                return Err(wrong(reason));
-            }
-            if start.elapsed() > options.patience {
+            let reason = if let Some(reason) = connection.transport.ended() {
+                reason
+            } else if start.elapsed() > options.patience {
                 let seconds = options.patience.as_secs_f64();
-                return Err(wrong(format!(
-                    "it did not report itself within {seconds:.1} s"
-                )));
-            }
-            std::thread::sleep(SLEEP);
+                format!("it did not report itself within {seconds:.1} s")
+            } else {
+                std::thread::sleep(SLEEP);
+                continue;
+            };
+            let error = wrong(reason.clone());
+            return Err(NotStarted::Silent { reason, error });
         }
         let [version, threads, most] =
             [field::DEVICE_VERSION, field::DEVICE_THREADS, field::THREADS]
@@ -108,27 +171,53 @@ impl Connection {
         if version != VERSION {
             return Err(wrong(format!(
                 "it is of version {version} of the protocol, expected {VERSION}"
-            )));
+            ))
+            .into());
         }
         if threads == 0 || threads > most {
             return Err(wrong(format!(
                 "it reports {threads} threads that compute, expected 1 to {most}"
-            )));
+            ))
+            .into());
         }
         connection.unit = FoundUnit::read(&connection.shared).map_err(wrong)?;
+        if let Some(reason) = connection.transport.no_hmx()
+            && options.unit != Some(Unit::Hvx)
+        {
+            connection.unit.explain(reason);
+        }
         if options.unit == Some(Unit::Hmx) && connection.unit.unit() == Unit::Hvx {
-            let found = connection.unit;
+            let found = &connection.unit;
             return Err(wrong(format!(
                 "it multiplies on {found}, expected HMX, or no option {}=hmx",
                 Unit::OPTION
-            )));
+            ))
+            .into());
         }
         Ok(connection)
     }
 
     /// Returns the unit that multiplies.
-    pub fn unit(&self) -> FoundUnit {
-        self.unit
+    pub fn unit(&self) -> &FoundUnit {
+        &self.unit
+    }
+
+    /// Keeps the host's reason why the unit is HVX.
+    pub fn explain(&mut self, reason: &str) {
+        self.unit.explain(reason.to_owned());
+    }
+
+    /// Counts a program that was loaded for `unit`.
+    pub fn count(&mut self, unit: Unit) {
+        match unit {
+            Unit::Hvx => self.loaded[0] += 1,
+            Unit::Hmx => self.loaded[1] += 1,
+        }
+    }
+
+    /// Returns how many programs were loaded for HVX and for HMX.
+    pub fn loaded(&self) -> [usize; 2] {
+        self.loaded
     }
 
     /// Returns the work of HMX in all requests.
@@ -214,10 +303,13 @@ impl Connection {
         }
         let [instructions, bytes, used] =
             [0, 1, 2].map(|index| self.shared.field(field::HMX_INSTRUCTIONS + index));
-        self.counts.instructions = self.counts.instructions.wrapping_add(instructions);
-        self.counts.bytes = self.counts.bytes.wrapping_add(bytes);
-        self.counts.used = self.counts.used.max(used);
-        self.packets = self.packets.wrapping_add(self.packets().all);
+        let of_request = HmxCounts {
+            instructions,
+            bytes,
+            used,
+        };
+        self.counts = self.counts.and(of_request);
+        self.packets = self.packets.saturating_add(self.packets().all);
         let result = self.shared.field(field::RESULT);
         match self.shared.field(field::STATUS) {
             STATUS_OK => Ok(result),
@@ -314,13 +406,29 @@ impl Connection {
         Ok(())
     }
 
-    /// Multiplies one tile on HMX.
+    /// Multiplies one tile on the model of HMX.
     pub fn multiply_tile(
         &mut self,
         kind: u64,
         activations: &[u8],
         weights: &[u8],
     ) -> Result<Vec<u8>> {
+        let of_crouton = [1024, 512, 2048].get(kind as usize).copied().unwrap_or(0);
+        let croutons = activations.len() / 2048;
+        if of_crouton == 0
+            || croutons == 0
+            || activations.len() % 2048 != 0
+            || weights.len() != croutons * of_crouton
+        {
+            return Err(Error::Run {
+                processor: NAME.to_owned(),
+                reason: format!(
+                    "{} bytes of activations and {} of weights of kind {kind} are no tile",
+                    activations.len(),
+                    weights.len()
+                ),
+            });
+        }
         const TILE: usize = 64 * 32 * 4;
         let (weights_at, end) = (
             HEADER + activations.len().next_multiple_of(ALIGNMENT),
@@ -335,13 +443,7 @@ impl Connection {
         self.shared.write(HEADER, words(activations));
         self.shared.write(weights_at, words(weights));
         let places = [HEADER, weights_at, result_at].map(|at| at as u64);
-        let arguments = [
-            kind,
-            (activations.len() / 2048) as u64,
-            places[0],
-            places[1],
-            places[2],
-        ];
+        let arguments = [kind, croutons as u64, places[0], places[1], places[2]];
         self.request(Operation::Tile, 0, &arguments)?;
         let bytes = if kind == 2 { 2048 } else { TILE };
         let words = self.shared.read(result_at, bytes / size_of::<u64>());
@@ -406,9 +508,74 @@ mod tests {
                 Some(Connection::start(&options).unwrap())
             }
             Err(error) => {
-                eprintln!("skipped: {error}");
+                crate::hexagon::skip::skip(error);
                 None
             }
+        }
+    }
+
+    /// A device whose program ends when it is to use HMX.
+    struct DiesWithHmx {
+        dies: bool,
+    }
+
+    impl Transport for DiesWithHmx {
+        fn name(&self) -> &'static str {
+            "its domain"
+        }
+
+        fn place(&self) -> String {
+            "nowhere".to_owned()
+        }
+
+        fn ended(&mut self) -> Option<String> {
+            self.dies.then(|| "its domain ended".to_owned())
+        }
+
+        fn end(&mut self) {}
+
+        fn process(&self) -> Option<u32> {
+            None
+        }
+    }
+
+    #[test]
+    fn a_device_that_ends_before_it_announces_itself_is_started_once_more_on_hvx() {
+        let open = |unit, always_dies: bool| {
+            let options = HexagonOptions {
+                unit,
+                ..HexagonOptions::new("program")
+            };
+            let starts = std::cell::Cell::new(0);
+            let found = or_on_hvx(&options, |options| {
+                starts.set(starts.get() + 1);
+                let (shared, _) = SharedMemory::create(1 << 16).unwrap();
+                let unit = crate::hexagon::unit::request(options.unit);
+                shared.begin(1, unit, 0);
+                let dies = always_dies || unit == 1;
+                if !dies {
+                    shared.set_field(field::DEVICE_VERSION, VERSION);
+                    shared.set_field(field::DEVICE_THREADS, 1);
+                    shared.set_field(field::DEVICE_MAGIC, DEVICE_MAGIC);
+                }
+                Connection::await_program(options, Box::new(DiesWithHmx { dies }), shared)
+            });
+            (starts.get(), found.map(|found| found.unit().to_string()))
+        };
+        let (starts, found) = open(None, false);
+        assert_eq!(
+            (starts, &*found.unwrap()),
+            (
+                2,
+                "HVX, since HMX can't be used: the program was started with it, but its domain ended; it was started again"
+            )
+        );
+        let (starts, found) = open(Some(Unit::Hvx), false);
+        assert_eq!((starts, &*found.unwrap()), (1, "HVX"));
+        for (unit, starts) in [(None, 2), (Some(Unit::Hmx), 1), (Some(Unit::Hvx), 1)] {
+            let (found, error) = open(unit, true);
+            assert_eq!(found, starts);
+            assert!(error.unwrap_err().to_string().contains("its domain ended"));
         }
     }
 
@@ -487,9 +654,10 @@ mod tests {
                 .wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) as usize % below
         };
+        let most = if unit == Unit::Hmx { 6 } else { 5 };
         for _ in 0..3000 {
             // Mostly runs the loaded program, which is never freed.
-            let operation = [4, 4, 4, 1, 2, 3, 5, 6, 8, u64::MAX][random(10)];
+            let operation = [4, 4, 4, 1, 2, 3, 5, 6, 7, 8, u64::MAX][random(11)];
             let other = [program, 1, 2, 8191, 8192, u64::MAX][random(6)];
             let number = if operation == 4 {
                 program
@@ -514,7 +682,7 @@ mod tests {
             connection.wait().unwrap();
             let status = connection.shared.field(field::STATUS);
             assert!(
-                status <= 5,
+                status <= most,
                 "operation {operation} of {number} with {arguments:?} has the status {status}"
             );
         }

@@ -39,7 +39,7 @@ impl Product {
         let (tile_columns, multiple) = unit.weight_tile();
         let quads = in_features.div_ceil(QUAD);
         let padded = in_features.next_multiple_of(multiple) / QUAD;
-        let (flip, _) = unit.flips();
+        let flip = unit.flip();
         let columns = sum_stride(out_features);
         let mut bytes = vec![0; columns * padded * QUAD];
         let place = |channel: usize, quad: usize| {

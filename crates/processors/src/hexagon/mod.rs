@@ -24,9 +24,13 @@ mod process;
 mod program;
 mod protocol;
 mod shared;
+#[cfg(test)]
+#[path = "../../tests/skip/mod.rs"]
+mod skip;
 mod transport;
 mod unit;
 
+use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -83,6 +87,9 @@ pub struct HexagonOptions {
     pub threads: Option<usize>,
     /// The unit that multiplies; `None` takes HMX if the device has it and proves that it computes what HVX does.
     pub unit: Option<Unit>,
+    /// Variants of the emulated program's model of HMX, for tests: bits of `MODEL_*` in hexagon/protocol.h.
+    #[doc(hidden)]
+    pub model: u64,
 }
 
 /// Instruction packets that a request took, as counted by the emulator; zeros on other transports.
@@ -119,6 +126,7 @@ impl HexagonOptions {
             between: Between::Host,
             threads: None,
             unit: None,
+            model: 0,
         }
     }
 
@@ -196,9 +204,20 @@ impl Hexagon {
     /// # Errors
     /// If there is no program, nothing can run it, or it is another program or another version.
     pub fn open(options: &HexagonOptions) -> Result<Self> {
-        let connections =
-            (0..options.sessions.clamp(1, MAX_SESSIONS)).map(|_| Connection::start(options));
-        Ok(Self::over(options, connections.collect::<Result<_>>()?))
+        let mut connections = vec![Connection::start(options)?];
+        // A DSP has one HMX, and its lock is the first session's.
+        let without_hmx = HexagonOptions {
+            unit: Some(Unit::Hvx),
+            ..options.clone()
+        };
+        for _ in 1..options.sessions.clamp(1, MAX_SESSIONS) {
+            let mut connection = Connection::start(&without_hmx)?;
+            if options.unit != Some(Unit::Hvx) {
+                connection.explain("it is for the first session");
+            }
+            connections.push(connection);
+        }
+        Ok(Self::over(options, connections))
     }
 
     /// Creates a device from one or more connections.
@@ -245,34 +264,41 @@ impl Hexagon {
         self.connection().packets()
     }
 
-    /// Returns the unit of the first session. A matmul with too many features for it runs on HVX.
+    /// Returns the unit of the first session, the only one that may have HMX. A matmul with too many features for it runs
+    /// on HVX.
     pub fn unit(&self) -> Unit {
         self.connection().unit().unit()
     }
 
-    /// Describes the unit of the first session, with the reason if it is HVX although HMX was asked for.
+    /// Describes the units of all sessions, with the reason of each that is HVX although HMX was asked for.
     pub fn unit_report(&self) -> String {
-        self.connection().unit().to_string()
+        let first = self.connection().unit().to_string();
+        let others = &self.sessions[1..];
+        let Some(second) = others.first() else {
+            return first;
+        };
+        let second = lock(&second.connection).unit().to_string();
+        if first == second {
+            return first;
+        }
+        format!("{first}; of {} more: {second}", others.len())
     }
 
     /// Returns the work of HMX in all sessions.
     pub fn hmx_counts(&self) -> HmxCounts {
-        let mut all = HmxCounts::default();
-        for session in &self.sessions {
-            let counts = lock(&session.connection).hmx_counts();
-            all.instructions += counts.instructions;
-            all.bytes += counts.bytes;
-            all.used = all.used.max(counts.used);
-        }
-        all
+        let sessions = self.sessions.iter();
+        sessions
+            .map(|session| lock(&session.connection).hmx_counts())
+            .fold(HmxCounts::default(), HmxCounts::and)
     }
 
-    /// Multiplies one tile on HMX, without a program, for tests of its instructions: `croutons` of activations, and as
+    /// Multiplies one tile on the model of HMX, without a program, for tests of its instructions: `croutons` of activations, and as
     /// many tiles of weights of a kind: 0 for INT8, 1 for INT4, 2 for fp16. Returns 64 rows of 32 i32, or a crouton of
     /// fp16.
     ///
     /// # Errors
-    /// If there is no HMX, the sizes do not fit each other, or the model of HMX refuses an instruction.
+    /// If HMX is not modelled, the sizes do not fit each other, or the model of HMX refuses an instruction.
+    #[doc(hidden)]
     pub fn multiply_tile(&self, kind: u64, activations: &[u8], weights: &[u8]) -> Result<Vec<u8>> {
         self.connection().multiply_tile(kind, activations, weights)
     }
@@ -282,6 +308,7 @@ impl Hexagon {
     ///
     /// # Errors
     /// If HMX is not modelled, or the model refuses the operands.
+    #[doc(hidden)]
     pub fn issue(&self, leaf: u64, registers: [u64; 4]) -> Result<()> {
         self.connection().issue(leaf, registers)
     }
@@ -342,24 +369,33 @@ impl Device for Hexagon {
     }
 
     fn work(&self) -> Option<String> {
-        let HmxCounts {
-            instructions,
-            bytes,
-            used,
-        } = self.hmx_counts();
-        let packets: u64 = self
-            .sessions
-            .iter()
-            .map(|session| lock(&session.connection).all_packets())
-            .sum();
+        let (mut packets, mut loaded) = (0u64, [0; 2]);
+        for session in &self.sessions {
+            let connection = lock(&session.connection);
+            packets = packets.saturating_add(connection.all_packets());
+            for (all, count) in loaded.iter_mut().zip(connection.loaded()) {
+                *all += count;
+            }
+        }
+        let [on_hvx, on_hmx] = loaded;
+        let mut text = format!("{NAME} on {}", self.unit_report());
+        if self.unit() == Unit::Hmx {
+            let _ = write!(text, ", {on_hmx} of {} programs", on_hvx + on_hmx);
+        }
         // Only the emulated program counts.
-        (packets > 0).then(|| {
-            let [read, used] = [bytes, used].map(|bytes| bytes as f64 / f64::from(1 << 20));
-            format!(
-                "{NAME}: {:.1} million packets, {instructions} instructions of HMX, which read and wrote {read:.1} MiB of \
-                 VTCM and used {used:.1} MiB of it",
-                packets as f64 / 1e6
-            )
-        })
+        if packets > 0 {
+            let _ = write!(text, ": {:.1} million packets", packets as f64 / 1e6);
+        }
+        let counts = self.hmx_counts();
+        if counts.instructions > 0 {
+            let [moved, used] =
+                [counts.bytes, counts.used].map(|bytes| bytes as f64 / f64::from(1 << 20));
+            let _ = write!(
+                text,
+                ", {} instructions of HMX, which read and wrote {moved:.1} MiB of VTCM and used {used:.1} MiB of it",
+                counts.instructions
+            );
+        }
+        Some(text)
     }
 }

@@ -36,6 +36,7 @@ impl Process {
         shared.begin(
             options.threads.unwrap_or(cores).clamp(1, MAX_THREADS),
             unit::request(options.unit),
+            options.model,
         );
         let printed = tempfile::tempfile().map_err(of_file)?;
         let stderr = printed.try_clone().map_err(of_file)?;
@@ -124,7 +125,7 @@ mod tests {
     fn a_host_that_wants_no_threads_or_more_than_there_can_be_is_refused() {
         let program = match program_from_environment() {
             Ok(program) => program,
-            Err(error) => return eprintln!("skipped: {error}"),
+            Err(error) => return crate::hexagon::skip::skip(error),
         };
         let options = HexagonOptions::new(program);
         for (threads, refused) in [
@@ -134,7 +135,7 @@ mod tests {
             (MAX_THREADS + 1, true),
         ] {
             let (shared, file) = SharedMemory::create(1 << 16).unwrap();
-            shared.begin(threads, 0);
+            shared.begin(threads, 0, 0);
             let mut command = Command::new(&options.emulator);
             let mut child = command
                 .arg(&options.program)

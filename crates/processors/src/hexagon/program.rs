@@ -264,6 +264,7 @@ impl Loaded {
             return Err(Error::HexagonMemory { reason });
         }
         let (program, hash) = locked.load(&image)?;
+        locked.count(unit);
         drop(locked);
         let connection = Arc::clone(connection);
         Ok(Self {
@@ -383,7 +384,7 @@ impl Loaded {
 
 /// Writes a row of a tile for HVX, whose activations are signed.
 fn write_quads(tile: &mut [u8], row: usize, line: &[u8]) {
-    let (_, flip) = Unit::Hvx.flips();
+    let flip = Unit::Hvx.flip();
     let quads = tile.chunks_exact_mut(TILE_ROWS * QUAD);
     for (quad, bytes) in quads.zip(line.chunks(QUAD)) {
         quad[row * QUAD..]

@@ -5,7 +5,7 @@ pub const HOST_MAGIC: u64 = u64::from_le_bytes(*b"TRIADHST");
 /// The device program has started.
 pub const DEVICE_MAGIC: u64 = u64::from_le_bytes(*b"TRIADDSP");
 /// Version of everything in this module.
-pub const VERSION: u64 = 6;
+pub const VERSION: u64 = 7;
 /// Bytes of the fields, which precede the transfer area.
 pub const HEADER: usize = 4096;
 /// Maximum number of compute threads: a v73 has four vector contexts, a v79 six.
@@ -33,13 +33,14 @@ pub mod field {
     pub const FILE_BYTES: usize = 2;
     pub const THREADS: usize = 3;
     pub const UNIT: usize = 4;
+    pub const MODEL: usize = 5;
     pub const DEVICE_MAGIC: usize = 8;
     pub const DEVICE_VERSION: usize = 9;
     pub const DEVICE_BUILD: usize = 10;
     pub const DEVICE_THREADS: usize = 11;
     pub const DEVICE_UNIT: usize = 12;
     pub const DEVICE_FAULT: usize = 13;
-    pub const DEVICE_NEAR: usize = 14;
+    pub const DEVICE_FEATURES: usize = 14;
     pub const REQUEST: usize = 16;
     pub const RESPONSE: usize = 17;
     pub const HEARTBEAT: usize = 18;
@@ -83,10 +84,7 @@ pub fn reason(status: u64, result: u64) -> String {
             "a product does not add up to its check sums: the device's memory was overwritten"
                 .to_owned()
         }
-        6 => format!(
-            "the model of HMX refuses an instruction: {}",
-            super::fault::describe(result)
-        ),
+        6 => super::fault::reason(result),
         other => format!("it returned the unknown status {other}: its memory was overwritten"),
     }
 }

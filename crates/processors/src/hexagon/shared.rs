@@ -30,12 +30,14 @@ impl SharedMemory {
         })
     }
 
-    /// Writes the fields that the device needs before it starts, including its number of compute threads and its unit.
-    pub fn begin(&self, threads: usize, unit: u64) {
+    /// Writes the fields that the device needs before it starts, including its number of compute threads, its unit, and
+    /// variants of its model of HMX.
+    pub fn begin(&self, threads: usize, unit: u64, model: u64) {
         self.set_field(field::FILE_BYTES, self.bytes() as u64);
         self.set_field(field::HOST_VERSION, VERSION);
         self.set_field(field::THREADS, threads as u64);
         self.set_field(field::UNIT, unit);
+        self.set_field(field::MODEL, model);
         self.set_field(field::HOST_MAGIC, HOST_MAGIC);
     }
 

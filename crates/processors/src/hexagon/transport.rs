@@ -18,6 +18,11 @@ pub(super) trait Transport: Send {
     /// Ends the program by any means. The caller has cleared the host's magic number already.
     fn end(&mut self);
 
+    /// Returns why the host does not let the device use HMX, if so.
+    fn no_hmx(&self) -> Option<String> {
+        None
+    }
+
     /// Returns the process ID, if the program is a process.
     fn process(&self) -> Option<u32>;
 }

@@ -44,18 +44,25 @@ pub struct HmxCounts {
     pub used: u64,
 }
 
+impl HmxCounts {
+    /// Returns these and `more` together.
+    pub(super) fn and(self, more: Self) -> Self {
+        Self {
+            instructions: self.instructions.saturating_add(more.instructions),
+            bytes: self.bytes.saturating_add(more.bytes),
+            used: self.used.max(more.used),
+        }
+    }
+}
+
 /// The oldest architecture whose HMX is used. Its predecessor, v68, has other tables.
 pub(super) const OLDEST_HMX: u32 = 0x69;
 /// The unit that the host asks for, and a device's own one, in the protocol.
 const HVX: u64 = 0;
 const HMX: u64 = 1;
 const MODEL: u64 = 2;
-/// Sizes of HMX: features of a crouton, rows of a tile, bytes of a crouton, of its weights for a tile of columns, and of
-/// the planes of a tile of sums.
+/// Features of a crouton, HMX's tile of activations.
 const CROUTON_FEATURES: usize = 32;
-const CROUTON: usize = 2048;
-const WEIGHT_TILE: usize = 1024;
-const PLANES: usize = 4 * 2048;
 
 /// Returns the unit that a host asks for, as a number of the protocol.
 pub(super) fn request(unit: Option<Unit>) -> u64 {
@@ -66,12 +73,14 @@ pub(super) fn request(unit: Option<Unit>) -> u64 {
 }
 
 /// The unit of a running device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct FoundUnit {
     code: u64,
     fault: u64,
-    /// Bytes of VTCM that HMX has.
-    near: usize,
+    /// Maximum number of input features of a matmul on HMX.
+    features: u64,
+    /// The host's reason why the device does not use HMX.
+    reason: Option<String>,
 }
 
 impl FoundUnit {
@@ -80,19 +89,32 @@ impl FoundUnit {
     /// # Errors
     /// If they are not those of a device.
     pub fn read(shared: &SharedMemory) -> Result<Self, String> {
-        let [code, fault, near] = [field::DEVICE_UNIT, field::DEVICE_FAULT, field::DEVICE_NEAR]
-            .map(|index| shared.field(index));
+        let fields = [
+            field::DEVICE_UNIT,
+            field::DEVICE_FAULT,
+            field::DEVICE_FEATURES,
+        ];
+        let [code, fault, features] = fields.map(|index| shared.field(index));
         if code > MODEL {
             return Err(format!(
                 "it reports the unit {code}, expected at most {MODEL}"
             ));
         }
-        let near = usize::try_from(near).map_err(|_| format!("it reports {near} bytes of VTCM"))?;
-        Ok(Self { code, fault, near })
+        Ok(Self {
+            code,
+            fault,
+            features,
+            reason: None,
+        })
+    }
+
+    /// Keeps the host's reason why this is HVX.
+    pub fn explain(&mut self, reason: String) {
+        self.reason = Some(reason);
     }
 
     /// Returns the unit.
-    pub fn unit(self) -> Unit {
+    pub fn unit(&self) -> Unit {
         if self.code == HVX {
             Unit::Hvx
         } else {
@@ -102,13 +124,8 @@ impl FoundUnit {
 
     /// Returns the unit for matmuls of these numbers of input features: HVX if their activations, and buffers for their
     /// weights and sums, do not fit into VTCM.
-    pub fn for_features(self, in_features: impl IntoIterator<Item = usize>) -> Unit {
-        // As in hexagon/hmx_product.c: tables, the croutons of 64 rows, and two halves.
-        let fits = |features: usize| {
-            let croutons = features.div_ceil(CROUTON_FEATURES);
-            let half = (croutons * WEIGHT_TILE + PLANES + CROUTON).next_multiple_of(CROUTON);
-            CROUTON + croutons * CROUTON + 2 * half <= self.near
-        };
+    pub fn for_features(&self, in_features: impl IntoIterator<Item = usize>) -> Unit {
+        let fits = |features: usize| features as u64 <= self.features;
         if self.unit() == Unit::Hmx && in_features.into_iter().all(fits) {
             Unit::Hmx
         } else {
@@ -119,16 +136,16 @@ impl FoundUnit {
 
 impl Display for FoundUnit {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        match (self.code, self.fault) {
-            (HMX, _) => f.write_str("HMX"),
-            (MODEL, _) => f.write_str("HMX (a model, which decodes the instruction words)"),
-            (_, 0) => f.write_str("HVX"),
-            (_, fault) => write!(
-                f,
-                "HVX, since HMX can't be used: {}",
-                fault::describe(fault)
-            ),
-        }
+        let reason = match (self.code, self.fault, &self.reason) {
+            (HMX, ..) => return f.write_str("HMX"),
+            (MODEL, ..) => {
+                return f.write_str("HMX (a model, which decodes the instruction words)");
+            }
+            (_, _, Some(reason)) => reason.clone(),
+            (_, 0, None) => return f.write_str("HVX"),
+            (_, fault, None) => fault::describe(fault),
+        };
+        write!(f, "HVX, since HMX can't be used: {reason}")
     }
 }
 
@@ -160,16 +177,16 @@ impl Unit {
         }
     }
 
-    /// Returns the exclusive-or masks that make weights, and activations of the host, those of the unit: one of them is
-    /// unsigned.
-    pub(super) fn flips(self) -> (u8, u8) {
+    /// Returns the exclusive-or mask between the host's signed weights, or its unsigned activations, and those of the unit:
+    /// HVX has unsigned weights and signed activations, HMX the opposite.
+    pub(super) fn flip(self) -> u8 {
         match self {
-            Self::Hvx => (0x80, 0x80),
-            Self::Hmx => (0, 0),
+            Self::Hvx => 0x80,
+            Self::Hmx => 0,
         }
     }
 
-    /// Returns the number of corrections after the sums of `out_features` channels: −128 · Σ weights of each column.
+    /// Returns the number of corrections, which precede the weights of `out_features` channels in an image: −128 · Σ weights of each column.
     pub(super) fn corrections(self, out_features: usize) -> usize {
         match self {
             Self::Hvx => 0,

@@ -84,23 +84,33 @@ fn npu() -> Option<Box<dyn Device>> {
 }
 
 /// Returns Hexagon's NPU under qemu, if the environment names the device program. The part between matmuls is computed
-/// by the CPU or by the device.
+/// by the CPU or by the device, and matmuls by HVX or by the model of HMX.
 #[cfg(feature = "hexagon")]
 fn hexagon() -> Vec<Box<dyn Device>> {
-    use triad_processors::hexagon::{Between, Hexagon, HexagonOptions, program_from_environment};
+    use triad_processors::hexagon::{
+        Between, Hexagon, HexagonOptions, Unit, program_from_environment,
+    };
     match program_from_environment() {
         Ok(program) => {
             let options = HexagonOptions::new(program);
-            let of = |between| -> Box<dyn Device> {
+            let of = |(between, unit)| -> Box<dyn Device> {
                 Box::new(
                     Hexagon::open(&HexagonOptions {
                         between,
+                        unit: Some(unit),
                         ..options.clone()
                     })
                     .unwrap(),
                 )
             };
-            [Between::Host, Between::Device].map(of).into()
+            [
+                (Between::Host, Unit::Hmx),
+                (Between::Device, Unit::Hmx),
+                (Between::Host, Unit::Hvx),
+                (Between::Device, Unit::Hvx),
+            ]
+            .map(of)
+            .into()
         }
         Err(error) => {
             crate::skip::skip(error);

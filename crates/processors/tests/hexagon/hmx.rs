@@ -309,43 +309,260 @@ impl Leaves {
     }
 }
 
+/// Kinds of weights of `multiply_tile`.
+const INT8: u64 = 0;
+const INT4: u64 = 1;
+const FP16: u64 = 2;
+
+/// Multiplies a tile of one crouton of zeros.
+fn try_tile(hexagon: &Hexagon, kind: u64) -> Result<Vec<u8>> {
+    let weights = [1024, 512, 2048][kind as usize];
+    hexagon.multiply_tile(kind, &[0; 2048], &vec![0; weights])
+}
+
+fn assert_bits_of_the_cpu(hexagon: &Hexagon) {
+    let subgraph = linear(&[[40, 32]]);
+    let input = input(3, &subgraph);
+    assert!(run(hexagon, &subgraph, &input).unwrap() == run(&cpu(), &subgraph, &input).unwrap());
+}
+
+/// For each leaf, the number of its first word, how many words it has with its return, and the kind of products that need
+/// it.
+const LEAVES: [(usize, usize, u64); 9] = [
+    (0, 2, INT8),
+    (2, 2, FP16),
+    (4, 3, INT8),
+    (7, 3, INT4),
+    (10, 3, FP16),
+    (13, 2, INT8),
+    (15, 2, INT8),
+    (17, 2, INT8),
+    (19, 2, FP16),
+];
+
 #[test]
-fn each_flipped_bit_of_each_word_of_a_leaf_is_found_and_hvx_computes() {
+fn each_flipped_bit_of_each_word_of_a_leaf_is_found_by_the_proof_of_its_products() {
     let Some(options) = options() else { return };
     let leaves = Leaves::new(&options);
-    let words = leaves.words();
     assert_eq!(
-        words.len(),
+        leaves.words().len(),
         21,
         "12 words of HMX and the returns of 9 leaves"
     );
     let mut reasons = BTreeMap::<String, usize>::new();
-    for word in 0..words.len() {
-        for bit in 0..32 {
+    for (leaf, (first, words, kind)) in LEAVES.into_iter().enumerate() {
+        let is_return = |word: usize| word + 1 == first + words;
+        let flips = (first..first + words).flat_map(|word| (0..32).map(move |bit| (word, bit)));
+        // All returns are the same word: of the first one each bit is flipped, of the others every eighth one.
+        let flips =
+            flips.filter(|(word, bit)| !is_return(*word) || leaf == 0 || bit % 8 == leaf % 8);
+        for (word, bit) in flips {
             let program = leaves.flipped(word, 1 << bit);
             let hexagon = Hexagon::open(&HexagonOptions {
                 program: program.clone(),
                 transfer_bytes: 1 << 16,
+                threads: Some(1),
                 patience: Duration::from_secs(20),
                 ..options.clone()
             })
             .unwrap();
-            let report = hexagon.unit_report();
-            assert_eq!(
-                hexagon.unit(),
-                Unit::Hvx,
+            // INT8 products depend on their own leaves only.
+            let expected = if kind == INT8 { Unit::Hvx } else { Unit::Hmx };
+            assert_eq!(hexagon.unit(), expected, "bit {bit} of word {word}");
+            if bit == 5 {
+                assert_bits_of_the_cpu(&hexagon);
+            }
+            let report = if kind == INT8 {
+                hexagon.unit_report()
+            } else {
+                try_tile(&hexagon, kind).unwrap_err().to_string()
+            };
+            let name = ["INT8 product", "INT4 product", "fp16 product"][kind as usize];
+            let (found, check) = report.rsplit_once(", in ").unwrap();
+            assert!(
+                check.contains(name) && check.ends_with(" of its proof"),
                 "bit {bit} of word {word}: {report}"
             );
-            *reasons.entry(report).or_default() += 1;
+            let (_, reason) = found.rsplit_once(": ").unwrap();
+            if is_return(word) {
+                assert_eq!(reason, "a packet is not followed by a return");
+            }
+            *reasons.entry(reason.to_owned()).or_default() += 1;
             fs::remove_file(program).unwrap();
         }
     }
-    // Both the decoder and the comparison with HVX find some.
-    let found_by = |text: &str| reasons.keys().any(|reason| reason.contains(text));
-    assert!(
-        found_by("a word is no HMX instruction") && found_by("the result differs from that of HVX"),
-        "{reasons:#?}"
+    // Each rule for words, and the comparison with HVX, finds some. No flip of one bit makes activations and weights of types
+    // that do not fit each other.
+    let found: Vec<_> = reasons.keys().map(String::as_str).collect();
+    let expected = [
+        "a packet does not have an activation and then a weight",
+        "a packet is not followed by a return",
+        "a word is no HMX instruction",
+        "an instruction reads other registers than its arguments",
+        "the model does not have an instruction",
+        "the parse bits of a word do not fit an HMX packet",
+        "the result differs from that of HVX",
+        "weights end before or after activations",
+    ];
+    assert_eq!(found, expected, "{reasons:#?}");
+}
+
+/// Variants of the model: `MODEL_*` of hexagon/protocol.h.
+const SMALL: u64 = 1;
+const UNALIGNED: u64 = 2;
+const CLEARS_BOTH: u64 = 4;
+const SHORT: u64 = 8;
+const NO_LOCK: u64 = 16;
+const LATE_LOCK: u64 = 32;
+const DIES: u64 = 64;
+const HANGS: u64 = 128;
+
+fn open_variant(model: u64, unit: Option<Unit>) -> Option<Result<Hexagon>> {
+    Some(Hexagon::open(&HexagonOptions {
+        model,
+        unit,
+        ..options()?
+    }))
+}
+
+#[test]
+fn hmx_that_can_not_be_used_is_replaced_by_hvx_with_the_reason() {
+    let lock = "HVX, since HMX can't be used: its lock is refused, or is not given in time";
+    let cases = [
+        (
+            UNALIGNED,
+            "HVX, since HMX can't be used: the VTCM that the DSP gave is not aligned to 2 KiB",
+        ),
+        // One phone's products were wrong beyond 256 features.
+        (
+            SHORT,
+            "HVX, since HMX can't be used: the result differs from that of HVX, in the long INT8 product of its proof",
+        ),
+        (NO_LOCK, lock),
+        (LATE_LOCK, lock),
+        (
+            DIES,
+            "HVX, since HMX can't be used: the program was started with it, but its process ended: exit status: 1; it \
+             was started again",
+        ),
+        (
+            HANGS,
+            "HVX, since HMX can't be used: the program was started with it, but it did not report itself within 3.0 s; it \
+             was started again",
+        ),
+    ];
+    for (model, report) in cases {
+        let Some(hexagon) = open_variant(model, None) else {
+            return;
+        };
+        let hexagon = hexagon.unwrap();
+        assert_eq!(
+            (hexagon.unit(), &*hexagon.unit_report()),
+            (Unit::Hvx, report)
+        );
+        assert_bits_of_the_cpu(&hexagon);
+        let work = hexagon.work().unwrap();
+        assert!(
+            work.starts_with(&format!("npu:hexagon on {report}: "))
+                && work.ends_with(" million packets"),
+            "{work}"
+        );
+        open_variant(model, Some(Unit::Hmx)).unwrap().unwrap_err();
+        assert_eq!(
+            open_variant(model, Some(Unit::Hvx))
+                .unwrap()
+                .unwrap()
+                .unit_report(),
+            "HVX"
+        );
+    }
+}
+
+#[test]
+fn little_vtcm_off_a_boundary_and_a_store_that_clears_both_sets_give_the_same_bits() {
+    for model in [SMALL, CLEARS_BOTH, SMALL | CLEARS_BOTH] {
+        let Some(hexagon) = open_variant(model, Some(Unit::Hmx)) else {
+            return;
+        };
+        let hexagon = hexagon.unwrap();
+        // 1 MiB holds the croutons of 64 rows of 8,000 features, but not of 9,000.
+        for (out_features, in_features, rows) in
+            [(59, 31, 3), (130, 576, 130), (70, 8000, 65), (5, 9000, 2)]
+        {
+            let subgraph = layer(out_features, in_features, 0);
+            let input = input(rows, &subgraph);
+            let before = hexagon.hmx_counts();
+            let found = run(&hexagon, &subgraph, &input).unwrap();
+            assert!(
+                found == run(&cpu(), &subgraph, &input).unwrap(),
+                "variant {model}, {rows} rows, {out_features} by {in_features}"
+            );
+            let is_on_hmx = model & SMALL == 0 || in_features < 9000;
+            assert_eq!(hexagon.hmx_counts() != before, is_on_hmx);
+        }
+        let work = hexagon.work().unwrap();
+        let programs = if model & SMALL == 0 { 4 } else { 3 };
+        assert!(
+            work.starts_with(&format!(
+                "npu:hexagon on HMX (a model, which decodes the instruction words), {programs} of 4 programs: "
+            )) && work.contains(" instructions of HMX, "),
+            "{work}"
+        );
+        for kind in [INT8, INT4, FP16] {
+            try_tile(&hexagon, kind).unwrap();
+        }
+    }
+}
+
+#[test]
+fn only_the_first_session_has_hmx() {
+    let Some(options) = options() else { return };
+    let hexagon = Hexagon::open(&HexagonOptions {
+        sessions: 3,
+        ..options
+    })
+    .unwrap();
+    assert_eq!(
+        hexagon.unit_report(),
+        "HMX (a model, which decodes the instruction words); of 2 more: HVX, since HMX can't be used: it is for the \
+         first session"
     );
+}
+
+#[test]
+fn a_product_after_a_pause_takes_the_lock_of_hmx_again() {
+    let Some(hexagon) = on_hmx() else { return };
+    assert_bits_of_the_cpu(&hexagon);
+    std::thread::sleep(Duration::from_millis(400));
+    let before = hexagon.hmx_counts();
+    assert_bits_of_the_cpu(&hexagon);
+    assert!(hexagon.hmx_counts() != before);
+}
+
+#[test]
+fn a_tile_of_other_lengths_than_its_kind_has_is_refused_and_the_device_goes_on() {
+    let Some(options) = options() else { return };
+    let hexagon = open(&options, Some(Unit::Hmx)).unwrap();
+    for (kind, activations, weights) in [
+        (INT8, 0, 0),
+        (INT8, 2047, 1024),
+        (INT8, 2048, 1023),
+        (INT8, 2048, 2048),
+        (INT4, 4096, 512),
+        (FP16, 2048, 1024),
+        (3, 2048, 2048),
+        (u64::MAX, 2048, 2048),
+    ] {
+        let found = hexagon.multiply_tile(kind, &vec![0; activations], &vec![0; weights]);
+        let error = found.unwrap_err().to_string();
+        assert!(
+            error.ends_with(&format!("of kind {kind} are no tile")),
+            "{error}"
+        );
+    }
+    assert_eq!(try_tile(&hexagon, INT8).unwrap(), [0; 8192]);
+    let hexagon = open(&options, Some(Unit::Hvx)).unwrap();
+    try_tile(&hexagon, INT8).unwrap_err();
 }
 
 #[test]
@@ -359,26 +576,30 @@ fn a_packet_that_is_cut_in_two_is_found() {
         .map(|(index, _)| index)
         .collect();
     assert_eq!(activations.len(), 3);
-    for word in activations {
+    for (word, kind) in activations.into_iter().zip([INT8, INT4, FP16]) {
         let options = HexagonOptions {
             program: leaves.flipped(word, 1 << 15),
             patience: Duration::from_secs(20),
             ..options.clone()
         };
-        let report = open(&options, None).unwrap().unit_report();
-        let expected = "HVX, since HMX can't be used: a packet does not have an activation and then a weight, in ";
-        assert!(report.starts_with(expected), "{report}");
-        // The result is still right, and who asks for HMX gets an error.
         let hexagon = open(&options, None).unwrap();
-        let subgraph = linear(&[[40, 32]]);
-        let input = input(3, &subgraph);
+        assert_bits_of_the_cpu(&hexagon);
+        let expected = "a packet does not have an activation and then a weight, in the ";
+        let report = if kind == INT8 {
+            hexagon.unit_report()
+        } else {
+            try_tile(&hexagon, kind).unwrap_err().to_string()
+        };
+        assert!(report.contains(expected), "{report}");
+        // It is an error if HMX is asked for.
+        let with_hmx = open(&options, Some(Unit::Hmx));
+        if kind != INT8 {
+            with_hmx.unwrap();
+            continue;
+        }
+        let error = with_hmx.unwrap_err().to_string();
         assert!(
-            run(&hexagon, &subgraph, &input).unwrap() == run(&cpu(), &subgraph, &input).unwrap()
-        );
-        let error = open(&options, Some(Unit::Hmx)).unwrap_err().to_string();
-        assert!(
-            error.contains("a packet does not have an activation and then a weight")
-                && error.contains("expected HMX, or no option unit=hmx"),
+            error.contains(expected) && error.contains("expected HMX, or no option unit=hmx"),
             "{error}"
         );
     }

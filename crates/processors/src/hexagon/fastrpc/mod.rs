@@ -216,6 +216,7 @@ impl Session {
                 .min(contexts)
                 .clamp(1, MAX_THREADS),
             unit::request(unit),
+            options.model,
         );
         let module = Module::load(&domain, &options.program)?;
         let ended = Ended::default();
@@ -266,6 +267,15 @@ impl Transport for Session {
         // If the program does not end in time, its domain is ended. The other resources are released when its call
         // returns.
         let _ = within(3 * grace, move || open.release(grace));
+    }
+
+    fn no_hmx(&self) -> Option<String> {
+        (self.architecture < OLDEST_HMX).then(|| {
+            format!(
+                "its DSP is a v{:x}, expected v{OLDEST_HMX:x} or later",
+                self.architecture
+            )
+        })
     }
 
     fn process(&self) -> Option<u32> {

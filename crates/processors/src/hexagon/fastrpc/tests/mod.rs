@@ -103,6 +103,32 @@ fn assert_released(fake: &Fake, what: &str) {
 }
 
 #[test]
+fn a_dsp_older_than_v69_computes_on_hvx_and_the_reason_is_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = loadable(folder.path());
+    let with_hmx = HexagonOptions {
+        unit: Some(Unit::Hmx),
+        ..options.clone()
+    };
+    let on = |architecture, options: &HexagonOptions| {
+        let fault = Fault::Architecture(architecture);
+        let fake = Arc::new(Fake::new(
+            Interface::Mainline,
+            &options.program,
+            Runs::Nothing,
+            fault,
+        ));
+        start(options, &fake).map(|connection| connection.unit().to_string())
+    };
+    let reason = "HVX, since HMX can't be used: its DSP is a v68, expected v69 or later";
+    assert_eq!(on(0x68, &options).unwrap(), reason);
+    // The fake's program does not have HMX, and does not say why.
+    assert_eq!(on(0x69, &options).unwrap(), "HVX");
+    let error = on(0x68, &with_hmx).unwrap_err().to_string();
+    assert!(error.contains(reason), "{error}");
+}
+
+#[test]
 fn every_call_is_right_and_in_order_and_everything_is_released() {
     let folder = tempfile::tempdir().unwrap();
     let options = loadable(folder.path());
