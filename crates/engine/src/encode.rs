@@ -42,8 +42,8 @@ impl Engine {
     /// bits whatever texts are with it. An encoder needs no pages.
     ///
     /// # Errors
-    /// If a text has no tokens, more than the context holds, or one outside the vocabulary; if there is no memory for keys
-    /// and values; if `cancel` is set.
+    /// If a text has no tokens, more than the context holds, or one outside the vocabulary; if it states a second text
+    /// after its end or the model has no type of tokens for one; if there is no memory for keys and values; if `cancel` is set.
     pub fn encode(
         &self,
         texts: &[EncoderText],
@@ -153,6 +153,16 @@ impl Engine {
                 context,
             });
         }
+        let has_types = self.model().description().added_inputs.token_types > 1;
+        if let Some(second) = text.second
+            && (second > count || !has_types)
+        {
+            return Err(Error::SecondText {
+                second,
+                tokens: count,
+                has_types,
+            });
+        }
         let vocab = self.model().description().vocab;
         match text.tokens.iter().find(|token| **token as usize >= vocab) {
             Some(token) => Err(Error::TokenOutOfVocabulary {
@@ -231,7 +241,7 @@ mod tests {
     #[test]
     fn texts_share_batches_up_to_the_chunk_and_a_longer_one_is_alone() {
         let of = |lengths: &[usize]| batches(lengths, (8, usize::MAX));
-        assert_eq!(of(&[]), []);
+        assert!(of(&[]).is_empty());
         assert_eq!(of(&[3, 5, 1]), [0..2, 2..3]);
         assert_eq!(of(&[20, 1, 1, 8]), [0..1, 1..3, 3..4]);
         let of_pages = |pages: usize| batches(&[1, 1, 1, PAGE, PAGE + 1], (1000, pages));

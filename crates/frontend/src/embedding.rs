@@ -33,11 +33,19 @@ impl VectorOptions {
 
 /// Returns the part of a model because of which Triad computes no vectors of texts with it, if there is one.
 pub fn unsupported(model: &Model) -> Option<String> {
-    let head = &model.description().head;
-    if head.as_ref().is_some_and(|head| head.scores) {
+    let head = model.description().head.as_ref();
+    if head.is_some_and(|head| head.scores) {
         return Some("it scores pairs of texts (a cross-encoder): ask for a reranking".into());
     }
-    model.embedding_defaults().unsupported.clone()
+    let defaults = model.embedding_defaults();
+    let layers = head.map_or(0, |head| head.layers.len());
+    // A package that was made before these layers were computed has none of them.
+    if let Some(stated) = defaults.dense_layers.filter(|stated| *stated != layers) {
+        return Some(format!(
+            "its modules.json has {stated} dense layers after pooling, but its weights have {layers}"
+        ));
+    }
+    defaults.unsupported.clone()
 }
 
 /// Returns the maximum number of tokens of a text in a `context`: a model's authors may state less.

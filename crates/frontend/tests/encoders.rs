@@ -169,6 +169,49 @@ fn scores_of_bert_with_types_of_tokens_are_those_of_sentence_transformers() {
     compare_scores("rerank-bert", &[""]);
 }
 
+/// Returns a copy of a model's folder whose `config.json` has these fields, too.
+fn with_fields(name: &str, fields: &Value) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for entry in std::fs::read_dir(golden().join(name)).unwrap() {
+        let path = entry.unwrap().path();
+        std::fs::copy(&path, folder.path().join(path.file_name().unwrap())).unwrap();
+    }
+    let path = folder.path().join("config.json");
+    let mut config: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let fields = fields.as_object().unwrap().clone();
+    config.as_object_mut().unwrap().extend(fields);
+    std::fs::write(path, config.to_string()).unwrap();
+    folder
+}
+
+#[test]
+fn the_activation_of_a_score_is_that_which_the_configuration_states() {
+    let outputs: Vec<f64> = cases("rerank-bert")
+        .iter()
+        .map(|case| case["score"].as_f64().unwrap())
+        .collect();
+    let options = LoadOptions::default();
+    for case in cases("activations") {
+        let folder = with_fields("rerank-bert", &case["change"]);
+        let model = Model::load(folder.path(), &options).unwrap();
+        let activation = reranking::activation(&model);
+        for (output, score) in outputs.iter().zip(case["scores"].as_array().unwrap()) {
+            let difference = activation.apply(*output) - score.as_f64().unwrap();
+            assert!(difference.abs() < 1e-6, "{case}: {activation:?}");
+        }
+    }
+    for field in ["sentence_transformers", "sbert_ce_default_activation_function"] {
+        let name = "torch.nn.modules.activation.ReLU";
+        let value = match field {
+            "sentence_transformers" => serde_json::json!({ "activation_fn": name }),
+            _ => name.into(),
+        };
+        let folder = with_fields("rerank-bert", &serde_json::json!({ field: value }));
+        let error = Model::load(folder.path(), &options).err().unwrap().to_string();
+        assert!(error.contains(field) && error.contains("ReLU"), "{error}");
+    }
+}
+
 #[test]
 fn an_encoder_writes_no_text_and_says_so_by_name() {
     let engine = engine("bert", 64);

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 pub use attention::{Attention, KeyValues, QkNorm, Rope, RopePairing, RopeScaling, Temperature};
 pub(crate) use check::limits;
-pub use encoder::{AddedInputs, Dense, Head, Positions};
+pub use encoder::{AddedInputs, Dense, Head, Positions, ScoreActivation};
 pub use feed_forward::{Activation, Experts, FeedForward, Routing};
 pub use mixer::{DeltaNet, HeadSharing, Mamba2, Mixer, MixerWeight, ShortConv, StateSize};
 pub use token_inputs::TokenInputs;

@@ -41,6 +41,8 @@ pub struct EmbeddingDefaults {
     pub default_prompt: Option<String>,
     /// The maximum number of tokens of a text.
     pub max_tokens: Option<usize>,
+    /// The number of dense layers after pooling, if `modules.json` states it.
+    pub dense_layers: Option<usize>,
     /// A part of the rules that Triad does not follow. Vectors of such a model are refused with this text.
     pub unsupported: Option<String>,
 }
@@ -89,6 +91,7 @@ impl EmbeddingDefaults {
                 .as_array()
                 .ok_or_else(|| malformed("expected an array of modules").at(&path))?;
             defaults.unsupported = unsupported_modules(modules);
+            defaults.dense_layers = Some(modules.iter().filter(|it| is_dense(it)).count());
             pools = modules
                 .iter()
                 .any(|module| module["path"] == POOLING_FOLDER);

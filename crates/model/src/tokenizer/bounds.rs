@@ -21,6 +21,8 @@ const MAX_ADDED: usize = 4 << 20;
 /// Maximum factor by which normalizers and pre-tokenizers may lengthen a text. Those of real tokenizers reach up to
 /// 400.
 const MAX_GROWTH: usize = 1024;
+/// Maximum letters of a word that WordPiece reads: its time grows with the square of a word's length, and more.
+const LONGEST_WORD: usize = 1000;
 /// Maximum number of pieces and tokens of a template.
 const MAX_TEMPLATE: usize = 1024;
 
@@ -41,6 +43,7 @@ pub(super) struct Parts {
 struct ModelParts {
     vocab: Option<Strings>,
     dropout: Option<f64>,
+    max_input_chars_per_word: Option<usize>,
 }
 
 /// The strings in a value, without the names of its fields.
@@ -70,6 +73,13 @@ impl Parts {
                 "field `model.dropout` is {dropout}, which makes tokenization random: expected 0"
             );
             return Err(malformed(message));
+        }
+        let longest = parts.model.as_ref();
+        let longest = longest.and_then(|model| model.max_input_chars_per_word);
+        if let Some(longest) = longest.filter(|longest| *longest > LONGEST_WORD) {
+            return Err(malformed(format!(
+                "field `model.max_input_chars_per_word` is {longest}, expected at most {LONGEST_WORD}"
+            )));
         }
         let mut growth = 1;
         for (field, part) in parts.fields() {

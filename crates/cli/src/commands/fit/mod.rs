@@ -104,6 +104,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         "{} is a mixture of experts, whose speed `fit` does not predict: `triad bench` measures it",
         arguments.model
     );
+    ensure!(
+        !subject.description.is_encoder(),
+        "{} is an encoder, whose speed `fit` does not predict: benches/embeddings.py measures it",
+        arguments.model
+    );
     let lengths = Lengths::new(arguments, &subject.description)?;
     let report = match &device {
         Some(device) => on_phone(&subject, &lengths, device, arguments.memory),

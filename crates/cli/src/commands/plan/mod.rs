@@ -134,6 +134,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         !description.has_experts(),
         "{name} is a mixture of experts, which only one CPU runs: there is nothing to plan"
     );
+    ensure!(
+        !description.is_encoder(),
+        "{name} is an encoder, which only one CPU runs: there is nothing to plan"
+    );
     let prompt = arguments::prompt_tokens(arguments.prompt, &description)?;
     let chunk = arguments.chunk.unwrap_or(CHUNK);
     if let (Some(restriction), Some(processors)) = (arguments.partition, &arguments.processors) {
