@@ -247,6 +247,6 @@ mod tests {
         let of_pages = |pages: usize| batches(&[1, 1, 1, PAGE, PAGE + 1], (1000, pages));
         assert_eq!(of_pages(1), [0..1, 1..2, 2..3, 3..4, 4..5]);
         assert_eq!(of_pages(2), [0..2, 2..4, 4..5]);
-        assert_eq!(of_pages(6), [std::ops::Range { start: 0, end: 5 }]);
+        assert_eq!(of_pages(6), [Range { start: 0, end: 5 }]);
     }
 }

@@ -39,13 +39,16 @@ pub fn unsupported(model: &Model) -> Option<String> {
     }
     let defaults = model.embedding_defaults();
     let layers = head.map_or(0, |head| head.layers.len());
-    // A package that was made before these layers were computed has none of them.
-    if let Some(stated) = defaults.dense_layers.filter(|stated| *stated != layers) {
-        return Some(format!(
-            "its modules.json has {stated} dense layers after pooling, but its weights have {layers}"
-        ));
-    }
-    defaults.unsupported.clone()
+    without_layers(defaults.dense_layers, layers).or_else(|| defaults.unsupported.clone())
+}
+
+/// Describes the difference if a model has other dense layers than its files state. A package that was made before Triad
+/// computed these layers has none of them.
+fn without_layers(stated: Option<usize>, layers: usize) -> Option<String> {
+    let stated = stated.filter(|stated| *stated != layers)?;
+    Some(format!(
+        "its modules.json has {stated} dense layers after pooling, but its weights have {layers}"
+    ))
 }
 
 /// Returns the maximum number of tokens of a text in a `context`: a model's authors may state less.
@@ -174,4 +177,17 @@ fn finished(vector: &[f32], options: VectorOptions) -> Result<Vec<f32>> {
         .iter()
         .map(|value| (f64::from(*value) * scale) as f32)
         .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_without_the_dense_layers_that_its_files_state_has_no_vectors() {
+        assert_eq!(without_layers(None, 1), None);
+        assert_eq!(without_layers(Some(1), 1), None);
+        let reason = without_layers(Some(2), 0).unwrap();
+        assert!(reason.contains("2 dense layers"), "{reason}");
+    }
 }

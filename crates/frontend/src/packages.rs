@@ -9,7 +9,7 @@ use serde_json::json;
 use triad_engine::package::{self, Package};
 use triad_engine::{Cancel, Threads};
 use triad_kernels::int8;
-use triad_model::checkpoint::Checkpoint;
+use triad_model::checkpoint::{Checkpoint, TEXT_LIMITS_NAMES};
 use triad_model::description::ModelDescription;
 use triad_model::fetch;
 use triad_model::gguf::PartName;
@@ -184,7 +184,7 @@ fn cached_in(
 /// Returns the files of the model at `path`, sorted. If `path` is a file, these are the file and the files next to it
 /// that describe it. If it is a folder, other files in it, such as the output of an earlier command, are left out.
 pub fn model_files(path: &Path) -> Vec<PathBuf> {
-    const DESCRIPTIONS: [&str; 12] = [
+    const DESCRIPTIONS: [&str; 11] = [
         "package.json",
         "package.json.sha256",
         "config.json",
@@ -195,11 +195,14 @@ pub fn model_files(path: &Path) -> Vec<PathBuf> {
         "special_tokens_map.json",
         "modules.json",
         "config_sentence_transformers.json",
-        "sentence_bert_config.json",
         "pooling_config.json",
     ];
     const WEIGHTS: [&str; 3] = [".safetensors", ".safetensors.index.json", ".gguf"];
-    let describes = |name: &str| DESCRIPTIONS.contains(&name) || name.starts_with("tokenizer");
+    let describes = |name: &str| {
+        DESCRIPTIONS.contains(&name)
+            || TEXT_LIMITS_NAMES.contains(&name)
+            || name.starts_with("tokenizer")
+    };
     let holds_weights = |name: &str| {
         WEIGHTS
             .iter()

@@ -176,7 +176,9 @@ fn a_dense_layer_that_is_not_what_its_configuration_states_is_refused_by_name() 
     }
     type Modules = fn(&mut Vec<Json>);
     let changes: [(&str, Modules); 2] = [
-        ("two dense layers in the folder 2_Dense", |all| all.push(all[2].clone())),
+        ("two dense layers in the folder 2_Dense", |all| {
+            all.push(all[2].clone())
+        }),
         ("17 dense layers", |all| {
             for number in 3..19 {
                 let mut module = all[2].clone();
@@ -373,12 +375,18 @@ fn rules_and_types_of_a_word_piece_vocabulary_are_followed() {
         }
         Tokenizer::from_gguf(&metadata).unwrap()
     };
-    let encode = |tokenizer: &Tokenizer, text: &str| tokenizer.encode(text, Special::AsText).unwrap();
+    let encode =
+        |tokenizer: &Tokenizer, text: &str| tokenizer.encode(text, Special::AsText).unwrap();
     let [lowercase, accents] =
         ["lowercase", "strip_accents"].map(|it| format!("tokenizer.ggml.normalizer.{it}"));
     let of = |value: bool| Value::Bool(value);
     // Token 9 is a word with a capital letter, and 10 one with an accent.
-    let names = [(9, "▁The", 1), (10, "▁thé", 1), (11, "▁the_", 4), (12, "[PAD12]", 5)];
+    let names = [
+        (9, "▁The", 1),
+        (10, "▁thé", 1),
+        (11, "▁the_", 4),
+        (12, "[PAD12]", 5),
+    ];
     let cased = read(&[(&lowercase, of(false))], &names);
     assert_eq!(encode(&cased, "The"), [9]);
     assert_eq!(encode(&cased, "thé"), [10]);
@@ -418,13 +426,13 @@ fn a_map_of_characters_without_an_unknown_token_is_refused_by_name() {
     let bytes = fs::read(golden().join("xlm-roberta.gguf")).unwrap();
     let mut metadata = gguf::read(&bytes).unwrap().metadata;
     let field = "tokenizer.ggml.unknown_token_id";
-    metadata = metadata
-        .iter()
-        .filter(|(key, _)| *key != field)
-        .fold(gguf::Metadata::default(), |mut all, (key, value)| {
+    metadata = metadata.iter().filter(|(key, _)| *key != field).fold(
+        gguf::Metadata::default(),
+        |mut all, (key, value)| {
             all.insert(key, value.clone());
             all
-        });
+        },
+    );
     // The default of such a file, token 2, is one of control here.
     let mut types = metadata
         .integers("tokenizer.ggml.token_type")

@@ -163,7 +163,14 @@ fn an_encoder_is_refused_by_name_where_only_text_is_predicted_or_planned() {
     );
     for arguments in [
         &["fit", bert][..],
-        &["plan", bert, "--partition", "layer", "--processors", "cpu,cpu"],
+        &[
+            "plan",
+            bert,
+            "--partition",
+            "layer",
+            "--processors",
+            "cpu,cpu",
+        ],
         &["serve", "-m", bert, "--lora", "adapter.gguf", "--port", "0"],
     ] {
         let output = place().triad(arguments);

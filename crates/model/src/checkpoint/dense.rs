@@ -47,7 +47,9 @@ pub(super) fn add(checkpoint: &mut Checkpoint, folder: &Path) -> Result<()> {
     }
     for (index, name) in folders.iter().enumerate() {
         if folders[..index].contains(name) {
-            return malformed(format!("two dense layers in the folder {name}, expected one"));
+            return malformed(format!(
+                "two dense layers in the folder {name}, expected one"
+            ));
         }
     }
     let mut layers = Vec::with_capacity(folders.len());

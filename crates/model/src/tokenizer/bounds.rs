@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
+use super::config::Config;
 use super::guarded::guarded;
 use super::pair::Pair;
 use crate::error::{Error, ErrorKind, Result};
@@ -129,8 +130,10 @@ impl Parts {
     }
 
     /// Returns the tokens around two texts.
-    pub(super) fn pair(&self) -> Option<Pair> {
-        Pair::of_post_processor(self.post_processor.as_ref()?)
+    pub(super) fn pair(&self, config: &Config<'_>) -> Result<Option<Pair>> {
+        let pair = self.post_processor.as_ref();
+        let pair = pair.and_then(Pair::of_post_processor);
+        pair.map(|pair| pair.with_inputs(config)).transpose()
     }
 
     fn fields(&self) -> impl Iterator<Item = (&'static str, &Value)> {

@@ -122,7 +122,9 @@ mod tests {
 
     #[test]
     fn a_replacement_has_at_most_1024_bytes() {
-        let of = |count: usize| Charsmap::new(&of_one(0, &[&vec![b'e'; count][..], b"\0"].concat()), "map");
+        let of = |count: usize| {
+            Charsmap::new(&of_one(0, &[&vec![b'e'; count][..], b"\0"].concat()), "map")
+        };
         let map = of(1024).unwrap().unwrap();
         assert_eq!(map.replacement("a").unwrap().unwrap().1.len(), 1024);
         let error = of(1025).err().unwrap().to_string();

@@ -157,11 +157,7 @@ pub(super) fn tokenizer(metadata: &Metadata) -> Result<Tokenizer> {
         .bool("tokenizer.ggml.add_sep_token")?
         .unwrap_or(separates_pairs);
     Ok(Tokenizer {
-        pair: Pair::of_gguf(
-            &prefix,
-            &suffix,
-            separator.filter(|_| separates_pairs),
-        ),
+        pair: Pair::of_gguf(&prefix, &suffix, separator.filter(|_| separates_pairs)),
         kind,
         vocabulary,
         encoder,
