@@ -42,8 +42,8 @@ impl Engine {
     /// bits whatever texts are with it. An encoder needs no pages.
     ///
     /// # Errors
-    /// If a text has no tokens, more than the context holds, or one outside the vocabulary; if there is no memory for keys
-    /// and values; if `cancel` is set.
+    /// If a text has no tokens, more than the context holds, or one outside the vocabulary; if it states a second text
+    /// after its end or the model has no type of tokens for one; if there is no memory for keys and values; if `cancel` is set.
     pub fn encode(
         &self,
         texts: &[EncoderText],
@@ -151,6 +151,16 @@ impl Engine {
                 prompt: count,
                 free: context,
                 context,
+            });
+        }
+        let has_types = self.model().description().added_inputs.token_types > 1;
+        if let Some(second) = text.second
+            && (second > count || !has_types)
+        {
+            return Err(Error::SecondText {
+                second,
+                tokens: count,
+                has_types,
             });
         }
         let vocab = self.model().description().vocab;

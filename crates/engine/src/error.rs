@@ -42,6 +42,19 @@ pub enum Error {
         /// Size of the vocabulary.
         vocab: usize,
     },
+    /// The second text of a pair cannot be told apart.
+    #[error(
+        "the second text starts at token {second} of {tokens}, expected at most {tokens}, and a model with two types of \
+         tokens, which this one {}", if *has_types { "is" } else { "is not" }
+    )]
+    SecondText {
+        /// The place at which the second text starts.
+        second: usize,
+        /// The number of tokens.
+        tokens: usize,
+        /// Whether the model has two types of tokens.
+        has_types: bool,
+    },
     /// The model is an encoder, and text was asked for.
     #[error(
         "the model is an encoder ({family}): it computes vectors or scores of texts, and writes no text"

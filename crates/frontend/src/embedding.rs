@@ -33,11 +33,22 @@ impl VectorOptions {
 
 /// Returns the part of a model because of which Triad computes no vectors of texts with it, if there is one.
 pub fn unsupported(model: &Model) -> Option<String> {
-    let head = &model.description().head;
-    if head.as_ref().is_some_and(|head| head.scores) {
+    let head = model.description().head.as_ref();
+    if head.is_some_and(|head| head.scores) {
         return Some("it scores pairs of texts (a cross-encoder): ask for a reranking".into());
     }
-    model.embedding_defaults().unsupported.clone()
+    let defaults = model.embedding_defaults();
+    let layers = head.map_or(0, |head| head.layers.len());
+    without_layers(defaults.dense_layers, layers).or_else(|| defaults.unsupported.clone())
+}
+
+/// Describes the difference if a model has other dense layers than its files state. A package that was made before Triad
+/// computed these layers has none of them.
+fn without_layers(stated: Option<usize>, layers: usize) -> Option<String> {
+    let stated = stated.filter(|stated| *stated != layers)?;
+    Some(format!(
+        "its modules.json has {stated} dense layers after pooling, but its weights have {layers}"
+    ))
 }
 
 /// Returns the maximum number of tokens of a text in a `context`: a model's authors may state less.
@@ -166,4 +177,17 @@ fn finished(vector: &[f32], options: VectorOptions) -> Result<Vec<f32>> {
         .iter()
         .map(|value| (f64::from(*value) * scale) as f32)
         .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_without_the_dense_layers_that_its_files_state_has_no_vectors() {
+        assert_eq!(without_layers(None, 1), None);
+        assert_eq!(without_layers(Some(1), 1), None);
+        let reason = without_layers(Some(2), 0).unwrap();
+        assert!(reason.contains("2 dense layers"), "{reason}");
+    }
 }

@@ -9,7 +9,7 @@ use serde_json::json;
 use triad_engine::package::{self, Package};
 use triad_engine::{Cancel, Threads};
 use triad_kernels::int8;
-use triad_model::checkpoint::Checkpoint;
+use triad_model::checkpoint::{Checkpoint, TEXT_LIMITS_NAMES};
 use triad_model::description::ModelDescription;
 use triad_model::fetch;
 use triad_model::gguf::PartName;
@@ -56,12 +56,10 @@ pub fn package_of(
         });
     }
     let (options, text) = (PrepareOptions::default(), CalibrationText::builtin());
-    let known = Hashes::of(path);
-    let is_known = model_files(path)
-        .iter()
-        .all(|file| known.known(file).is_some());
-    // A file that is not a model is refused before all of it is read.
-    if !is_known && is_run_as_stored(Checkpoint::open(path)?.description()) {
+    // A file that is not a model is refused before all of it is read. The cache may have a package that an earlier version
+    // made of a model that now runs as it is stored.
+    let checkpoint = Arc::new(Checkpoint::open(path)?);
+    if is_run_as_stored(checkpoint.description()) {
         return Ok(stored(path));
     }
     let destination = cached(path, &options, &text, read)?;
@@ -73,10 +71,6 @@ pub fn package_of(
         });
     }
     let start = Instant::now();
-    let checkpoint = Arc::new(Checkpoint::open(path)?);
-    if is_run_as_stored(checkpoint.description()) {
-        return Ok(stored(path));
-    }
     let recipe = Recipe {
         checkpoint,
         text,
@@ -190,7 +184,7 @@ fn cached_in(
 /// Returns the files of the model at `path`, sorted. If `path` is a file, these are the file and the files next to it
 /// that describe it. If it is a folder, other files in it, such as the output of an earlier command, are left out.
 pub fn model_files(path: &Path) -> Vec<PathBuf> {
-    const DESCRIPTIONS: [&str; 12] = [
+    const DESCRIPTIONS: [&str; 11] = [
         "package.json",
         "package.json.sha256",
         "config.json",
@@ -201,11 +195,14 @@ pub fn model_files(path: &Path) -> Vec<PathBuf> {
         "special_tokens_map.json",
         "modules.json",
         "config_sentence_transformers.json",
-        "sentence_bert_config.json",
         "pooling_config.json",
     ];
     const WEIGHTS: [&str; 3] = [".safetensors", ".safetensors.index.json", ".gguf"];
-    let describes = |name: &str| DESCRIPTIONS.contains(&name) || name.starts_with("tokenizer");
+    let describes = |name: &str| {
+        DESCRIPTIONS.contains(&name)
+            || TEXT_LIMITS_NAMES.contains(&name)
+            || name.starts_with("tokenizer")
+    };
     let holds_weights = |name: &str| {
         WEIGHTS
             .iter()
@@ -327,6 +324,15 @@ mod tests {
         let found = package_of(&path, threads, &cancel, &mut |_, _| {}, &mut |_| {}).unwrap();
         assert!(found.is_stored && found.prepared.is_none());
         assert_eq!(found.path, path);
+    }
+
+    #[test]
+    fn an_encoder_runs_as_it_is_stored() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let path = path.join("../../tests/golden/encoders/bert-dense");
+        let (threads, cancel) = (Threads::Count(1), Cancel::new());
+        let found = package_of(&path, threads, &cancel, &mut |_, _| {}, &mut |_| {}).unwrap();
+        assert!(found.is_stored && found.path == path);
     }
 
     #[test]

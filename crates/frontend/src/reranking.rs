@@ -3,6 +3,8 @@
 use triad_engine::{Cancel, EncoderText, Engine, Error, Model};
 use triad_model::tokenizer::Special;
 
+pub use triad_model::description::ScoreActivation;
+
 use crate::chat::encode_around;
 use crate::embedding::{Pooling, max_tokens, pool};
 use crate::error::{self, Result};
@@ -55,6 +57,12 @@ pub fn pairs(
         })
     };
     documents.iter().map(pair).collect()
+}
+
+/// Returns the function that makes a score of the classifier's output, which is a sigmoid unless the model states another.
+pub fn activation(model: &Model) -> ScoreActivation {
+    let head = model.description().head.as_ref();
+    head.map_or_else(ScoreActivation::default, |head| head.activation)
 }
 
 /// Returns the output of the classifier for each of `pairs`: the higher, the better.

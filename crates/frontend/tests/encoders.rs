@@ -169,6 +169,84 @@ fn scores_of_bert_with_types_of_tokens_are_those_of_sentence_transformers() {
     compare_scores("rerank-bert", &[""]);
 }
 
+/// Returns a copy of a model's folder with one file that has these fields, too.
+fn with_fields(name: &str, file: &str, fields: &Value) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for entry in std::fs::read_dir(golden().join(name)).unwrap() {
+        let path = entry.unwrap().path();
+        std::fs::copy(&path, folder.path().join(path.file_name().unwrap())).unwrap();
+    }
+    let path = folder.path().join(file);
+    let mut config: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let fields = fields.as_object().unwrap().clone();
+    config.as_object_mut().unwrap().extend(fields);
+    std::fs::write(path, config.to_string()).unwrap();
+    folder
+}
+
+#[test]
+fn scores_follow_the_activation_and_the_inputs_that_the_files_state() {
+    let pairs = cases("rerank-bert");
+    for case in cases("changes") {
+        let file = case["file"].as_str().unwrap();
+        let folder = with_fields("rerank-bert", file, &case["change"]);
+        let engine = engine(folder.path().to_str().unwrap(), 64);
+        let model = engine.model();
+        let context = (Special::Parsed, engine.context());
+        let mut texts = Vec::new();
+        for pair in &pairs {
+            let [query, document] = ["query", "document"].map(|it| pair[it].as_str().unwrap());
+            let of = (query, &[document.to_owned()][..]);
+            texts.extend(reranking::pairs(model, of, context, &Cancel::new()).unwrap());
+        }
+        let outputs = reranking::scores(&engine, &texts, &Cancel::new()).unwrap();
+        for (output, score) in outputs.iter().zip(case["scores"].as_array().unwrap()) {
+            let score = score.as_f64().unwrap();
+            let difference = reranking::activation(model).apply(f64::from(*output)) - score;
+            assert!(difference.abs() < 1e-5, "{case}: {outputs:?}");
+        }
+    }
+    let options = LoadOptions::default();
+    for field in [
+        "sentence_transformers",
+        "sbert_ce_default_activation_function",
+    ] {
+        let name = "torch.nn.modules.activation.ReLU";
+        let value = match field {
+            "sentence_transformers" => serde_json::json!({ "activation_fn": name }),
+            _ => name.into(),
+        };
+        let folder = with_fields(
+            "rerank-bert",
+            "config.json",
+            &serde_json::json!({ field: value }),
+        );
+        let error = Model::load(folder.path(), &options)
+            .err()
+            .unwrap()
+            .to_string();
+        assert!(error.contains(field) && error.contains("ReLU"), "{error}");
+    }
+}
+
+#[test]
+fn a_second_text_that_the_model_cannot_tell_apart_is_refused() {
+    let of = |name: &str, second: usize| {
+        let text = EncoderText {
+            tokens: vec![2, 5, 3],
+            second: Some(second),
+        };
+        let engine = engine(name, 64);
+        engine.encode(&[text], 1, &Cancel::new(), |_, _| {})
+    };
+    of("bert", 3).unwrap();
+    let error = of("bert", 4).unwrap_err().to_string();
+    assert!(error.contains("token 4 of 3"), "{error}");
+    // One type of tokens.
+    let error = of("xlm-roberta", 1).unwrap_err().to_string();
+    assert!(error.contains("is not"), "{error}");
+}
+
 #[test]
 fn an_encoder_writes_no_text_and_says_so_by_name() {
     let engine = engine("bert", 64);

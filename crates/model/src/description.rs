@@ -16,7 +16,7 @@ pub use attention::{
     Attention, KeyValues, Latent, QkNorm, Rope, RopePairing, RopeScaling, Temperature,
 };
 pub(crate) use check::limits;
-pub use encoder::{AddedInputs, Dense, Head, Positions};
+pub use encoder::{AddedInputs, Dense, Head, Positions, ScoreActivation};
 pub use feed_forward::{Activation, ExpertGroups, Experts, FeedForward, GroupScore, Routing};
 pub use mixer::{
     DeltaNet, GateNorm, HeadSharing, Mamba2, Mixer, MixerWeight, ShortConv, StateSize,

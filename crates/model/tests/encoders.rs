@@ -174,6 +174,30 @@ fn a_dense_layer_that_is_not_what_its_configuration_states_is_refused_by_name() 
             "{message}"
         );
     }
+    type Modules = fn(&mut Vec<Json>);
+    let changes: [(&str, Modules); 2] = [
+        ("two dense layers in the folder 2_Dense", |all| {
+            all.push(all[2].clone())
+        }),
+        ("17 dense layers", |all| {
+            for number in 3..19 {
+                let mut module = all[2].clone();
+                module["path"] = json!(format!("{number}_Dense"));
+                all.push(module);
+            }
+        }),
+    ];
+    for (words, change) in changes {
+        // They are refused before any folder is opened.
+        let error = with("bert-dense", "modules.json", |modules| {
+            change(modules.as_array_mut().unwrap());
+        });
+        let message = error.unwrap_err().to_string();
+        assert!(
+            message.contains(words) && message.contains("modules.json"),
+            "{message}"
+        );
+    }
     let folder = copy("bert-dense");
     fs::remove_file(folder.path().join("2_Dense/model.safetensors")).unwrap();
     let error = Checkpoint::open(folder.path()).unwrap_err();
@@ -307,6 +331,17 @@ fn a_word_piece_vocabulary_that_the_file_does_not_explain_is_refused_by_name() {
             .to_string()
     };
     let tokens = "tokenizer.ggml.tokens";
+    let types = "tokenizer.ggml.token_type";
+    let with_types = |kind: i64| {
+        let bytes = fs::read(golden().join("bert.gguf")).unwrap();
+        let metadata = gguf::read(&bytes).unwrap().metadata;
+        let mut all = metadata.integers(types).unwrap().unwrap().to_vec();
+        all[9] = kind;
+        Value::Integers(all)
+    };
+    for kind in [2, 6] {
+        assert!(read(types, &|_| with_types(kind)).contains(&format!("{types}`[9] is {kind}")));
+    }
     let with_capital = |mut all: Vec<String>| {
         all[9] = "▁The".into();
         Value::Strings(all)
@@ -317,10 +352,97 @@ fn a_word_piece_vocabulary_that_the_file_does_not_explain_is_refused_by_name() {
         Value::Strings(all)
     };
     assert!(read(tokens, &twice).contains("twice"));
-    let types = "tokenizer.ggml.token_type";
     assert!(read(types, &|_| Value::Integers(vec![1])).contains(types));
     let class = "tokenizer.ggml.bos_token_id";
     assert!(read(class, &|_| Value::Integer(1 << 20)).contains(class));
+}
+
+#[test]
+fn rules_and_types_of_a_word_piece_vocabulary_are_followed() {
+    let read = |fields: &[(&str, Value)], names: &[(usize, &str, i64)]| {
+        let bytes = fs::read(golden().join("bert.gguf")).unwrap();
+        let mut metadata = gguf::read(&bytes).unwrap().metadata;
+        let [tokens, types] = ["tokenizer.ggml.tokens", "tokenizer.ggml.token_type"];
+        let mut all = metadata.strings(tokens).unwrap().unwrap().to_vec();
+        let mut kinds = metadata.integers(types).unwrap().unwrap().to_vec();
+        for (id, name, kind) in names {
+            (all[*id], kinds[*id]) = ((*name).to_owned(), *kind);
+        }
+        metadata.insert(tokens, Value::Strings(all));
+        metadata.insert(types, Value::Integers(kinds));
+        for (field, value) in fields {
+            metadata.insert(*field, value.clone());
+        }
+        Tokenizer::from_gguf(&metadata).unwrap()
+    };
+    let encode =
+        |tokenizer: &Tokenizer, text: &str| tokenizer.encode(text, Special::AsText).unwrap();
+    let [lowercase, accents] =
+        ["lowercase", "strip_accents"].map(|it| format!("tokenizer.ggml.normalizer.{it}"));
+    let of = |value: bool| Value::Bool(value);
+    // Token 9 is a word with a capital letter, and 10 one with an accent.
+    let names = [
+        (9, "▁The", 1),
+        (10, "▁thé", 1),
+        (11, "▁the_", 4),
+        (12, "[PAD12]", 5),
+    ];
+    let cased = read(&[(&lowercase, of(false))], &names);
+    assert_eq!(encode(&cased, "The"), [9]);
+    assert_eq!(encode(&cased, "thé"), [10]);
+    let stripped = read(&[(&lowercase, of(false)), (&accents, of(true))], &names);
+    assert_ne!(encode(&stripped, "thé"), [10]);
+    assert_eq!(encode(&stripped, "thé"), encode(&stripped, "the"));
+    let kept = read(&[(&accents, of(false))], &names[1..]);
+    assert_eq!(encode(&kept, "THÉ"), [10]);
+    // A token of a converter's user is found in a text, and is not one of control.
+    assert_eq!(encode(&kept, "the_"), [11]);
+    assert_eq!(kept.decode(&[11]), "the_");
+    // A row without a token is not found.
+    assert!(!encode(&kept, "[PAD12]").contains(&12));
+    assert!(kept.vocab_size() > 12 && kept.piece(12).is_none());
+}
+
+#[test]
+fn a_word_of_word_piece_has_at_most_1000_letters() {
+    let folder = copy("bert");
+    let path = folder.path().join("tokenizer.json");
+    let mut tokenizer = read(&path);
+    let mut of = |count: usize| {
+        tokenizer["model"]["max_input_chars_per_word"] = json!(count);
+        fs::write(&path, tokenizer.to_string()).unwrap();
+        Tokenizer::from_folder(folder.path(), None, &[])
+    };
+    of(1000).unwrap();
+    let error = of(1001).err().unwrap().to_string();
+    assert!(
+        error.contains("max_input_chars_per_word") && error.contains("1001"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_map_of_characters_without_an_unknown_token_is_refused_by_name() {
+    let bytes = fs::read(golden().join("xlm-roberta.gguf")).unwrap();
+    let mut metadata = gguf::read(&bytes).unwrap().metadata;
+    let field = "tokenizer.ggml.unknown_token_id";
+    metadata = metadata.iter().filter(|(key, _)| *key != field).fold(
+        gguf::Metadata::default(),
+        |mut all, (key, value)| {
+            all.insert(key, value.clone());
+            all
+        },
+    );
+    // The default of such a file, token 2, is one of control here.
+    let mut types = metadata
+        .integers("tokenizer.ggml.token_type")
+        .unwrap()
+        .unwrap()
+        .to_vec();
+    types[2] = 1;
+    metadata.insert("tokenizer.ggml.token_type", Value::Integers(types));
+    let error = Tokenizer::from_gguf(&metadata).err().unwrap().to_string();
+    assert!(error.contains(field), "{error}");
 }
 
 #[test]

@@ -368,6 +368,26 @@ fn files_from_before_the_pre_tokenizer_was_named_are_read_where_the_family_decid
 }
 
 #[test]
+fn the_pre_tokenizer_states_whether_a_separator_is_between_two_texts() {
+    let middle = |pre: &str, fields: &[(&str, Value)]| {
+        let mut all = vec![
+            ("tokenizer.ggml.pre", string(pre)),
+            ("tokenizer.ggml.seperator_token_id", Value::Integer(5)),
+            ("tokenizer.ggml.add_eos_token", Value::Bool(false)),
+        ];
+        all.extend_from_slice(fields);
+        let tokenizer = with("bpe.gguf", &all).unwrap();
+        tokenizer.pair().map(|pair| pair.middle.clone())
+    };
+    for pre in ["roberta-bpe", "jina-v1-en", "jina-v2-code"] {
+        assert_eq!(middle(pre, &[]), Some(vec![5]), "{pre}");
+        let stated = [("tokenizer.ggml.add_sep_token", Value::Bool(false))];
+        assert_eq!(middle(pre, &stated), None, "{pre}");
+    }
+    assert_eq!(middle("gpt-2", &[]), None);
+}
+
+#[test]
 fn wrong_metadata_is_an_error_that_names_the_field() {
     let size = |file| with(file, &[]).unwrap().vocab_size();
     let strings = |texts: &[&str]| Value::Strings(texts.iter().map(|&text| text.into()).collect());

@@ -230,6 +230,7 @@ impl From<EngineError> for ApiError {
             } => Self::too_long(prompt, false, context),
             EngineError::EmptyPrompt
             | EngineError::TokenOutOfVocabulary { .. }
+            | EngineError::SecondText { .. }
             | EngineError::Option { .. } => Self::invalid(message).with_code("invalid_value"),
             EngineError::Encoder { .. } => Self::unsupported("model", message),
             // The cause of a missing tokenizer names a file.

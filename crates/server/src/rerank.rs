@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use triad_engine::{Cancel, EncoderText};
-use triad_frontend::reranking;
+use triad_frontend::reranking::{self, ScoreActivation};
 use triad_model::tokenizer::Special;
 use utoipa::ToSchema;
 
@@ -46,7 +46,8 @@ pub(crate) struct RerankRequest {
     return_documents: Option<bool>,
     /// Alias of `return_documents`.
     return_text: Option<bool>,
-    /// Whether scores are the classifier's output. Otherwise they are its sigmoid, from 0 to 1.
+    /// Whether scores are the classifier's output. Otherwise they are the function of it that the model states; the default
+    /// is the sigmoid, from 0 to 1.
     raw_scores: Option<bool>,
     /// The opposite of `raw_scores`.
     use_activation: Option<bool>,
@@ -204,13 +205,14 @@ async fn rank(app: Arc<App>, client: Caller, body: JsonBody) -> ApiResult<Json<R
     // Equal scores stay in the order of the documents.
     order.sort_by(|one, other| scores[*other].total_cmp(&scores[*one]));
     order.truncate(top.unwrap_or(usize::MAX));
+    let activation = match is_raw.unwrap_or(false) {
+        true => ScoreActivation::Identity,
+        false => reranking::activation(model.model()),
+    };
     let mut documents: Vec<_> = texts.documents.into_iter().map(Some).collect();
     let result = |index: usize| Ranked {
         index,
-        relevance_score: match is_raw.unwrap_or(false) {
-            true => f64::from(scores[index]),
-            false => 1.0 / (1.0 + (-f64::from(scores[index])).exp()),
-        },
+        relevance_score: activation.apply(f64::from(scores[index])),
         document: match returns.unwrap_or(false) {
             true => documents[index].take().map(|text| DocumentText { text }),
             false => None,

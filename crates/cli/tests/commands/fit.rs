@@ -156,6 +156,30 @@ fn a_phone_is_simulated_and_says_so() {
 }
 
 #[test]
+fn an_encoder_is_refused_by_name_where_only_text_is_predicted_or_planned() {
+    let bert = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../tests/golden/encoders/bert.gguf"
+    );
+    for arguments in [
+        &["fit", bert][..],
+        &[
+            "plan",
+            bert,
+            "--partition",
+            "layer",
+            "--processors",
+            "cpu,cpu",
+        ],
+        &["serve", "-m", bert, "--lora", "adapter.gguf", "--port", "0"],
+    ] {
+        let output = place().triad(arguments);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        assert!(stderr(&output).contains("encoder"), "{}", stderr(&output));
+    }
+}
+
+#[test]
 fn a_context_beyond_the_models_is_refused() {
     let output = place().triad(&["fit", "model.gguf", "--context", "65"]);
     assert_eq!(output.status.code(), Some(1));

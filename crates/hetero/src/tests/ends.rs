@@ -59,6 +59,19 @@ fn several_processors_refuse_a_mixture_of_experts_by_name() {
 }
 
 #[test]
+fn several_processors_refuse_an_encoder_by_name() {
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../tests/golden/encoders/bert.gguf"
+    );
+    let model = Model::load(path.as_ref(), &LoadOptions::default()).unwrap();
+    let error = start(&Arc::new(model), options(Policy::CriticalPath))
+        .err()
+        .unwrap();
+    assert!(error.to_string().contains("encoder"), "{error}");
+}
+
+#[test]
 fn a_cancelled_token_ends() {
     let model = int8("llama");
     for options in one_and_two() {

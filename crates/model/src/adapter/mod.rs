@@ -65,6 +65,12 @@ impl Adapter {
     }
 
     fn open_any(path: &Path, description: &ModelDescription) -> Result<Self> {
+        if description.is_encoder() {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "an adapter for an encoder, which Triad does not support",
+            ));
+        }
         if path.is_dir() {
             return Self::open_peft(path, path, description);
         }

@@ -11,7 +11,7 @@ use super::json;
 use super::source::SENTENCE_MODULES;
 use super::weights::Weights;
 use super::{Checkpoint, is_there};
-use crate::description::{Dense, Head};
+use crate::description::{Dense, Head, ScoreActivation, limits};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mapped::MappedFile;
 use crate::safetensors;
@@ -37,6 +37,21 @@ pub(super) fn add(checkpoint: &mut Checkpoint, folder: &Path) -> Result<()> {
         let message = "a dense layer after a classifier, which Triad does not support";
         return Err(Error::new(ErrorKind::Unsupported, message).at(path));
     }
+    let malformed = |message| Err(Error::new(ErrorKind::Malformed, message).at(&path));
+    if folders.len() > limits::LAYERS_AFTER_POOLING {
+        let count = folders.len();
+        return malformed(format!(
+            "{count} dense layers, expected at most {}",
+            limits::LAYERS_AFTER_POOLING
+        ));
+    }
+    for (index, name) in folders.iter().enumerate() {
+        if folders[..index].contains(name) {
+            return malformed(format!(
+                "two dense layers in the folder {name}, expected one"
+            ));
+        }
+    }
     let mut layers = Vec::with_capacity(folders.len());
     for name in folders {
         layers.push(layer(checkpoint, &folder.join(name), name)?);
@@ -44,6 +59,7 @@ pub(super) fn add(checkpoint: &mut Checkpoint, folder: &Path) -> Result<()> {
     checkpoint.description.head = Some(Head {
         layers,
         scores: false,
+        activation: ScoreActivation::default(),
     });
     checkpoint
         .description

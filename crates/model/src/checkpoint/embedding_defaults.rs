@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::json;
 use super::source::{
-    PACKAGED_POOLING, POOLING_FOLDER, PROMPTS, SENTENCE_MODULES, Source, TEXT_LIMITS,
+    PACKAGED_POOLING, POOLING_FOLDER, PROMPTS, SENTENCE_MODULES, Source, TEXT_LIMITS_NAMES,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::gguf::Metadata;
@@ -41,6 +41,8 @@ pub struct EmbeddingDefaults {
     pub default_prompt: Option<String>,
     /// The maximum number of tokens of a text.
     pub max_tokens: Option<usize>,
+    /// The number of dense layers after pooling, if `modules.json` states it.
+    pub dense_layers: Option<usize>,
     /// A part of the rules that Triad does not follow. Vectors of such a model are refused with this text.
     pub unsupported: Option<String>,
 }
@@ -53,7 +55,16 @@ impl EmbeddingDefaults {
     pub fn from_source(source: &Source) -> Result<Self> {
         match source {
             Source::Gguf(metadata) => Self::from_gguf(metadata),
-            Source::HuggingFace { folder, .. } => Self::from_folder(folder),
+            Source::HuggingFace {
+                folder,
+                tokenizer_config,
+            } => {
+                let mut defaults = Self::from_folder(folder)?;
+                if defaults.max_tokens.is_none() {
+                    defaults.max_tokens = tokenizer_config.as_ref().and_then(longest_text);
+                }
+                Ok(defaults)
+            }
         }
     }
 
@@ -89,6 +100,7 @@ impl EmbeddingDefaults {
                 .as_array()
                 .ok_or_else(|| malformed("expected an array of modules").at(&path))?;
             defaults.unsupported = unsupported_modules(modules);
+            defaults.dense_layers = Some(modules.iter().filter(|it| is_dense(it)).count());
             pools = modules
                 .iter()
                 .any(|module| module["path"] == POOLING_FOLDER);
@@ -117,11 +129,13 @@ impl EmbeddingDefaults {
                 .read_prompts(&config)
                 .map_err(|error| error.at(&path))?;
         }
-        let path = folder.join(TEXT_LIMITS);
-        if let Some(config) = json::read(&path)? {
-            defaults
-                .read_limits(&config)
-                .map_err(|error| error.at(&path))?;
+        for path in TEXT_LIMITS_NAMES.map(|name| folder.join(name)) {
+            if let Some(config) = json::read(&path)? {
+                defaults
+                    .read_limits(&config)
+                    .map_err(|error| error.at(&path))?;
+                break;
+            }
         }
         Ok(defaults)
     }
@@ -237,6 +251,13 @@ impl EmbeddingDefaults {
     }
 }
 
+/// Returns the longest text that a tokenizer's configuration states. A number that no text reaches states none.
+fn longest_text(config: &Value) -> Option<usize> {
+    let tokens = config["model_max_length"].as_u64()?;
+    let tokens = usize::try_from(tokens).ok()?;
+    Some(tokens).filter(|tokens| *tokens > 0)
+}
+
 /// Describes the first module that Triad does not compute, or that is in another place than expected.
 fn unsupported_modules(modules: &[Value]) -> Option<String> {
     let (mut has_pooling, mut is_normalized) = (false, false);
@@ -316,6 +337,38 @@ mod tests {
     }
 
     const POOLING: &str = "1_Pooling/config.json";
+    const TEXT_LIMITS: &str = TEXT_LIMITS_NAMES[0];
+
+    #[test]
+    fn the_longest_text_is_that_of_the_first_file_else_that_of_the_tokenizer() {
+        let of = |files: &[(&str, Value)], config: Value| {
+            let folder = folder(files);
+            let source = Source::HuggingFace {
+                folder: folder.path().into(),
+                tokenizer_config: Some(config),
+            };
+            EmbeddingDefaults::from_source(&source).unwrap().max_tokens
+        };
+        let limit = |count: usize| json!({"max_seq_length": count});
+        let of_tokenizer = json!({"model_max_length": 70});
+        for name in TEXT_LIMITS_NAMES {
+            assert_eq!(
+                of(&[(name, limit(50))], of_tokenizer.clone()),
+                Some(50),
+                "{name}"
+            );
+        }
+        let two = [
+            ("sentence_xlnet_config.json", limit(9)),
+            (TEXT_LIMITS, limit(8)),
+        ];
+        assert_eq!(of(&two, Value::Null), Some(8));
+        assert_eq!(of(&[], of_tokenizer.clone()), Some(70));
+        let other = [(TEXT_LIMITS, json!({"do_lower_case": false}))];
+        assert_eq!(of(&other, of_tokenizer), Some(70));
+        // The number of a tokenizer without a limit.
+        assert_eq!(of(&[], json!({"model_max_length": 1e30})), None);
+    }
 
     fn module(kind: &str, path: &str) -> Value {
         json!({"idx": 0, "name": "0", "path": path, "type": format!("sentence_transformers.models.{kind}")})

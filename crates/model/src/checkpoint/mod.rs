@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 pub use embedding_defaults::{EmbeddingDefaults, Pooling};
 pub use generation_defaults::GenerationDefaults;
 use gguf_parts::Parts;
-pub use source::Source;
+pub use source::{Source, TEXT_LIMITS_NAMES};
 pub(crate) use source::{TOKENIZER_CONFIG, TOOL_TEMPLATES};
 use weights::{Weights, files_of, weight_files};
 

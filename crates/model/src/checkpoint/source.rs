@@ -36,8 +36,18 @@ const SENTENCE_PIECE: [&str; 3] = [
 /// The files with rules for vectors of texts, in the layout of `sentence-transformers`.
 pub(super) const SENTENCE_MODULES: &str = "modules.json";
 pub(super) const PROMPTS: &str = "config_sentence_transformers.json";
-/// The limits of texts.
+/// The limits of texts, also in packages.
 pub(super) const TEXT_LIMITS: &str = "sentence_bert_config.json";
+/// The names of that file, the first of which `sentence-transformers` reads.
+pub const TEXT_LIMITS_NAMES: [&str; 7] = [
+    TEXT_LIMITS,
+    "sentence_roberta_config.json",
+    "sentence_distilbert_config.json",
+    "sentence_camembert_config.json",
+    "sentence_albert_config.json",
+    "sentence_xlm-roberta_config.json",
+    "sentence_xlnet_config.json",
+];
 /// The folder of the pooling module.
 pub(super) const POOLING_FOLDER: &str = "1_Pooling";
 /// The name of the pooling module's configuration in packages, which have no folders.
@@ -117,12 +127,13 @@ impl Checkpoint {
                 for (name, path) in FOLDER
                     .into_iter()
                     .chain(sentence_piece)
-                    .chain([SENTENCE_MODULES, PROMPTS, TEXT_LIMITS])
+                    .chain([SENTENCE_MODULES, PROMPTS])
                     .map(|name| (name, folder.join(name)))
+                    .chain(TEXT_LIMITS_NAMES.map(|name| (TEXT_LIMITS, folder.join(name))))
                     .chain([(PACKAGED_POOLING, pooling)])
                     .chain(TOOL_TEMPLATES.map(|name| (TOOL_TEMPLATES[0], folder.join(name))))
                 {
-                    // The first of the places of a template is read.
+                    // The first of the places of a template, and of the limits of texts, is read.
                     let is_new = texts.iter().all(|(other, _)| *other != name);
                     if is_new && is_there(&path)? {
                         let bytes = files::read(&path, MAX_TEXT_FILE).map_err(|error| {

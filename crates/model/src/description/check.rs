@@ -14,6 +14,8 @@ use crate::error::{Error, ErrorKind, Result};
 /// Limits for the numbers of a file, far above every published model. They keep every product of two of these numbers
 /// within 64 bits, and the memory of a description within a few megabytes.
 pub(crate) mod limits {
+    /// Layers after pooling.
+    pub(crate) const LAYERS_AFTER_POOLING: usize = 16;
     pub const BLOCKS: usize = 1024;
     pub const HEADS: usize = 1024;
     pub const HEAD_DIM: usize = 1024;

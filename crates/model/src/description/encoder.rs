@@ -32,6 +32,21 @@ pub struct Head {
     /// Whether the output is the score of a pair of texts, and not a vector. The pooled state is then that of the first
     /// token.
     pub scores: bool,
+    /// The function that makes the score that users see of the output, if it is one.
+    #[serde(default)]
+    pub activation: ScoreActivation,
+}
+
+/// A function of the output of a classifier of pairs of texts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ScoreActivation {
+    /// The sigmoid: a score from 0 to 1.
+    #[default]
+    Sigmoid,
+    /// The output itself.
+    Identity,
+    /// The hyperbolic tangent.
+    Tanh,
 }
 
 /// A linear layer after pooling.
@@ -51,6 +66,17 @@ impl AddedInputs {
     /// Returns the parameters of the tables.
     pub(super) fn parameters(&self, hidden: usize) -> usize {
         (self.positions.map_or(0, |it| it.rows) + self.token_types) * hidden
+    }
+}
+
+impl ScoreActivation {
+    /// Returns the score for an output.
+    pub fn apply(self, output: f64) -> f64 {
+        match self {
+            Self::Sigmoid => 1.0 / (1.0 + (-output).exp()),
+            Self::Identity => output,
+            Self::Tanh => output.tanh(),
+        }
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::Value;
+
 use super::config::Config;
 use super::gguf::Reader;
 use super::kinds::{AddedTraits, FirstPosition};
@@ -9,7 +11,9 @@ use super::names::{self, Names};
 use super::tensors::{Mapper, root_and_output};
 use super::traits::Family;
 use super::{malformed, missing, unsupported};
-use crate::description::{AddedInputs, Dense, Head, ModelDescription, Positions, limits};
+use crate::description::{
+    AddedInputs, Dense, Head, ModelDescription, Positions, ScoreActivation, limits,
+};
 use crate::error::Result;
 use crate::gguf::Metadata;
 use crate::tensor::TensorInfo;
@@ -94,10 +98,44 @@ pub(super) fn inputs(
 /// Returns the layers of a classifier of pairs of texts, if the tensors of a Hugging Face checkpoint have them.
 pub(super) fn head(
     family: &Family,
+    config: &Value,
     tensors: &BTreeMap<String, TensorInfo>,
 ) -> Result<Option<Head>> {
     let (root, _) = root_and_output(&family.names, tensors);
-    classifier(&family.names, root, tensors)
+    let Some(mut head) = classifier(&family.names, root, tensors)? else {
+        return Ok(None);
+    };
+    head.activation = score_activation(config)?;
+    Ok(Some(head))
+}
+
+/// Returns the function of a classifier's output, in the order in which `sentence-transformers` looks for it.
+fn score_activation(config: &Value) -> Result<ScoreActivation> {
+    let fields = [
+        (
+            "sentence_transformers.activation_fn",
+            &config["sentence_transformers"]["activation_fn"],
+        ),
+        (
+            "sbert_ce_default_activation_function",
+            &config["sbert_ce_default_activation_function"],
+        ),
+    ];
+    let Some((field, value)) = fields.into_iter().find(|(_, value)| !value.is_null()) else {
+        return Ok(ScoreActivation::default());
+    };
+    match value.as_str().unwrap_or_default() {
+        "torch.nn.modules.activation.Sigmoid" => Ok(ScoreActivation::Sigmoid),
+        "torch.nn.modules.linear.Identity" => Ok(ScoreActivation::Identity),
+        "torch.nn.modules.activation.Tanh" => Ok(ScoreActivation::Tanh),
+        _ => {
+            let value: String = value.to_string().chars().take(80).collect();
+            Err(unsupported(format!(
+                "config.json: `{field}` is {value}, expected torch.nn.modules.activation.Sigmoid, \
+                 torch.nn.modules.linear.Identity or torch.nn.modules.activation.Tanh"
+            )))
+        }
+    }
 }
 
 /// Returns the layers after pooling of a GGUF file, if it has some.
@@ -133,6 +171,7 @@ pub(super) fn gguf_head(
     Ok((!layers.is_empty()).then_some(Head {
         layers,
         scores: false,
+        activation: ScoreActivation::default(),
     }))
 }
 
@@ -156,6 +195,7 @@ fn classifier(
     Ok(Some(Head {
         layers,
         scores: true,
+        activation: ScoreActivation::default(),
     }))
 }
 

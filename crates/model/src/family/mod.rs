@@ -86,7 +86,7 @@ pub fn from_hugging_face(
     are_equal: &AreEqual<'_>,
 ) -> Result<(ModelDescription, TensorMap)> {
     let (family, mut description) = hugging_face::describe(config)?;
-    description.head = encoder::head(family, tensors)?;
+    description.head = encoder::head(family, config, tensors)?;
     let predicted = hugging_face::more_tokens(config)?;
     let are_equal = (is_quantized, are_equal);
     let map = tensors::hugging_face(family, &description, (tensors, predicted), are_equal)?;

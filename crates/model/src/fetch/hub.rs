@@ -16,6 +16,7 @@ use super::get::Get;
 use super::name::{Repository, stays_inside};
 use super::part::{Expected, Part};
 use super::{Progress, fetch_error};
+use crate::checkpoint;
 use crate::error::{Error, ErrorKind, Result};
 use crate::files;
 use crate::gguf::PartName;
@@ -385,13 +386,15 @@ fn select(siblings: &[Sibling], repository: &Repository) -> Result<Selection> {
             "modules.json",
             "1_Pooling/config.json",
             "config_sentence_transformers.json",
-            "sentence_bert_config.json",
         ];
         // A dense layer after pooling, such as `2_Dense`.
         let of_dense = name.split_once('/').is_some_and(|(folder, file)| {
             folder.ends_with("_Dense") && ["config.json", "model.safetensors"].contains(&file)
         });
-        tokenizer || of_dense || others.contains(&name)
+        tokenizer
+            || of_dense
+            || others.contains(&name)
+            || checkpoint::TEXT_LIMITS_NAMES.contains(&name)
     });
     Ok(Selection {
         files: [config]

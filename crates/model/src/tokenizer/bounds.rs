@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
+use super::config::Config;
 use super::guarded::guarded;
 use super::pair::Pair;
 use crate::error::{Error, ErrorKind, Result};
@@ -21,6 +22,8 @@ const MAX_ADDED: usize = 4 << 20;
 /// Maximum factor by which normalizers and pre-tokenizers may lengthen a text. Those of real tokenizers reach up to
 /// 400.
 const MAX_GROWTH: usize = 1024;
+/// Maximum letters of a word that WordPiece reads: its time grows with the square of a word's length, and more.
+const LONGEST_WORD: usize = 1000;
 /// Maximum number of pieces and tokens of a template.
 const MAX_TEMPLATE: usize = 1024;
 
@@ -41,6 +44,7 @@ pub(super) struct Parts {
 struct ModelParts {
     vocab: Option<Strings>,
     dropout: Option<f64>,
+    max_input_chars_per_word: Option<usize>,
 }
 
 /// The strings in a value, without the names of its fields.
@@ -70,6 +74,13 @@ impl Parts {
                 "field `model.dropout` is {dropout}, which makes tokenization random: expected 0"
             );
             return Err(malformed(message));
+        }
+        let longest = parts.model.as_ref();
+        let longest = longest.and_then(|model| model.max_input_chars_per_word);
+        if let Some(longest) = longest.filter(|longest| *longest > LONGEST_WORD) {
+            return Err(malformed(format!(
+                "field `model.max_input_chars_per_word` is {longest}, expected at most {LONGEST_WORD}"
+            )));
         }
         let mut growth = 1;
         for (field, part) in parts.fields() {
@@ -119,8 +130,10 @@ impl Parts {
     }
 
     /// Returns the tokens around two texts.
-    pub(super) fn pair(&self) -> Option<Pair> {
-        Pair::of_post_processor(self.post_processor.as_ref()?)
+    pub(super) fn pair(&self, config: &Config<'_>) -> Result<Option<Pair>> {
+        let pair = self.post_processor.as_ref();
+        let pair = pair.and_then(Pair::of_post_processor);
+        pair.map(|pair| pair.with_inputs(config)).transpose()
     }
 
     fn fields(&self) -> impl Iterator<Item = (&'static str, &Value)> {

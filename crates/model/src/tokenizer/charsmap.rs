@@ -6,6 +6,10 @@
 
 use crate::error::{Error, ErrorKind, Result};
 
+/// Maximum bytes that replace a sequence of characters: a longer text would lengthen every text that is encoded. Those of
+/// real maps have up to 33.
+const LONGEST: usize = 1024;
+
 /// A map of characters.
 pub(super) struct Charsmap {
     trie: Vec<u32>,
@@ -27,6 +31,14 @@ impl Charsmap {
                 let message = format!("field `{field}` is shorter than it states");
                 Error::new(ErrorKind::Malformed, message)
             })?;
+        // A replacement may start within another one, but not reach over its end.
+        let longest = texts.split(|byte| *byte == 0).map(<[u8]>::len).max();
+        if let Some(longest) = longest.filter(|longest| *longest > LONGEST) {
+            let message = format!(
+                "field `{field}` replaces characters by a text of {longest} bytes, expected at most {LONGEST}"
+            );
+            return Err(Error::new(ErrorKind::Malformed, message));
+        }
         let units = trie.chunks_exact(4);
         Ok(Some(Self {
             trie: units
@@ -106,6 +118,17 @@ mod tests {
         for text in ["b", "", "\0", "天"] {
             assert_eq!(map.replacement(text).unwrap(), None);
         }
+    }
+
+    #[test]
+    fn a_replacement_has_at_most_1024_bytes() {
+        let of = |count: usize| {
+            Charsmap::new(&of_one(0, &[&vec![b'e'; count][..], b"\0"].concat()), "map")
+        };
+        let map = of(1024).unwrap().unwrap();
+        assert_eq!(map.replacement("a").unwrap().unwrap().1.len(), 1024);
+        let error = of(1025).err().unwrap().to_string();
+        assert!(error.contains("`map`") && error.contains("1025"), "{error}");
     }
 
     #[test]

@@ -286,7 +286,7 @@ pub(super) fn build(
         prefix,
         suffix,
         end_tokens,
-        pair: parts.pair(),
+        pair: parts.pair(config)?,
         adds_space,
         longest: OnceLock::new(),
     })

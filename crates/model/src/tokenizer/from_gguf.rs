@@ -111,25 +111,24 @@ pub(super) fn tokenizer(metadata: &Metadata) -> Result<Tokenizer> {
             is_phi3 && kind == TokenKind::Control,
         )
     })?;
-    let (words, add_bos, adds_space) = match kind {
+    let (words, add_bos, separates_pairs, adds_space) = match kind {
         _ if merges_characters => {
             let pre_tokenizer = PreTokenizer::named(GEMMA4, PRE)?;
-            (merged(metadata, &vocabulary, pre_tokenizer)?, true, false)
+            let words = merged(metadata, &vocabulary, pre_tokenizer)?;
+            (words, true, false, false)
         }
         TokenizerKind::ByteLevelBpe => {
             let pre_tokenizer = pre_tokenizer(metadata)?;
-            let add_bos = pre_tokenizer.adds_bos();
-            (
-                merged(metadata, &vocabulary, pre_tokenizer)?,
-                add_bos,
-                false,
-            )
+            let (add_bos, separates_pairs) =
+                (pre_tokenizer.adds_bos(), pre_tokenizer.separates_pairs());
+            let words = merged(metadata, &vocabulary, pre_tokenizer)?;
+            (words, add_bos, separates_pairs, false)
         }
         _ => {
             let spaces = spaces(metadata, kind, &defaults)?;
             let encoder = sentence_piece(metadata, &vocabulary, kind, spaces, unknown)?;
             let words = Words::SentencePiece(encoder);
-            (words, defaults.add_bos, spaces.prefix)
+            (words, defaults.add_bos, false, spaces.prefix)
         }
     };
     let encoder = Encoder::Own {
@@ -154,13 +153,11 @@ pub(super) fn tokenizer(metadata: &Metadata) -> Result<Tokenizer> {
     let prefix = around("bos", add_bos, bos)?;
     let suffix = around("eos", defaults.add_eos, eos)?;
     let separator = special_token(metadata, &vocabulary, "seperator", None)?;
-    let adds_separator = metadata.bool("tokenizer.ggml.add_sep_token")?;
+    let separates_pairs = metadata
+        .bool("tokenizer.ggml.add_sep_token")?
+        .unwrap_or(separates_pairs);
     Ok(Tokenizer {
-        pair: Pair::of_gguf(
-            &prefix,
-            &suffix,
-            separator.filter(|_| adds_separator == Some(true)),
-        ),
+        pair: Pair::of_gguf(&prefix, &suffix, separator.filter(|_| separates_pairs)),
         kind,
         vocabulary,
         encoder,
@@ -208,7 +205,8 @@ fn vocabulary(metadata: &Metadata, spelling: Spelling) -> Result<Vocabulary> {
     Vocabulary::new(tokens.iter().map(String::as_str), kinds, spelling, &field)
 }
 
-fn token_kind(id: usize, number: i64) -> Result<TokenKind> {
+/// Returns the kind of a token that GGUF numbers.
+pub(super) fn token_kind(id: usize, number: i64) -> Result<TokenKind> {
     Ok(match number {
         // 0 means "undefined", which converters write for plain pieces.
         0 | 1 => TokenKind::Normal,
@@ -305,7 +303,8 @@ fn sentence_piece(
         Algorithm::Bpe
     };
     let scores = required(SCORES, metadata.floats(SCORES)?)?.to_vec();
-    if let (Some(charsmap), Some(unknown)) = (charsmap, unknown) {
+    if let Some(charsmap) = charsmap {
+        let unknown = required("tokenizer.ggml.unknown_token_id", unknown)?;
         let prefix = match spaces.prefix {
             true => Prefix::Always,
             false => Prefix::Never,

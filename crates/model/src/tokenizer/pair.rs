@@ -2,6 +2,11 @@
 
 use serde_json::Value;
 
+use super::config::Config;
+use crate::error::Result;
+
+/// The classes of `transformers` whose tokenizers give no types of tokens unless `model_input_names` states them.
+const WITHOUT_TYPES: [&str; 5] = ["Roberta", "XLMRoberta", "Camembert", "DistilBert", "MPNet"];
 /// Maximum number of tokens around two texts.
 const MAX_TOKENS: usize = 64;
 
@@ -60,6 +65,20 @@ impl Pair {
             }
             _ => None,
         }
+    }
+
+    /// Leaves out the types of tokens if the model's tokenizer gives none, as `transformers` does.
+    pub(super) fn with_inputs(mut self, config: &Config<'_>) -> Result<Self> {
+        const FIELD: &str = "model_input_names";
+        self.has_types &= match &config.value[FIELD] {
+            Value::Null => {
+                let class = config.value["tokenizer_class"].as_str().unwrap_or_default();
+                !WITHOUT_TYPES.iter().any(|name| class.starts_with(name))
+            }
+            Value::Array(names) => names.iter().any(|name| name == "token_type_ids"),
+            _ => return Err(Config::malformed(FIELD, "an array of names")),
+        };
+        Ok(self)
     }
 
     fn of_template(processor: &Value) -> Option<Self> {
@@ -146,6 +165,27 @@ mod tests {
         };
         assert_eq!(of("BertProcessing"), (vec![2, 7, 3, 8, 9, 3], Some(3)));
         assert_eq!(of("RobertaProcessing"), (vec![2, 7, 3, 3, 8, 9, 3], None));
+    }
+
+    #[test]
+    fn types_of_tokens_are_given_as_the_configuration_or_the_class_states() {
+        let processor = json!({"type": "BertProcessing", "cls": ["[CLS]", 2], "sep": ["[SEP]", 3]});
+        let has_types = |config: Value| {
+            let pair = Pair::of_post_processor(&processor).unwrap();
+            let pair = pair.with_inputs(&Config { value: &config });
+            pair.map(|pair| pair.has_types)
+        };
+        let names = |names: &[&str], class: &str| {
+            has_types(json!({"model_input_names": names, "tokenizer_class": class})).unwrap()
+        };
+        assert!(has_types(Value::Null).unwrap());
+        assert!(names(&["input_ids", "token_type_ids"], "RobertaTokenizer"));
+        assert!(!names(&["input_ids", "attention_mask"], "BertTokenizer"));
+        let of_class = |class: &str| has_types(json!({"tokenizer_class": class})).unwrap();
+        assert!(of_class("BertTokenizerFast") && of_class("PreTrainedTokenizerFast"));
+        assert!(!of_class("DistilBertTokenizer") && !of_class("XLMRobertaTokenizerFast"));
+        let error = has_types(json!({"model_input_names": 5})).unwrap_err();
+        assert!(error.to_string().contains("model_input_names"), "{error}");
     }
 
     #[test]

@@ -22,6 +22,8 @@ struct Rule {
     keeps_known_words: bool,
     /// Whether prompts start with BOS unless the file states otherwise.
     adds_bos: bool,
+    /// Whether a separator is put between two texts unless the file states otherwise.
+    separates_pairs: bool,
     /// Whether words are merged from bytes; otherwise from characters.
     is_byte_level: bool,
 }
@@ -67,6 +69,11 @@ impl PreTokenizer {
     /// Returns whether prompts start with BOS unless the file states otherwise.
     pub(super) fn adds_bos(&self) -> bool {
         self.rule.adds_bos
+    }
+
+    /// Returns whether a separator is put between two texts unless the file states otherwise.
+    pub(super) fn separates_pairs(&self) -> bool {
+        self.rule.separates_pairs
     }
 
     /// Returns whether words are merged from bytes; otherwise from characters.

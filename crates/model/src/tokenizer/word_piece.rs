@@ -1,10 +1,11 @@
-//! WordPiece of GGUF files (`bert`): encoded by the `tokenizers` crate, from the vocabulary that the file states and the
-//! rules of BERT's models without capital letters.
+//! WordPiece of GGUF files (`bert`): encoded by the `tokenizers` crate, from the vocabulary and the rules that the file
+//! states. The default rules are those of BERT's models without capital letters.
 
 use serde_json::{Map, Value, json};
 
 use super::config::Config;
-use super::vocabulary::{CONTINUES_WORD, VISIBLE_SPACE, check_count};
+use super::from_gguf::token_kind;
+use super::vocabulary::{CONTINUES_WORD, TokenKind, VISIBLE_SPACE, check_count};
 use super::{Tokenizer, from_folder};
 use crate::error::{Error, ErrorKind, Result};
 use crate::gguf::Metadata;
@@ -14,8 +15,8 @@ pub(super) const MODEL: &str = "bert";
 
 const TOKENS: &str = "tokenizer.ggml.tokens";
 const TOKEN_TYPE: &str = "tokenizer.ggml.token_type";
-/// The type of a control token.
-const CONTROL: i64 = 3;
+const LOWERCASE: &str = "tokenizer.ggml.normalizer.lowercase";
+const STRIP_ACCENTS: &str = "tokenizer.ggml.normalizer.strip_accents";
 /// Longer words are unknown.
 const LONGEST_WORD: usize = 100;
 
@@ -40,26 +41,42 @@ pub(super) fn tokenizer(metadata: &Metadata) -> Result<Tokenizer> {
             tokens.len()
         )));
     }
+    let unsupported = |message: String| Err(Error::new(ErrorKind::Unsupported, message));
+    let lowercase = metadata.bool(LOWERCASE)?;
     let (mut vocabulary, mut added) = (Map::new(), Vec::new());
-    for (id, (token, kind)) in tokens.iter().zip(types).enumerate() {
+    let mut is_unused = vec![false; tokens.len()];
+    for (id, (token, number)) in tokens.iter().zip(types).enumerate() {
+        let kind = token_kind(id, *number)?;
         let piece = match token.strip_prefix(VISIBLE_SPACE) {
-            _ if *kind == CONTROL => token.clone(),
+            _ if kind == TokenKind::Control => token.clone(),
             Some(word) => word.to_owned(),
             None => format!("{CONTINUES_WORD}{token}"),
         };
-        if *kind == CONTROL {
-            added.push(json!({
-                "id": id, "content": token, "special": true, "single_word": false, "lstrip": false, "rstrip": false,
-                "normalized": false
-            }));
-        } else if token.bytes().any(|byte| byte.is_ascii_uppercase()) {
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                format!(
-                    "metadata field `{TOKENS}` has {token:?}: a vocabulary of WordPiece with capital letters has rules \
-                     that the file does not state; expected one without"
-                ),
-            ));
+        match kind {
+            // Rows of the embedding without a token, which converters fill up with names.
+            TokenKind::Unused => {
+                is_unused[id] = true;
+                continue;
+            }
+            TokenKind::Control | TokenKind::UserDefined => added.push(json!({
+                "id": id, "content": piece, "special": kind == TokenKind::Control, "single_word": false,
+                "lstrip": false, "rstrip": false, "normalized": false
+            })),
+            TokenKind::Normal => {
+                let has_capital = token.bytes().any(|byte| byte.is_ascii_uppercase());
+                if has_capital && lowercase != Some(false) {
+                    return unsupported(format!(
+                        "metadata field `{TOKENS}` has {token:?}: a vocabulary of WordPiece has capital letters only if \
+                         field `{LOWERCASE}` is false"
+                    ));
+                }
+            }
+            TokenKind::Unknown | TokenKind::Byte => {
+                return unsupported(format!(
+                    "metadata field `{TOKEN_TYPE}`[{id}] is {number}, which WordPiece does not have: expected 1, 3, 4 \
+                     or 5"
+                ));
+            }
         }
         if let Some(first) = vocabulary.insert(piece, json!(id)) {
             return Err(malformed(format!(
@@ -79,9 +96,15 @@ pub(super) fn tokenizer(metadata: &Metadata) -> Result<Tokenizer> {
                     tokens.len()
                 ))
             })?;
+            if is_unused[id] {
+                return Err(malformed(format!(
+                    "metadata field `{key}` is {id}, but field `{TOKEN_TYPE}` states that this token is unused"
+                )));
+            }
             return Ok((text.clone(), id));
         }
-        let id = tokens.iter().position(|token| token == name);
+        let is_name = |&id: &usize| tokens[id] == name && !is_unused[id];
+        let id = (0..tokens.len()).find(is_name);
         let id = id.ok_or_else(|| malformed(format!("metadata field `{TOKENS}` lacks {name}")))?;
         Ok((name.to_owned(), id))
     };
@@ -93,8 +116,9 @@ pub(super) fn tokenizer(metadata: &Metadata) -> Result<Tokenizer> {
         "version": "1.0",
         "added_tokens": added,
         "normalizer": {
-            "type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true, "strip_accents": null,
-            "lowercase": true
+            "type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true,
+            // Without a value, accents are stripped where letters become lower case.
+            "strip_accents": metadata.bool(STRIP_ACCENTS)?, "lowercase": lowercase.unwrap_or(true)
         },
         "pre_tokenizer": {"type": "BertPreTokenizer"},
         "post_processor": {"type": "BertProcessing", "cls": token(&class), "sep": token(&separator)},

@@ -22,7 +22,7 @@ pub(super) const FIELDS: &[Field] = &[
     noted(
         "raw_scores",
         "T",
-        "true returns the classifier's output, else scores are its sigmoid",
+        "true returns the classifier's output, else scores are the function of it that the model states, or its sigmoid",
     ),
     noted(
         "use_activation",

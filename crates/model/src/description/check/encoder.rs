@@ -4,9 +4,6 @@ use super::{limits, malformed, size};
 use crate::description::{AddedInputs, BlockDescription, Head, KeyValues, ModelDescription};
 use crate::error::Result;
 
-/// Maximum number of layers after pooling.
-const LAYERS: usize = 16;
-
 /// Checks the parts of `model` that only encoders have.
 pub(super) fn check(model: &ModelDescription) -> Result<()> {
     let is_encoder = |block: &BlockDescription| {
@@ -67,7 +64,7 @@ fn check_head(head: &Head, model: &ModelDescription) -> Result<()> {
     size(
         "the number of layers after pooling",
         head.layers.len(),
-        LAYERS,
+        limits::LAYERS_AFTER_POOLING,
     )?;
     let mut width = model.hidden;
     for layer in &head.layers {

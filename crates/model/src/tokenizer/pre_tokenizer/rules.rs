@@ -86,6 +86,7 @@ const PLAIN: Rule = Rule {
     steps: &[],
     keeps_known_words: false,
     adds_bos: false,
+    separates_pairs: false,
     is_byte_level: true,
 };
 
@@ -104,16 +105,19 @@ pub(super) const RULES: &[Rule] = &[
             "mellum",
             "exaone4",
             "modern-bert",
-            "jina-v1-en",
-            "jina-v2-code",
             "jina-v2-de",
             "jina-v2-es",
             "jina-de",
             "jina-es",
-            "roberta-bpe",
             "gigachat",
         ],
         steps: &[GPT2],
+        ..PLAIN
+    },
+    Rule {
+        names: &["roberta-bpe", "jina-v1-en", "jina-v2-code"],
+        steps: &[GPT2],
+        separates_pairs: true,
         ..PLAIN
     },
     Rule {
