@@ -248,6 +248,9 @@ impl ModelDescription {
         match self.has_experts() {
             true => Some("is a mixture of experts"),
             false if residuals.any(is_single) => Some("has blocks without a feed-forward"),
+            false if self.blocks.iter().any(BlockDescription::has_factors) => {
+                Some("has factors on parts of blocks")
+            }
             false => None,
         }
     }
@@ -368,6 +371,16 @@ impl LinearShape {
 }
 
 impl BlockDescription {
+    /// Returns whether a part of the block has a factor of its own.
+    fn has_factors(&self) -> bool {
+        let factors = [
+            self.mixer_scale,
+            self.feed_forward_scale,
+            self.feed_forward.gate_scale,
+        ];
+        factors != [1.0; 3]
+    }
+
     /// Returns the linear layers in the order in which they run, with their shapes.
     pub fn linears(&self, hidden: usize) -> Vec<LinearShape> {
         let width = self.feed_forward.width;
