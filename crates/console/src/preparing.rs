@@ -21,10 +21,9 @@ pub fn package_of(path: &Path, name: &str, threads: Threads) -> Result<PathBuf> 
         |cancel, show| packages::package_of(path, threads, cancel, &mut read, show),
         name,
     )?;
-    if found.is_stored {
+    if let Some(part) = found.stored {
         output::note(&format!(
-            "{name} runs in the format in which it is stored: it is an encoder, or a mixture of experts, of which `triad prepare` \
-             makes an INT8 package"
+            "{name} {part}: it runs in the format in which it is stored"
         ));
     }
     if let Some(time) = found.prepared {

@@ -19,7 +19,7 @@ const TOLERANCE: f32 = 1e-4;
 
 /// Checkpoint, its session in the golden file, and the context of a session here, which determines the frequencies of
 /// LongRoPE.
-const CASES: [(&str, &str, usize); 116] = [
+const CASES: [(&str, &str, usize); 118] = [
     ("llama", "llama", 512),
     ("llama.gguf", "llama", 512),
     ("llama-biases", "llama-biases", 512),
@@ -116,7 +116,9 @@ const CASES: [(&str, &str, usize); 116] = [
     ("deepseek_v2", "deepseek_v2", 512),
     ("deepseek_v2.gguf", "deepseek_v2", 512),
     ("deepseek_v2-groups", "deepseek_v2-groups", 512),
+    ("deepseek_v2-yarn.gguf", "deepseek_v2-yarn", 512),
     ("glm4_moe_lite", "glm4_moe_lite", 512),
+    ("glm4_moe_lite-adjacent.gguf", "glm4_moe_lite-adjacent", 512),
     ("gemma", "gemma", 512),
     ("gemma.gguf", "gemma", 512),
     ("gemma2", "gemma2", 512),

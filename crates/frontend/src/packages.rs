@@ -30,13 +30,15 @@ pub struct Found {
     pub path: PathBuf,
     /// The time of its preparation, if it was prepared now.
     pub prepared: Option<Duration>,
-    /// Whether it is the model itself: a mixture of experts, or an encoder, that was not prepared runs as it is stored,
-    /// since how much INT8 changes its answers or vectors was not measured on a published model.
-    pub is_stored: bool,
+    /// The part of the model by which it is the model itself, which was not prepared: a mixture of experts, an encoder, or a
+    /// model with parts of blocks runs as it is stored, since how much INT8 changes its answers or vectors was not measured
+    /// on a published model.
+    pub stored: Option<&'static str>,
 }
 
 /// Returns the package of the model at `path`: the package at `path` itself, or one in the cache; of a mixture of
-/// experts or an encoder, the model itself. It is prepared now, with the default options, if it is not in the
+/// experts, an encoder or a model with parts of blocks, the model itself. It is prepared now, with the default options,
+/// if it is not in the
 /// cache. `read` is as in [`cached`].
 ///
 /// # Errors
@@ -52,22 +54,22 @@ pub fn package_of(
         return Ok(Found {
             path: path.into(),
             prepared: None,
-            is_stored: false,
+            stored: None,
         });
     }
     let (options, text) = (PrepareOptions::default(), CalibrationText::builtin());
     // A file that is not a model is refused before all of it is read. The cache may have a package that an earlier version
     // made of a model that now runs as it is stored.
     let checkpoint = Arc::new(Checkpoint::open(path)?);
-    if is_run_as_stored(checkpoint.description()) {
-        return Ok(stored(path));
+    if let Some(part) = not_prepared(checkpoint.description()) {
+        return Ok(stored(path, part));
     }
     let destination = cached(path, &options, &text, read)?;
     if Package::is_at(&destination) {
         return Ok(Found {
             path: destination,
             prepared: None,
-            is_stored: false,
+            stored: None,
         });
     }
     let start = Instant::now();
@@ -82,22 +84,22 @@ pub fn package_of(
     Ok(Found {
         path: destination,
         prepared: Some(start.elapsed()),
-        is_stored: false,
+        stored: None,
     })
 }
 
-/// Returns whether a model is not prepared: a mixture of experts, and encoders and models with layers after pooling, whose
-/// vectors in INT8 were not measured.
-fn is_run_as_stored(model: &ModelDescription) -> bool {
-    model.has_experts() || model.is_encoder() || model.head.is_some()
+/// Returns the part by which a model is not prepared.
+fn not_prepared(model: &ModelDescription) -> Option<&'static str> {
+    let head = model.head.is_some().then_some("has layers after pooling");
+    model.only_for_one_cpu().or(head)
 }
 
-/// Returns a model that runs as it is stored.
-fn stored(path: &Path) -> Found {
+/// Returns a model that runs as it is stored for this part.
+fn stored(path: &Path, part: &'static str) -> Found {
     Found {
         path: path.into(),
         prepared: None,
-        is_stored: true,
+        stored: Some(part),
     }
 }
 
@@ -317,13 +319,20 @@ mod tests {
     }
 
     #[test]
-    fn a_mixture_of_experts_runs_as_it_is_stored() {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let path = path.join("../../tests/golden/families/mixtral.gguf");
-        let (threads, cancel) = (Threads::Count(1), Cancel::new());
-        let found = package_of(&path, threads, &cancel, &mut |_, _| {}, &mut |_| {}).unwrap();
-        assert!(found.is_stored && found.prepared.is_none());
-        assert_eq!(found.path, path);
+    fn a_mixture_of_experts_and_parts_of_blocks_run_as_they_are_stored() {
+        let families = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/families");
+        for (file, expected) in [
+            ("mixtral.gguf", "is a mixture of experts"),
+            ("nemotron_h.gguf", "has blocks without a feed-forward"),
+            ("falcon_h1.gguf", "has blocks without a feed-forward"),
+        ] {
+            let path = families.join(file);
+            let (threads, cancel) = (Threads::Count(1), Cancel::new());
+            let found = package_of(&path, threads, &cancel, &mut |_, _| {}, &mut |_| {}).unwrap();
+            assert_eq!(found.stored, Some(expected), "{file}");
+            assert!(found.prepared.is_none());
+            assert_eq!(found.path, path);
+        }
     }
 
     #[test]
@@ -332,7 +341,8 @@ mod tests {
         let path = path.join("../../tests/golden/encoders/bert-dense");
         let (threads, cancel) = (Threads::Count(1), Cancel::new());
         let found = package_of(&path, threads, &cancel, &mut |_, _| {}, &mut |_| {}).unwrap();
-        assert!(found.is_stored && found.path == path);
+        assert_eq!(found.stored, Some("is an encoder"));
+        assert_eq!(found.path, path);
     }
 
     #[test]

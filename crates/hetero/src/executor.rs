@@ -68,13 +68,6 @@ impl HeteroExecutor {
             );
             return Err(Error::Engine(error.into()));
         }
-        if setup.forward.description().is_encoder() {
-            let error = triad_model::Error::new(
-                triad_model::ErrorKind::Unsupported,
-                "the model is an encoder, which only one CPU runs: leave out the list of processors",
-            );
-            return Err(Error::Engine(error.into()));
-        }
         if chunks_in_flight == 0 {
             return Err(refused("the number of chunks in flight", "0", "at least 1"));
         }

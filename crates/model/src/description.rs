@@ -278,8 +278,12 @@ impl ModelDescription {
         let mut residuals = self.blocks.iter().map(|block| block.residual);
         let is_single = |it: Residual| matches!(it, Residual::MixerAlone | Residual::SecondMixer);
         match self.has_experts() {
+            _ if self.is_encoder() => Some("is an encoder"),
             true => Some("is a mixture of experts"),
             false if residuals.any(is_single) => Some("has blocks without a feed-forward"),
+            false if self.blocks.iter().any(BlockDescription::has_factors) => {
+                Some("has factors on parts of blocks")
+            }
             false => None,
         }
     }
@@ -400,6 +404,16 @@ impl LinearShape {
 }
 
 impl BlockDescription {
+    /// Returns whether a part of the block has a factor of its own.
+    fn has_factors(&self) -> bool {
+        let factors = [
+            self.mixer_scale,
+            self.feed_forward_scale,
+            self.feed_forward.gate_scale,
+        ];
+        factors != [1.0; 3]
+    }
+
     /// Returns the linear layers in the order in which they run, with their shapes.
     pub fn linears(&self, hidden: usize) -> Vec<LinearShape> {
         let width = self.feed_forward.width;

@@ -3,7 +3,7 @@
 //! versions of the reference interpret it differently, it must be refused. `tests/reference/fields/sweep.py` ran the
 //! references and wrote `tests/golden/fields`; it also compares the logits.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -207,6 +207,75 @@ fn gguf_value(value: &Json) -> Value {
         ),
         _ => Value::Integer(value.as_i64().expect("a number").into()),
     }
+}
+
+/// The bases of `tests/reference/fields/cases.py` that no sweep has results of.
+const NOT_SWEPT: [&str; 39] = [
+    "hunyuan",
+    "ministral3",
+    "qwen3_5",
+    "lfm2_moe",
+    "granitemoe",
+    "ernie4_5_moe",
+    "glm4_moe",
+    "gemma4",
+    "gemma4-one-layer",
+    "gemma4-moe",
+    "gpt_oss",
+    "qwen3_next",
+    "granitehybrid",
+    "granitemoehybrid",
+    "deepseek_v2",
+    "deepseek_v2-greedy",
+    "deepseek_v3",
+    "glm4_moe_lite",
+    "nemotron_h",
+    "nemotron_h-moe",
+    "nemotron_h-both",
+    "falcon_h1",
+    "falcon_h1-before",
+    "qwen2_5_vl",
+    "qwen3_vl",
+    "smolvlm",
+    "llava",
+    "qwen35.gguf",
+    "gemma4.gguf",
+    "gemma4-moe.gguf",
+    "qwen3next.gguf",
+    "granitehybrid.gguf",
+    "granitehybrid-moe.gguf",
+    "deepseek2.gguf",
+    "deepseek2-whole.gguf",
+    "nemotron_h.gguf",
+    "nemotron_h_moe.gguf",
+    "falcon-h1.gguf",
+    "qwen3vl.gguf",
+];
+
+#[test]
+fn every_base_of_the_sweep_has_results_or_is_named_as_not_swept() {
+    let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/reference/fields/cases.py");
+    let text = fs::read_to_string(cases).expect("the bases");
+    let bases: BTreeSet<&str> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("    \"")?.split_once("\": (\""))
+        .map(|(name, _)| name)
+        .collect();
+    let files = fs::read_dir(golden("fields")).expect("cases");
+    let files: Vec<Json> = files
+        .map(|file| fs::read(file.expect("a file").path()).expect("cases"))
+        .map(|file| serde_json::from_slice(&file).expect("JSON"))
+        .collect();
+    let lists = files.iter().filter_map(|file| file["bases"].as_array());
+    let swept: BTreeSet<&str> = lists
+        .flatten()
+        .filter_map(|base| base["name"].as_str())
+        .map(|name| name.split_once(" (").map_or(name, |(name, _)| name))
+        .collect();
+    let named = BTreeSet::from(NOT_SWEPT);
+    assert!(swept.is_disjoint(&named), "swept, and named as not swept");
+    let all: BTreeSet<&str> = swept.union(&named).copied().collect();
+    assert_eq!(bases, all);
 }
 
 #[test]

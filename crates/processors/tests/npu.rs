@@ -266,7 +266,12 @@ fn both_formulations_mean_the_same() {
         npu(Formulation::Integer),
         npu(Formulation::QuantizeDequantize),
     );
-    for activation in [Activation::Silu, Activation::GeluTanh, Activation::Gelu] {
+    for activation in [
+        Activation::Silu,
+        Activation::GeluTanh,
+        Activation::Gelu,
+        Activation::ReluSquared,
+    ] {
         let smoothing = Some(Random::new(5).floats(40, 1.0).into());
         for subgraph in [
             linear(2),

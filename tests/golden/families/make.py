@@ -545,10 +545,14 @@ CASES = {
     "nemotron_h-both": Case(
         "nemotron_h",
         NEMOTRON | NEMOTRON_MOE | dict(
-            n_group=3, topk_group=1, use_bias=True,
+            n_group=3, topk_group=1, use_bias=True, mlp_bias=True,
             layers_block_type=["linear_attention", "moe", "full_attention", "mlp"],
         ),
-        features=[dict(topk_group=3), dict(use_bias=False)], version=5, golden=THIRD, stacked=True,
+        features=[
+            dict(topk_group=3), dict(use_bias=False), dict(mlp_bias=False), dict(num_experts_per_tok=1),
+            dict(routed_scaling_factor=1.0), dict(norm_topk_prob=False),
+        ],
+        version=5, golden=THIRD, stacked=True,
     ),
     # Attention and Mamba-2 read one norm; factors on most parts.
     "falcon_h1": Case(
@@ -602,7 +606,25 @@ CASES = {
             topk_method="group_limited_greedy", routed_scaling_factor=2.5, attention_bias=True,
             rope_parameters=YARN_LATENT | dict(mscale=0.707, mscale_all_dim=0.707),
         ),
-        features=[dict(topk_method="greedy"), dict(attention_bias=False)], version=5, golden=THIRD,
+        features=[
+            dict(topk_method="greedy"), dict(attention_bias=False), dict(topk_group=4), dict(num_experts_per_tok=2),
+            dict(routed_scaling_factor=1.0),
+        ],
+        version=5, golden=THIRD,
+    ),
+    # As published, scaled by YaRN.
+    "deepseek_v2-yarn": Case(
+        "deepseek_v2",
+        LATENT | dict(
+            q_lora_rank=24, n_routed_experts=6, num_experts_per_tok=3, first_k_dense_replace=1, moe_intermediate_size=24,
+            n_shared_experts=1, routed_scaling_factor=2.5,
+            rope_parameters=YARN_LATENT | dict(mscale=0.707, mscale_all_dim=0.707),
+        ),
+        features=[
+            dict(num_experts_per_tok=2), dict(routed_scaling_factor=1.0),
+            dict(rope_parameters=YARN_LATENT | dict(mscale=0.707, mscale_all_dim=3.0)),
+        ],
+        architecture="deepseek2", version=5, golden=THIRD, gguf_alone=True,
     ),
     "glm4_moe_lite": Case(
         "glm4_moe_lite",
@@ -610,8 +632,19 @@ CASES = {
             q_lora_rank=24, n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=24, v_head_dim=20,
             rope_interleave=False,
         ),
-        features=[dict(rope_interleave=True), dict(mlp_layer_types=["sparse"] * 3), dict(routed_scaling_factor=1.0)],
+        features=[
+            dict(rope_interleave=True), dict(mlp_layer_types=["sparse"] * 3), dict(routed_scaling_factor=1.0),
+            dict(num_experts_per_tok=3), dict(norm_topk_prob=False),
+        ],
         version=5, golden=THIRD,
+    ),
+    "glm4_moe_lite-adjacent": Case(
+        "glm4_moe_lite",
+        LATENT | dict(
+            q_lora_rank=24, n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=24, v_head_dim=20,
+            rope_interleave=True,
+        ),
+        features=[dict(rope_interleave=False)], architecture="deepseek2", version=5, golden=THIRD, gguf_alone=True,
     ),
     "qwen3_5-images": Case(
         "qwen3_5", DELTA_NET | dict(num_hidden_layers=4, rope_parameters=INTERLEAVED), vision=dict(
@@ -1282,8 +1315,10 @@ def write_latent(writer, config, scaling):
         writer.add_head_count_kv(config.num_attention_heads)
         writer.add_key_length(keys)
         writer.add_value_length(config.v_head_dim)
-    is_sigmoid = config.model_type == "deepseek_v3"
-    writer.add_leading_dense_block_count(config.first_k_dense_replace)
+    is_sigmoid = config.model_type in ("deepseek_v3", "glm4_moe_lite")
+    # GLM's configuration has a list of the kinds of all blocks.
+    kinds = getattr(config, "mlp_layer_types", None)
+    writer.add_leading_dense_block_count(kinds.index("sparse") if kinds else config.first_k_dense_replace)
     writer.add_expert_count(config.n_routed_experts)
     writer.add_expert_used_count(config.num_experts_per_tok)
     writer.add_expert_feed_forward_length(config.moe_intermediate_size)

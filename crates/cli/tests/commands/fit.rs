@@ -189,3 +189,19 @@ fn a_context_beyond_the_models_is_refused() {
         stderr(&output)
     );
 }
+
+#[test]
+fn fit_and_plan_refuse_blocks_without_a_feed_forward_by_name() {
+    let place = place();
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../tests/golden/families/falcon_h1.gguf"
+    );
+    for command in [&["fit", path][..], &["plan", "-m", path]] {
+        let output = place.triad(command);
+        let message = stderr(&output);
+        assert!(!output.status.success(), "{message}");
+        let expected = "has blocks without a feed-forward";
+        assert!(message.contains(expected), "{command:?}: {message}");
+    }
+}

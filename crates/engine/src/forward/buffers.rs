@@ -94,7 +94,8 @@ impl LatentBuffers {
             return 0;
         };
         let queries = attention.latent_queries(&latent);
-        queries + latent.width + latent.key_dim.max(latent.value_dim)
+        // The same two vectors hold the products of queries and of values.
+        queries + latent.key_dim.max(latent.width) + latent.width.max(latent.value_dim)
     }
 }
 

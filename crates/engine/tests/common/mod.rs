@@ -179,7 +179,7 @@ prop_compose! {
                     branch: experts.branch && has_shared && !layer_norm,
                     ..experts
                 }),
-                gated: gated || experts.is_some(),
+                gated: gated || experts.is_some_and(|it| it.clamp.is_some() || it.branch),
                 activation: [Activation::Silu, Activation::Gelu, Activation::GeluTanh, Activation::ReluSquared][activation],
                 gate_scale: if falcon { 0.8 } else { 1.0 },
                 bias: qkv_bias && experts.is_none(),

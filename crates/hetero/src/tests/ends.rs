@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use triad_plan::graph::Format;
 
 use triad_engine::quantization::DecodeWeights;
-use triad_engine::testing::models::MODELS;
+use triad_engine::testing::models::{self, MODELS, PARTS};
 use triad_engine::{KvFormat, LoadOptions};
 
 use super::*;
@@ -69,6 +69,21 @@ fn several_processors_refuse_an_encoder_by_name() {
         .err()
         .unwrap();
     assert!(error.to_string().contains("encoder"), "{error}");
+}
+
+#[test]
+fn several_processors_refuse_blocks_without_a_feed_forward_and_factors_by_name() {
+    let mut description = models::description();
+    description.blocks[1].feed_forward.gate_scale = 0.5;
+    let factors = Model::random(description, &LoadOptions::default(), 1).unwrap();
+    let cases = [
+        (&PARTS[0].1, "has blocks without a feed-forward"),
+        (&Arc::new(factors), "has factors on parts of blocks"),
+    ];
+    for (model, expected) in cases {
+        let error = start(model, options(Policy::CriticalPath)).err().unwrap();
+        assert!(error.to_string().contains(expected), "{error}");
+    }
 }
 
 #[test]

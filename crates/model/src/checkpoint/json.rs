@@ -46,6 +46,58 @@ pub(crate) fn read_any(path: &Path) -> Result<Option<Value>> {
     let malformed = |message: String| Error::new(ErrorKind::Malformed, message).at(path);
     let bytes = files::read(path, MAX_BYTES).map_err(failed)?;
     serde_json::from_slice(&bytes)
+        .or_else(|error| serde_json::from_slice(&without_infinity(&bytes)).map_err(|_| error))
         .map(Some)
         .map_err(|error| malformed(format!("not valid JSON: {error}")))
+}
+
+/// Replaces each `Infinity` outside strings, which Python writes and JSON lacks, with the object that version 5 of
+/// `transformers` writes in its place.
+fn without_infinity(json: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(json.len());
+    let (mut rest, mut is_text) = (json, false);
+    while let [first, more @ ..] = rest {
+        if !is_text && let Some(after) = rest.strip_prefix(b"Infinity") {
+            out.extend_from_slice(br#"{"__float__":"Infinity"}"#);
+            rest = after;
+            continue;
+        }
+        out.push(*first);
+        rest = more;
+        is_text ^= *first == b'"';
+        // An escaped quote ends no string.
+        if is_text
+            && *first == b'\\'
+            && let [escaped, more @ ..] = rest
+        {
+            out.push(*escaped);
+            rest = more;
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn infinity_outside_strings_is_what_transformers_5_writes() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config.json");
+        std::fs::write(
+            &path,
+            r#"{"a": [0.0, Infinity], "b": "\"Infinity\\", "c": Infinity}"#,
+        )
+        .unwrap();
+        let infinity = serde_json::json!({"__float__": "Infinity"});
+        let expected =
+            serde_json::json!({"a": [0.0, infinity], "b": "\"Infinity\\", "c": infinity});
+        assert_eq!(read(&path).unwrap().unwrap(), expected);
+        for text in [r#"{"a": -Infinity}"#, r#"{"a": NaN}"#, "{Infinity: 1}"] {
+            std::fs::write(&path, text).unwrap();
+            let error = read(&path).unwrap_err().to_string();
+            assert!(error.contains("not valid JSON"), "{error}");
+        }
+    }
 }

@@ -128,7 +128,12 @@ impl ModelDescription {
             .and_then(BlockDescription::attention);
         let shape = |attention: &Attention| (attention.kv_heads, attention.head_dim);
         match other {
-            Some(other) if other.shared_from().is_none() && shape(other) == shape(attention) => {
+            // The value of a latent vector is a part of its key: the reader would look for values that are not there.
+            Some(other)
+                if other.shared_from().is_none()
+                    && other.stores_values()
+                    && shape(other) == shape(attention) =>
+            {
                 Ok(())
             }
             _ => Err(malformed(format!(
@@ -482,6 +487,7 @@ fn malformed(message: impl Into<String>) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::description::{KeyValues, Latent};
     use crate::family;
 
     #[test]
@@ -494,7 +500,7 @@ mod tests {
     #[test]
     fn a_number_that_makes_no_sense_is_named() {
         type Change = fn(&mut ModelDescription);
-        let cases: [(&str, Change); 14] = [
+        let cases: [(&str, Change); 15] = [
             ("number of blocks is 0", |model| model.blocks.clear()),
             ("vocabulary is 0", |model| model.vocab = 0),
             ("residual stream is 18446744073709551615", |model| {
@@ -524,6 +530,31 @@ mod tests {
             ("divisors of RoPE are 1", |model| {
                 model.blocks[1].attention_mut().unwrap().rope.scaling =
                     RopeScaling::Factors { factors: vec![1.0] };
+            }),
+            ("reads keys and values of block 0", |model| {
+                let latent = Latent {
+                    query: None,
+                    width: 16,
+                    key_dim: 8,
+                    value_dim: 8,
+                };
+                for block in &mut model.blocks[..2] {
+                    let attention = block.attention_mut().unwrap();
+                    (attention.kv_heads, attention.head_dim) = (1, 48);
+                    attention.rope.dims = 32;
+                    attention.key_values = KeyValues::OfBlock(0);
+                }
+                let first = model.blocks[0].attention_mut().unwrap();
+                first.key_values = KeyValues::Latent(latent);
+                first.qk_norm = Some(QkNorm {
+                    norm: Norm {
+                        kind: NormKind::Rms,
+                        epsilon: 1e-6,
+                        weight_offset: 0.0,
+                    },
+                    spans_heads: false,
+                    after_rope: false,
+                });
             }),
             ("feed-forward is 0", |model| {
                 model.blocks[1].feed_forward.width = 0;

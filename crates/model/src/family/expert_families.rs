@@ -245,7 +245,7 @@ pub(super) const GRANITE_HYBRID_MOE: Family = Family {
     experts: Some(ExpertTraits {
         count: 8,
         width: ("intermediate_size", None),
-        shared: Shared::Stated("shared_intermediate_size"),
+        shared: Shared::Stated("shared_intermediate_size", None),
         ..EXPERTS
     }),
     ..GRANITE_HYBRID
@@ -360,6 +360,7 @@ pub(super) const DEEPSEEK2: Family = Family {
         dense: DenseBlocks::First("first_k_dense_replace", 0),
         ..EXPERTS
     }),
+    predicts_more: true,
     sizes: &[
         ("vocab_size", 102_400),
         ("hidden_size", 4096),
@@ -474,7 +475,7 @@ pub(super) const NEMOTRON_H: Family = Family {
         count: 8,
         used: ("num_experts_per_tok", 2),
         width: ("moe_intermediate_size", Some(7688)),
-        shared: Shared::Stated("moe_shared_expert_intermediate_size"),
+        shared: Shared::Stated("moe_shared_expert_intermediate_size", Some(7688)),
         correction: Correction::Always,
         scaled: Some(1.0),
         groups: Groups::Stated(1, 1),

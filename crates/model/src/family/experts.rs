@@ -21,6 +21,9 @@ const COUNTS: [&str; 4] = [
 /// Fields of a `config.json` with the number of experts of a row, in one family or another.
 const USED: [&str; 2] = ["num_experts_per_tok", "moe_k"];
 
+/// The size of GLM-4.7-Flash's vocabulary.
+const GLM_4_7_FLASH_VOCAB: usize = 154_880;
+
 /// The end of the name of a tensor in GGUF with summands of scores.
 const CORRECTION: &str = ".exp_probs_b.bias";
 
@@ -77,7 +80,10 @@ pub(super) fn read(family: &Family, config: &Config<'_>) -> Result<Option<(Exper
     let width = config.required(field, width)?;
     let shared = match traits.shared {
         Shared::Never | Shared::IfStated | Shared::Branch => 0,
-        Shared::Stated(field) => config.required(field, config.size(field, limits::WIDTH)?)?,
+        Shared::Stated(field, default) => {
+            let width = config.size(field, limits::WIDTH)?;
+            config.required(field, width.or(default))?
+        }
         Shared::Gated(default) => config
             .size("shared_expert_intermediate_size", limits::WIDTH)?
             .unwrap_or(default),
@@ -301,7 +307,7 @@ impl Reader<'_> {
         let (of_shared, count) = ("expert_shared_feed_forward_length", "expert_shared_count");
         let shared = match traits.shared {
             Shared::Never | Shared::Branch => 0,
-            Shared::Gated(_) | Shared::Stated(_) => required(of_shared, limits::WIDTH)?,
+            Shared::Gated(_) | Shared::Stated(..) => required(of_shared, limits::WIDTH)?,
             Shared::Experts {
                 counted_in_gguf: true,
                 ..
@@ -322,8 +328,8 @@ impl Reader<'_> {
         let mut traits = traits;
         let mut correction = traits.correction != Correction::Never;
         if traits.stated_in_gguf {
-            traits.routing = self.routing()?;
             correction = self.tensors.keys().any(|it| it.ends_with(CORRECTION));
+            traits.routing = self.routing(correction)?;
         }
         let experts = Experts {
             count: required("expert_count", limits::EXPERTS)?,
@@ -336,13 +342,20 @@ impl Reader<'_> {
         Ok(Some((experts, shared)))
     }
 
-    /// Returns how scores come from the router's outputs.
-    fn routing(&self) -> Result<Routing> {
+    /// Returns how scores come from the router's outputs, in a model whose scores have summands or not.
+    fn routing(&self, correction: bool) -> Result<Routing> {
         let field = "expert_gating_func";
-        match self.metadata.integer(&self.key(field))? {
-            None | Some(0 | 1) => Ok(Routing::Softmax),
-            Some(2) => Ok(Routing::Sigmoid),
-            Some(other) => Err(unsupported(format!(
+        match self.metadata.integer(&self.key(field))?.unwrap_or(0) {
+            // llama.cpp knows GLM-4.7-Flash, whose files lack the field, by these numbers.
+            0 if self.vocab()? == GLM_4_7_FLASH_VOCAB
+                && [47, 48].contains(&self.blocks_in_file()?) =>
+            {
+                Ok(Routing::Sigmoid)
+            }
+            0 if correction => self.required(field, None),
+            0 | 1 => Ok(Routing::Softmax),
+            2 => Ok(Routing::Sigmoid),
+            other => Err(unsupported(format!(
                 "metadata field `{}` is {other}, which Triad does not run; it runs 1 (softmax) and 2 (sigmoid)",
                 self.key(field)
             ))),

@@ -461,7 +461,7 @@ impl Reader<'_> {
     }
 
     /// Rows of the embedding: `vocab_size` is often absent.
-    fn vocab(&self) -> Result<usize> {
+    pub(super) fn vocab(&self) -> Result<usize> {
         let name = "token_embd.weight";
         let embedding = self
             .tensors

@@ -180,6 +180,15 @@ impl Reader<'_> {
         Ok(())
     }
 
+    /// Returns the factor of RoPE's scaling.
+    pub(super) fn rope_factor(&self) -> Result<Option<f32>> {
+        let factor = self
+            .float("rope.scaling.factor")?
+            .or(self.float("rope.scale_linear")?);
+        // Both 0 and 1 mean no scaling.
+        Ok(factor.filter(|factor| ![0.0, 1.0].contains(factor)))
+    }
+
     fn rope_scaling(
         &self,
         (base, dims): (f32, usize),
@@ -187,11 +196,7 @@ impl Reader<'_> {
         read_f32: &ReadF32<'_>,
     ) -> Result<RopeScaling> {
         let kind = self.metadata.string(&self.key("rope.scaling.type"))?;
-        let factor = self
-            .float("rope.scaling.factor")?
-            .or(self.float("rope.scale_linear")?);
-        // Both 0 and 1 mean no scaling.
-        let factor = factor.filter(|factor| ![0.0, 1.0].contains(factor));
+        let factor = self.rope_factor()?;
         let linear = match kind {
             None | Some("linear") => factor,
             // llama.cpp scales the blocks with a window all the same.

@@ -68,8 +68,8 @@ pub(super) enum Shared {
     IfStated,
     /// The dense feed-forward, next to which the experts are a branch.
     Branch,
-    /// One without a gate, whose width a field of a `config.json` states, and one of GGUF.
-    Stated(&'static str),
+    /// One without a gate, whose width a field of a `config.json` states, with this default, and one of GGUF.
+    Stated(&'static str, Option<usize>),
 }
 
 /// The summands of the scores for the choice of experts.

@@ -193,7 +193,7 @@ impl Reader<'_> {
         }
         let factor = match &rope.scaling {
             RopeScaling::None => return Ok((1.0, rope)),
-            RopeScaling::Yarn { .. } => self.float("rope.scaling.factor")?.unwrap_or(1.0),
+            RopeScaling::Yarn { .. } => self.rope_factor()?.unwrap_or(1.0),
             _ => return refused("rope.scaling"),
         };
         let field = "rope.scaling.yarn_log_multiplier";

@@ -176,7 +176,13 @@ pub(super) fn nemotron(config: &Config<'_>, epsilon: f32) -> Result<Mamba2> {
         Ok(size.unwrap_or(default))
     };
     // Older names of fields, which some versions of `transformers` read.
-    let older = ["mamba_n_groups", "mamba_d_conv", "mamba_conv_bias"];
+    let older = [
+        "mamba_n_groups",
+        "mamba_d_conv",
+        "mamba_conv_bias",
+        "mamba_dt_min",
+        "mamba_dt_limit",
+    ];
     if let Some(field) = older.into_iter().find(|field| config.has(field)) {
         return Err(unsupported(format!(
             "config.json sets `{field}`, which Triad does not support: expected its newer name"
@@ -193,8 +199,8 @@ pub(super) fn nemotron(config: &Config<'_>, epsilon: f32) -> Result<Mamba2> {
     }
     config.refuse(&["moe_latent_size"])?;
     refuse_step_limits(config)?;
-    // Version 5 of `transformers` takes it for the lower bound of steps, but in prompts alone; other code of the model does
-    // not.
+    // Version 5 of `transformers` takes it for the lower bound of steps, but in prompts alone. Triad has no lower bound, as
+    // llama.cpp.
     let field = "time_step_min";
     if config
         .positive(field)?
@@ -231,7 +237,8 @@ impl Reader<'_> {
                 let width = self.size(field, limits::WIDTH)?;
                 return Ok(Some((two_mixers(blocks), self.required(field, width)?)));
             }
-            Layout::SingleParts => {}
+            // Its blocks have parts of their own, which Triad does not know apart.
+            Layout::SingleParts => self.refuse_unless("nextn_predict_layers", 0.0)?,
         }
         let list = |field: &str| {
             let key = self.key(field);

@@ -410,11 +410,16 @@ impl Reader<'_> {
         Ok(mixers(&net, has_attention.into_iter()))
     }
 
-    /// Returns the number of blocks, without those that predict more than one token (MTP).
-    pub(super) fn blocks(&self) -> Result<usize> {
+    /// Returns the number of blocks, with those that predict more than one token (MTP).
+    pub(super) fn blocks_in_file(&self) -> Result<usize> {
         let field = "block_count";
         let blocks = self.size(field, limits::BLOCKS)?;
-        let blocks = self.required(field, blocks)?;
+        self.required(field, blocks)
+    }
+
+    /// Returns the number of blocks, without those that predict more than one token (MTP).
+    pub(super) fn blocks(&self) -> Result<usize> {
+        let blocks = self.blocks_in_file()?;
         let field = self.key("nextn_predict_layers");
         let more = match self.family.predicts_more {
             true => self.metadata.integer(&field)?.unwrap_or(0),

@@ -94,6 +94,7 @@ pub(super) const FALCON_H1: Family = Family {
     multipliers: Multipliers::Falcon,
     mixers: Mixers::Mamba2,
     layout: Layout::TwoMixers,
+    older_rope_base: Some(100_000.0),
     epsilon: 1e-5,
     context: 8192,
     sizes: &[

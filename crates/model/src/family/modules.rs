@@ -158,11 +158,11 @@ impl Modules {
     }
 }
 
-/// Refuses a family whose blocks have other numbers in its files.
+/// Refuses a family whose blocks have other numbers in its files, or linear layers that have no name here.
 fn with_own_blocks(family: &'static Family) -> Result<&'static Family> {
     match family.layout {
-        Layout::Blocks => Ok(family),
-        Layout::SingleParts | Layout::TwoMixers => Err(unsupported(format!(
+        Layout::Blocks if family.latent.is_none() => Ok(family),
+        Layout::Blocks | Layout::SingleParts | Layout::TwoMixers => Err(unsupported(format!(
             "the model is of the family {:?}, for which no adapter can be read",
             family.name
         ))),

@@ -205,6 +205,51 @@ fn a_package_has_inputs_by_token_and_factors_of_blocks_as_they_are_stored() {
 }
 
 #[test]
+fn a_package_has_latent_vectors_parts_of_blocks_and_experts_without_gates() {
+    let families = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/families/");
+    for file in [
+        "deepseek_v3.gguf",
+        "nemotron_h.gguf",
+        "nemotron_h-moe.gguf",
+        "falcon_h1.gguf",
+    ] {
+        let place = Place::new();
+        for linears in [LinearFormat::W8a8, LinearFormat::W4a16] {
+            let mut recipe = Recipe {
+                checkpoint: Arc::new(Checkpoint::open(format!("{families}{file}")).unwrap()),
+                ..place.recipe()
+            };
+            recipe.options.plan.linears = linears;
+            let package = place
+                .prepare(&recipe, &format!("{linears:?}"))
+                .unwrap()
+                .package;
+            package.verify().unwrap();
+            let load = LoadOptions {
+                threads: Threads::Count(2),
+                ..Default::default()
+            };
+            let float = Arc::new(Model::from_checkpoint(&recipe.checkpoint, &load).unwrap());
+            let in_memory = match package.manifest().preparation.quantization() {
+                Some(plan) => float.quantize(&plan),
+                None => {
+                    let (text, tokens) = (&recipe.text, recipe.options.tokens);
+                    let (calibration, _) =
+                        Calibration::of_text(&float, text, tokens, &Cancel::new(), |_, _| {})
+                            .unwrap();
+                    let output = recipe.options.plan.output_weights;
+                    float.quantize_int4(&calibration.mean_squares(), output)
+                }
+            };
+            let opened = Model::load(package.path(), &load).unwrap();
+            assert_eq!(opened.description(), float.description());
+            assert_eq!(opened.fingerprint(), in_memory.fingerprint());
+            assert_eq!(logits(opened), logits(in_memory), "{file} {linears:?}");
+        }
+    }
+}
+
+#[test]
 fn what_calibration_sees_decides_the_scales_of_w4a16() {
     let place = Place::new();
     let mut recipe = place.recipe();

@@ -142,7 +142,12 @@ struct Shape {
 #[test]
 fn every_output_follows_from_the_definition() {
     each(|processor| {
-        let activations = [Activation::Silu, Activation::GeluTanh, Activation::Gelu];
+        let activations = [
+            Activation::Silu,
+            Activation::GeluTanh,
+            Activation::Gelu,
+            Activation::ReluSquared,
+        ];
         let sizes = [
             (1, 1, 3, 5),
             (1, 16, 64, 192),
@@ -153,7 +158,7 @@ fn every_output_follows_from_the_definition() {
         for (index, (rows, prepared, hidden, width)) in sizes.into_iter().enumerate() {
             for flags in 0..8 {
                 let [gated, smoothed, bias] = [1, 2, 4].map(|flag| flags & flag != 0);
-                let activation = activations[(index + flags) % 3];
+                let activation = activations[(index + flags) % 4];
                 let shape = Shape {
                     hidden,
                     width,

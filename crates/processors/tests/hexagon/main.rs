@@ -182,9 +182,14 @@ fn every_subgraph_on(options: HexagonOptions) {
         linear(&[[576, 192]]),
         linear(&[[1, 1]]),
     ];
-    for activation in [Activation::Silu, Activation::GeluTanh, Activation::Gelu] {
+    for activation in [
+        Activation::Silu,
+        Activation::GeluTanh,
+        Activation::Gelu,
+        Activation::ReluSquared,
+    ] {
         subgraphs.extend((0..16).map(|flags| feed_forward(activation, flags)));
-        if activation != Activation::Gelu {
+        if ![Activation::Gelu, Activation::ReluSquared].contains(&activation) {
             subgraphs.extend((16..24).map(|flags| feed_forward(activation, flags)));
         }
     }

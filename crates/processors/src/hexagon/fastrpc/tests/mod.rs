@@ -622,10 +622,13 @@ fn subgraphs() -> Vec<DeviceSubgraph> {
             layers: vec![layer(1, 1)],
         }),
     ];
-    for (index, activation) in [Activation::Silu, Activation::GeluTanh, Activation::Gelu]
-        .into_iter()
-        .enumerate()
-    {
+    let activations = [
+        Activation::Silu,
+        Activation::GeluTanh,
+        Activation::Gelu,
+        Activation::ReluSquared,
+    ];
+    for (index, activation) in activations.into_iter().enumerate() {
         for is_odd in [false, true] {
             all.push(DeviceSubgraph::FeedForward(FeedForward {
                 input_scale: 0.01,
