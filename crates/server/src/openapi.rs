@@ -39,6 +39,7 @@ use crate::{
         rerank::rerank,
         rerank::v1_rerank,
         rerank::reranking,
+        rerank::v1_reranking,
         sessions::list,
         sessions::save,
         sessions::restore,

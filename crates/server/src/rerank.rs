@@ -33,7 +33,7 @@ pub(crate) struct RerankRequest {
     /// The documents.
     #[schema(min_items = 1, max_items = 1024)]
     documents: Option<Vec<Document>>,
-    /// Alias of `documents`.
+    /// The documents of a request whose answer is an array with a `score` for each, as in text-embeddings-inference.
     #[schema(min_items = 1, max_items = 1024)]
     texts: Option<Vec<Document>>,
     /// The number of results. The default is all.
@@ -82,6 +82,25 @@ impl Document {
     }
 }
 
+/// The answer to a request: that of Jina's API, or that of `texts`, which text-embeddings-inference has.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+pub(crate) enum Answer {
+    Ranking(Ranking),
+    Texts(Vec<RankedText>),
+}
+
+/// The score of one of `texts`.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct RankedText {
+    /// The text's place in the request.
+    index: usize,
+    /// The higher, the more the text is about the query.
+    score: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<String>,
+}
+
 /// Scores of documents, best first.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Ranking {
@@ -113,7 +132,7 @@ struct RerankUsage {
 #[utoipa::path(
     post, path = "/rerank", tag = "text", request_body = RerankRequest,
     responses(
-        (status = 200, body = Ranking), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
+        (status = 200, body = Answer), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
         (status = 429, body = ErrorBody)
     )
 )]
@@ -121,7 +140,7 @@ pub(crate) async fn rerank(
     State(app): State<Arc<App>>,
     Client(client): Client,
     body: JsonBody,
-) -> ApiResult<Json<Ranking>> {
+) -> ApiResult<Json<Answer>> {
     rank(app, client, body).await
 }
 
@@ -129,7 +148,7 @@ pub(crate) async fn rerank(
 #[utoipa::path(
     post, path = "/v1/rerank", tag = "text", request_body = RerankRequest,
     responses(
-        (status = 200, body = Ranking), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
+        (status = 200, body = Answer), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
         (status = 429, body = ErrorBody)
     )
 )]
@@ -137,7 +156,7 @@ pub(crate) async fn v1_rerank(
     State(app): State<Arc<App>>,
     Client(client): Client,
     body: JsonBody,
-) -> ApiResult<Json<Ranking>> {
+) -> ApiResult<Json<Answer>> {
     rank(app, client, body).await
 }
 
@@ -145,7 +164,7 @@ pub(crate) async fn v1_rerank(
 #[utoipa::path(
     post, path = "/reranking", tag = "text", request_body = RerankRequest,
     responses(
-        (status = 200, body = Ranking), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
+        (status = 200, body = Answer), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
         (status = 429, body = ErrorBody)
     )
 )]
@@ -153,11 +172,27 @@ pub(crate) async fn reranking(
     State(app): State<Arc<App>>,
     Client(client): Client,
     body: JsonBody,
-) -> ApiResult<Json<Ranking>> {
+) -> ApiResult<Json<Answer>> {
     rank(app, client, body).await
 }
 
-async fn rank(app: Arc<App>, client: Caller, body: JsonBody) -> ApiResult<Json<Ranking>> {
+/// Scores documents for a query, as `/rerank` does.
+#[utoipa::path(
+    post, path = "/v1/reranking", tag = "text", request_body = RerankRequest,
+    responses(
+        (status = 200, body = Answer), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
+        (status = 429, body = ErrorBody)
+    )
+)]
+pub(crate) async fn v1_reranking(
+    State(app): State<Arc<App>>,
+    Client(client): Client,
+    body: JsonBody,
+) -> ApiResult<Json<Answer>> {
+    rank(app, client, body).await
+}
+
+async fn rank(app: Arc<App>, client: Caller, body: JsonBody) -> ApiResult<Json<Answer>> {
     body.check(&fields::RERANK)?;
     let request: RerankRequest = body.parse()?;
     let (field, documents) = match (request.documents, request.texts) {
@@ -210,23 +245,30 @@ async fn rank(app: Arc<App>, client: Caller, body: JsonBody) -> ApiResult<Json<R
         false => reranking::activation(model.model()),
     };
     let mut documents: Vec<_> = texts.documents.into_iter().map(Some).collect();
-    let result = |index: usize| Ranked {
+    let returns = returns.unwrap_or(false);
+    let result = |index: usize| RankedText {
         index,
-        relevance_score: activation.apply(f64::from(scores[index])),
-        document: match returns.unwrap_or(false) {
-            true => documents[index].take().map(|text| DocumentText { text }),
-            false => None,
-        },
+        score: activation.apply(f64::from(scores[index])),
+        text: documents[index].take().filter(|_| returns),
     };
-    Ok(Json(Ranking {
+    let results = order.into_iter().map(result);
+    if field == "texts" {
+        return Ok(Json(Answer::Texts(results.collect())));
+    }
+    let result = |RankedText { index, score, text }| Ranked {
+        index,
+        relevance_score: score,
+        document: text.map(|text| DocumentText { text }),
+    };
+    Ok(Json(Answer::Ranking(Ranking {
         object: "list",
         model: model.name().to_owned(),
-        results: order.into_iter().map(result).collect(),
+        results: results.map(result).collect(),
         usage: RerankUsage {
             prompt_tokens: tokens,
             total_tokens: tokens,
         },
-    }))
+    })))
 }
 
 /// The texts of a request.

@@ -49,6 +49,7 @@ fn table() -> Vec<Entry> {
         Entry::post("/rerank", rerank::rerank),
         Entry::post("/v1/rerank", rerank::v1_rerank),
         Entry::post("/reranking", rerank::reranking),
+        Entry::post("/v1/reranking", rerank::v1_reranking),
         Entry::get("/sessions", sessions::list),
         Entry::new("DELETE", "/sessions/{name}", sessions::delete),
         Entry::post("/sessions/{name}/save", sessions::save),

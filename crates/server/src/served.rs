@@ -180,6 +180,13 @@ impl ServedModel {
         if prompt > context {
             return Err(ApiError::too_long(prompt, false, context));
         }
+        // An encoder keeps no keys and values.
+        if self.model().description().is_encoder() {
+            return Ok(Need {
+                slots: choices,
+                pages: 0,
+            });
+        }
         let tokens = most_tokens
             .map_or(self.context, |most| prompt.saturating_add(most))
             .min(self.context);

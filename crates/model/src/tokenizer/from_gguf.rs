@@ -10,7 +10,7 @@ use super::normalizer::{Normalizer, Prefix};
 use super::pair::Pair;
 use super::pre_tokenizer::PreTokenizer;
 use super::sentence_piece::{Algorithm, SentencePiece, Spaces};
-use super::vocabulary::{Spelling, TokenKind, Vocabulary, check_count};
+use super::vocabulary::{Spelling, TOKEN_TYPE, TokenKind, Vocabulary, check_count};
 use super::word_piece;
 use super::words::Words;
 use super::{Encoder, Tokenizer, TokenizerKind, end_tokens};
@@ -24,7 +24,6 @@ const GEMMA4: &str = "gemma4";
 /// Pre-tokenizers whose `<mask>` drops the white space before it.
 const JINA_WITH_MASK: [&str; 3] = ["jina-v2-de", "jina-v2-es", "jina-v2-code"];
 const TOKENS: &str = "tokenizer.ggml.tokens";
-const TOKEN_TYPE: &str = "tokenizer.ggml.token_type";
 const SCORES: &str = "tokenizer.ggml.scores";
 const MERGES: &str = "tokenizer.ggml.merges";
 const CHARSMAP: &str = "tokenizer.ggml.precompiled_charsmap";
@@ -196,31 +195,13 @@ fn vocabulary(metadata: &Metadata, spelling: Spelling) -> Result<Vocabulary> {
         Some(types) => types
             .iter()
             .enumerate()
-            .map(|(id, &number)| token_kind(id, number))
+            .map(|(id, &number)| TokenKind::of_gguf(id, number))
             .collect::<Result<_>>()?,
         // Only SentencePiece has tokens that cannot be distinguished from text: byte tokens.
         None if spelling == Spelling::SentencePiece => return required(TOKEN_TYPE, None),
         None => vec![TokenKind::Normal; tokens.len()],
     };
     Vocabulary::new(tokens.iter().map(String::as_str), kinds, spelling, &field)
-}
-
-/// Returns the kind of a token that GGUF numbers.
-pub(super) fn token_kind(id: usize, number: i64) -> Result<TokenKind> {
-    Ok(match number {
-        // 0 means "undefined", which converters write for plain pieces.
-        0 | 1 => TokenKind::Normal,
-        2 => TokenKind::Unknown,
-        3 => TokenKind::Control,
-        4 => TokenKind::UserDefined,
-        5 => TokenKind::Unused,
-        6 => TokenKind::Byte,
-        _ => {
-            let message =
-                format!("metadata field `{TOKEN_TYPE}`[{id}] is {number}, expected 1 to 6");
-            return Err(Error::new(ErrorKind::Malformed, message));
-        }
-    })
 }
 
 /// Returns the id under `tokenizer.ggml.{name}_token_id`; a default only applies if it is a special token.

@@ -10,6 +10,9 @@ use crate::error::{Error, ErrorKind, Result};
 /// More tokens than any model has; a larger vocabulary is refused before any allocation.
 const MAX_TOKENS: usize = 1 << 22;
 
+/// The field of GGUF with the kinds of tokens.
+pub(super) const TOKEN_TYPE: &str = "tokenizer.ggml.token_type";
+
 /// The purpose of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenKind {
@@ -25,6 +28,26 @@ pub enum TokenKind {
     Unused,
     /// One byte of a character that has no piece: `<0x0A>`.
     Byte,
+}
+
+impl TokenKind {
+    /// Returns the kind of the token `id`, which GGUF numbers.
+    pub(super) fn of_gguf(id: usize, number: i64) -> Result<Self> {
+        Ok(match number {
+            // 0 means "undefined", which converters write for plain pieces.
+            0 | 1 => Self::Normal,
+            2 => Self::Unknown,
+            3 => Self::Control,
+            4 => Self::UserDefined,
+            5 => Self::Unused,
+            6 => Self::Byte,
+            _ => {
+                let message =
+                    format!("metadata field `{TOKEN_TYPE}`[{id}] is {number}, expected 1 to 6");
+                return Err(Error::new(ErrorKind::Malformed, message));
+            }
+        })
+    }
 }
 
 /// The spelling of bytes in the text of a normal piece.

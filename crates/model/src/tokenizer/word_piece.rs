@@ -4,8 +4,7 @@
 use serde_json::{Map, Value, json};
 
 use super::config::Config;
-use super::from_gguf::token_kind;
-use super::vocabulary::{CONTINUES_WORD, TokenKind, VISIBLE_SPACE, check_count};
+use super::vocabulary::{CONTINUES_WORD, TOKEN_TYPE, TokenKind, VISIBLE_SPACE, check_count};
 use super::{Tokenizer, from_folder};
 use crate::error::{Error, ErrorKind, Result};
 use crate::gguf::Metadata;
@@ -14,7 +13,6 @@ use crate::gguf::Metadata;
 pub(super) const MODEL: &str = "bert";
 
 const TOKENS: &str = "tokenizer.ggml.tokens";
-const TOKEN_TYPE: &str = "tokenizer.ggml.token_type";
 const LOWERCASE: &str = "tokenizer.ggml.normalizer.lowercase";
 const STRIP_ACCENTS: &str = "tokenizer.ggml.normalizer.strip_accents";
 /// Longer words are unknown.
@@ -46,7 +44,7 @@ pub(super) fn tokenizer(metadata: &Metadata) -> Result<Tokenizer> {
     let (mut vocabulary, mut added) = (Map::new(), Vec::new());
     let mut is_unused = vec![false; tokens.len()];
     for (id, (token, number)) in tokens.iter().zip(types).enumerate() {
-        let kind = token_kind(id, *number)?;
+        let kind = TokenKind::of_gguf(id, *number)?;
         let piece = match token.strip_prefix(VISIBLE_SPACE) {
             _ if kind == TokenKind::Control => token.clone(),
             Some(word) => word.to_owned(),

@@ -140,7 +140,7 @@ pub static EMBEDDINGS: RequestFields = RequestFields {
     groups: &[embeddings::FIELDS],
 };
 
-/// The fields of `/rerank`, `/v1/rerank` and `/reranking`.
+/// The fields of `/rerank`, `/v1/rerank`, `/reranking` and `/v1/reranking`.
 pub static RERANK: RequestFields = RequestFields {
     path: "/rerank",
     groups: &[rerank::FIELDS],

@@ -10,7 +10,11 @@ pub(super) const FIELDS: &[Field] = &[
         "VL",
         "texts, or objects with a `text`; at most 1024",
     ),
-    noted("texts", "L", "alias of documents"),
+    noted(
+        "texts",
+        "L",
+        "documents, whose answer is an array of `index` and `score`",
+    ),
     noted("top_n", "VL", "the number of results; the default is all"),
     noted("top_k", "T", "alias of top_n"),
     noted(

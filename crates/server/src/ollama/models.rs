@@ -10,6 +10,7 @@ use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
+use triad_frontend::embedding;
 use triad_frontend::infill::InfillTokens;
 use triad_frontend::reasoning::Reasoning;
 use utoipa::ToSchema;
@@ -235,6 +236,13 @@ pub(crate) async fn show(State(app): State<Arc<App>>, body: JsonBody) -> ApiResu
 }
 
 fn capabilities(model: &ServedModel, template: Option<&str>) -> ApiResult<Vec<&'static str>> {
+    if model.model().check_writes().is_err() {
+        let has_vectors = embedding::unsupported(model.model()).is_none();
+        return Ok(match has_vectors {
+            true => vec!["embedding"],
+            false => Vec::new(),
+        });
+    }
     let mut capabilities = vec!["completion"];
     if template.is_some() {
         capabilities.push("tools");
@@ -273,7 +281,10 @@ fn model_info(model: &ServedModel) -> Map<String, Value> {
             json!(description.parameters()),
         ),
         (of_family("context_length"), json!(model.context())),
-        (of_family("embedding_length"), json!(description.hidden)),
+        (
+            of_family("embedding_length"),
+            json!(description.vector_width()),
+        ),
         (of_family("block_count"), json!(description.blocks.len())),
         (of_family("vocab_size"), json!(description.vocab)),
     ])

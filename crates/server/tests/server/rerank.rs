@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::support::Server;
 
-const PATHS: [&str; 3] = ["/rerank", "/v1/rerank", "/reranking"];
+const PATHS: [&str; 4] = ["/rerank", "/v1/rerank", "/reranking", "/v1/reranking"];
 
 fn golden(name: &str) -> PathBuf {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/encoders");
@@ -76,6 +76,30 @@ fn results_are_cut_and_have_their_documents_on_request() {
     for (scaled, raw) in results.iter().zip(raw["results"].as_array().unwrap()) {
         let sigmoid = 1.0 / (1.0 + (-score(raw)).exp());
         assert!((score(scaled) - sigmoid).abs() < 1e-12);
+    }
+}
+
+#[test]
+fn texts_have_the_answer_of_text_embeddings_inference() {
+    let server = Server::of_model(&golden("rerank-bert"));
+    let texts = json!(["a cat", "3 + 4", "the end"]);
+    let reply = |returns: bool| {
+        let body = json!({"query": "cat", "texts": texts, "return_text": returns});
+        server.post("/rerank", &body).good()
+    };
+    let documents = server.post("/rerank", &json!({"query": "cat", "documents": texts}));
+    let documents = documents.good();
+    let expected = documents["results"].as_array().unwrap();
+    let (plain, whole) = (reply(false), reply(true));
+    assert_eq!(plain.as_array().unwrap().len(), 3);
+    for (place, expected) in expected.iter().enumerate() {
+        let (index, score) = (&expected["index"], &expected["relevance_score"]);
+        assert_eq!(plain[place], json!({"index": index, "score": score}));
+        let text = &texts[index.as_u64().unwrap() as usize];
+        assert_eq!(
+            whole[place],
+            json!({"index": index, "score": score, "text": text})
+        );
     }
 }
 
@@ -156,6 +180,9 @@ fn an_encoder_has_vectors_and_its_other_endpoints_refuse_it_by_name() {
             assert!(difference.abs() <= 1e-5, "{difference}: {case}");
         }
     }
+    let shown = server.post("/api/show", &json!({})).good();
+    assert_eq!(shown["capabilities"], json!(["embedding"]));
+    assert_eq!(shown["model_info"]["bert.embedding_length"], 32);
     // Its authors allow 128 tokens, to which Ollama's API cuts texts.
     let long = "cat ".repeat(140);
     let reply = server.post("/v1/embeddings", &json!({"input": long}));
