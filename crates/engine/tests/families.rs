@@ -19,7 +19,7 @@ const TOLERANCE: f32 = 1e-4;
 
 /// Checkpoint, its session in the golden file, and the context of a session here, which determines the frequencies of
 /// LongRoPE.
-const CASES: [(&str, &str, usize); 118] = [
+const CASES: [(&str, &str, usize); 119] = [
     ("llama", "llama", 512),
     ("llama.gguf", "llama", 512),
     ("llama-biases", "llama-biases", 512),
@@ -106,6 +106,7 @@ const CASES: [(&str, &str, usize); 118] = [
     ("nemotron_h-moe", "nemotron_h-moe", 512),
     ("nemotron_h-moe.gguf", "nemotron_h-moe", 512),
     ("nemotron_h-both", "nemotron_h-both", 512),
+    ("nemotron_h-biases", "nemotron_h-biases", 512),
     ("falcon_h1", "falcon_h1", 512),
     ("falcon_h1.gguf", "falcon_h1", 512),
     ("falcon_h1-before", "falcon_h1-before", 512),

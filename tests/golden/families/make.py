@@ -545,14 +545,18 @@ CASES = {
     "nemotron_h-both": Case(
         "nemotron_h",
         NEMOTRON | NEMOTRON_MOE | dict(
-            n_group=3, topk_group=1, use_bias=True, mlp_bias=True,
+            n_group=3, topk_group=1, use_bias=True,
             layers_block_type=["linear_attention", "moe", "full_attention", "mlp"],
         ),
         features=[
-            dict(topk_group=3), dict(use_bias=False), dict(mlp_bias=False), dict(num_experts_per_tok=1),
-            dict(routed_scaling_factor=1.0), dict(norm_topk_prob=False),
+            dict(topk_group=3), dict(use_bias=False), dict(num_experts_per_tok=1), dict(routed_scaling_factor=1.0),
+            dict(norm_topk_prob=False),
         ],
         version=5, golden=THIRD, stacked=True,
+    ),
+    # Biases of feed-forwards, which Triad refuses next to experts.
+    "nemotron_h-biases": Case(
+        "nemotron_h", NEMOTRON | dict(mlp_bias=True), features=[dict(mlp_bias=False)], version=5, golden=THIRD,
     ),
     # Attention and Mamba-2 read one norm; factors on most parts.
     "falcon_h1": Case(

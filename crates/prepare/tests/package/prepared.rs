@@ -243,7 +243,6 @@ fn a_package_has_latent_vectors_parts_of_blocks_and_experts_without_gates() {
             };
             let opened = Model::load(package.path(), &load).unwrap();
             assert_eq!(opened.description(), float.description());
-            assert_eq!(opened.fingerprint(), in_memory.fingerprint());
             assert_eq!(logits(opened), logits(in_memory), "{file} {linears:?}");
         }
     }
