@@ -8,6 +8,7 @@
 
 mod adapters;
 mod added_inputs;
+mod attention;
 mod buffers;
 mod experts;
 mod feed_forward;

@@ -23,6 +23,7 @@ mod expert_tensors;
 mod experts;
 mod gemma4;
 mod gguf;
+mod gguf_families;
 mod gguf_rope;
 mod gguf_windows;
 mod hugging_face;

@@ -1,7 +1,7 @@
 //! The linear layers of a block that the names in an adapter's file refer to.
 
 use super::expert_families;
-use super::gguf::FAMILIES;
+use super::gguf_families::FAMILIES;
 use super::kinds::Layout;
 use super::mixer_families;
 use super::names::{self, Names};
