@@ -62,7 +62,7 @@ pub(super) fn read(family: &Family, config: &Config<'_>) -> Result<Option<(Exper
     config.refuse(&["use_sliding_window"])?;
     // Versions of `transformers` write the number under one name or another; the router's shape must be that of the number.
     let count = agreed(config, &COUNTS)?.unwrap_or(traits.count);
-    let (used, default) = traits.used;
+    let (used, default_used) = traits.used;
     let used = match used == USED[1] {
         // `transformers` takes the one name for the other.
         true => agreed(config, &USED)?,
@@ -71,13 +71,13 @@ pub(super) fn read(family: &Family, config: &Config<'_>) -> Result<Option<(Exper
             config.size(used, limits::EXPERTS)?
         }
     };
-    let used = match default {
-        0 => config.required(traits.used.0, used)?,
-        default => used.unwrap_or(default),
-    };
     let (field, default) = traits.width;
     let width = config.size(field, limits::WIDTH)?.or(default);
     let width = config.required(field, width)?;
+    let used = match default_used {
+        0 => config.required(traits.used.0, used)?,
+        default => used.unwrap_or(default),
+    };
     let shared = match traits.shared {
         Shared::Never | Shared::IfStated | Shared::Branch => 0,
         Shared::Stated(field, default) => {
