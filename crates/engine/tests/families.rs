@@ -371,7 +371,8 @@ fn a_model_in_types_of_one_and_two_bits_gives_the_logits_of_its_numbers() {
             let count = rows * 128 / format.block_elements();
             let block = |index: usize| {
                 let rest = format.block_bytes() - 2;
-                let bits = (0..rest).map(move |place| ((index * 31 + place * 17) * 73 >> 2) as u8);
+                let bits =
+                    (0..rest).map(move |place| (((index * 31 + place * 17) * 73) >> 2) as u8);
                 [0x00, 0x2c].into_iter().chain(bits)
             };
             (0..count).flat_map(block).collect::<Vec<u8>>()

@@ -177,7 +177,7 @@ fn a_dense_layer_that_is_not_what_its_configuration_states_is_refused_by_name() 
     type Modules = fn(&mut Vec<Json>);
     let changes: [(&str, Modules); 2] = [
         ("two dense layers in the folder 2_Dense", |all| {
-            all.push(all[2].clone())
+            all.push(all[2].clone());
         }),
         ("17 dense layers", |all| {
             for number in 3..19 {

@@ -165,13 +165,22 @@ fn an_encoder_is_refused_by_name_where_only_text_is_predicted_or_planned() {
         &["fit", bert][..],
         &[
             "plan",
+            "-m",
             bert,
             "--partition",
             "layer",
             "--processors",
             "cpu,cpu",
         ],
-        &["serve", "-m", bert, "--lora", "adapter.gguf", "--port", "0"],
+        &[
+            "serve",
+            "-m",
+            bert,
+            "--lora",
+            "a=adapter.gguf",
+            "--port",
+            "0",
+        ],
     ] {
         let output = place().triad(arguments);
         assert_eq!(output.status.code(), Some(1), "{arguments:?}");

@@ -417,7 +417,7 @@ impl Connection {
         let croutons = activations.len() / 2048;
         if of_crouton == 0
             || croutons == 0
-            || activations.len() % 2048 != 0
+            || !activations.len().is_multiple_of(2048)
             || weights.len() != croutons * of_crouton
         {
             return Err(Error::Run {
