@@ -226,6 +226,10 @@ fn what_gemma4_states_that_is_not_computed_is_refused_by_name() {
         (json!({ "enable_moe_block": true }), "moe_intermediate_size"),
         (
             json!({ "enable_moe_block": true, "moe_intermediate_size": 24 }),
+            "top_k_experts",
+        ),
+        (
+            json!({ "enable_moe_block": true, "moe_intermediate_size": 24, "top_k_experts": 2 }),
             "the number of experts is 0",
         ),
         (

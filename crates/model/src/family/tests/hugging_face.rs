@@ -715,7 +715,7 @@ fn a_language_model_inside_one_with_images_is_found_and_the_rest_ignored() {
 fn what_triad_does_not_run_is_refused_by_name() {
     let cases = [
         (json!({ "model_type": "jetmoe" }), "jetmoe"),
-        (json!({ "hidden_act": "relu2" }), "relu2"),
+        (json!({ "hidden_act": "relu6" }), "relu6"),
         (
             json!({ "rope_scaling": { "type": "dynamic", "factor": 4.0 } }),
             "dynamic",
