@@ -23,8 +23,6 @@ use crate::window::Reservation;
 const NUMBER: usize = 4;
 /// Features that a lane sums at once.
 const QUAD: usize = 4;
-// The bytes of an input have this offset, which HMX keeps and HVX does not.
-const _: () = assert!(QuantizedRows::ZERO == 0x80);
 
 /// The connection that all programs of a device share.
 pub(super) type SharedConnection = Arc<Mutex<Connection>>;
@@ -317,8 +315,11 @@ impl Loaded {
             );
             match self.unit {
                 Unit::Hvx => write_quads(tile_of_row, row % TILE_ROWS, line),
-                Unit::Hmx => tile_of_row[row % TILE_ROWS * (tile / TILE_ROWS)..][..line.len()]
-                    .copy_from_slice(line),
+                Unit::Hmx => write_flipped(
+                    &mut tile_of_row[row % TILE_ROWS * (tile / TILE_ROWS)..],
+                    line,
+                    activation_flip(self.unit),
+                ),
             }
         }
         let sums_at = HEADER + input.len();
@@ -382,16 +383,29 @@ impl Loaded {
     }
 }
 
-/// Writes a row of a tile for HVX, whose activations are signed.
+/// Returns the exclusive-or mask between the activations of this machine's kernels, which are signed or unsigned, and those
+/// of a unit: signed for HVX, unsigned for HMX.
+fn activation_flip(unit: Unit) -> u8 {
+    let unsigned = match unit {
+        Unit::Hvx => 0,
+        Unit::Hmx => 0x80,
+    };
+    QuantizedRows::ZERO ^ unsigned
+}
+
+/// Writes a row of a tile for HVX.
 fn write_quads(tile: &mut [u8], row: usize, line: &[u8]) {
-    let flip = Unit::Hvx.flip();
+    let flip = activation_flip(Unit::Hvx);
     let quads = tile.chunks_exact_mut(TILE_ROWS * QUAD);
     for (quad, bytes) in quads.zip(line.chunks(QUAD)) {
-        quad[row * QUAD..]
-            .iter_mut()
-            .zip(bytes)
-            .for_each(|(number, byte)| *number = byte ^ flip);
+        write_flipped(&mut quad[row * QUAD..], bytes, flip);
     }
+}
+
+fn write_flipped(to: &mut [u8], bytes: &[u8], flip: u8) {
+    to.iter_mut()
+        .zip(bytes)
+        .for_each(|(number, byte)| *number = byte ^ flip);
 }
 
 impl Drop for Loaded {

@@ -177,8 +177,7 @@ impl Unit {
         }
     }
 
-    /// Returns the exclusive-or mask between the host's signed weights, or its unsigned activations, and those of the unit:
-    /// HVX has unsigned weights and signed activations, HMX the opposite.
+    /// Returns the exclusive-or mask between signed weights and those of the unit, which are unsigned for HVX.
     pub(super) fn flip(self) -> u8 {
         match self {
             Self::Hvx => 0x80,
