@@ -110,7 +110,7 @@ def measure(triad, model, limit, *arguments):
     (GROUP / "memory.limit_in_bytes").write_text(str(limit))
     with open(model, "rb") as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    command = [triad, "bench", "-m", model, "--float", "--prompt", "1", "--decode", str(TOKENS), "--repeat", "1", "--json"]
+    command = [triad, "bench", "-m", model, "--no-quantize", "--prompt", "1", "--decode", str(TOKENS), "--repeat", "1", "--json"]
     # A copy of the file would not fit.
     environment = os.environ | {"TRIAD_HUGE_PAGES": "off"}
     process = subprocess.Popen(

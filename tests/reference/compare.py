@@ -29,7 +29,7 @@ def triad_answer(triad, model, prompt):
     """Tokens of the answer, an end token last if there was one."""
     command = [
         triad, "run", "-m", model, "-p", prompt["text"], "-n", str(LENGTH), "--temperature", "0",
-        "--repetition-penalty", "1", "--float", "--exact", "--json",
+        "--repetition-penalty", "1", "--no-quantize", "--f32", "--json",
     ]
     run = subprocess.run(command + (["--raw"] if prompt["kind"] == "raw" else []), stdout=subprocess.PIPE, check=True)
     report = json.loads(run.stdout)

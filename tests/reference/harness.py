@@ -121,7 +121,7 @@ def main():
     parser.add_argument("--triad", default="target/release/triad")
     options = parser.parse_args()
     differs = False
-    serve = [options.triad, "serve", "-m", options.model, "--float", "--exact", "--port", "0", "--context", "2048", "--alias", "served"]
+    serve = [options.triad, "serve", "-m", options.model, "--no-quantize", "--f32", "--port", "0", "--context", "2048", "--alias", "served"]
     with tempfile.TemporaryDirectory() as folder, subprocess.Popen(serve, stderr=subprocess.PIPE, text=True) as server:
         folder = Path(folder)
         try:

@@ -116,7 +116,7 @@ def write(path, convert):
 
 
 def triad_logits(triad, model, tokens, output):
-    command = [triad, "logits", "-m", model, "--tokens", ",".join(map(str, tokens)), "--kv", "f32", "-o", output]
+    command = [triad, "logits", "-m", model, "--tokens", ",".join(map(str, tokens)), "--cache-type", "f32", "-o", output]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     logits = load_file(output)["logits"].astype(np.float64)
     return logits[[end - 1 for end in prefixes(len(tokens))]]
@@ -130,7 +130,7 @@ def log_softmax(logits):
 def greedy(triad, model, tokens):
     """The tokens of a greedy answer, which decode computes with rounded activations."""
     text = "".join(f"t{token}" for token in tokens)
-    command = [triad, "run", "-m", model, "--raw", "-p", text, "-n", "24", "--temperature", "0", "--float", "--json"]
+    command = [triad, "run", "-m", model, "--raw", "-p", text, "-n", "24", "--temperature", "0", "--no-quantize", "--json"]
     run = subprocess.run(command + ["--repetition-penalty", "1"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     return json.loads(run.stdout)["tokens"] if run.returncode == 0 else None
 

@@ -27,7 +27,7 @@ use commands::{
 };
 #[cfg(feature = "server")]
 use commands::{grammar_check, serve};
-use triad_console::{process, version};
+use triad_console::{process, renamed, version};
 
 /// Run language models on this device.
 #[derive(Parser)]
@@ -80,7 +80,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let Cli { command, verbose } = Cli::parse();
+    let Cli { command, verbose } = Cli::parse_from(renamed::command_line());
     let settings = process::Settings {
         log: if verbose {
             LevelFilter::DEBUG

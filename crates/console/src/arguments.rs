@@ -121,7 +121,7 @@ pub fn check_chunks(prompt: usize, chunk: usize, most: usize) -> Result<()> {
     let chunks = prompt.div_ceil(chunk);
     ensure!(
         chunks <= most,
-        "{prompt} tokens in chunks of {chunk} are {chunks} chunks, more than {most}: expected a larger --chunk"
+        "{prompt} tokens in chunks of {chunk} are {chunks} chunks, more than {most}: expected a larger --prefill-chunk"
     );
     Ok(())
 }
@@ -163,7 +163,7 @@ impl ThreadArguments {
 #[derive(clap::Args)]
 pub struct KvArgument {
     /// Number format of the KV cache; int8 takes half the memory of f16
-    #[arg(long, value_name = "FORMAT", default_value = "f16")]
+    #[arg(long = "cache-type", value_name = "FORMAT", default_value = "f16")]
     kv: Kv,
 }
 
@@ -228,10 +228,10 @@ impl ModelArgument {
 pub struct FloatArguments {
     /// Run a model file as it is, in float, without preparing it; with quantized weights, activations are rounded to 16
     /// bits
-    #[arg(long)]
+    #[arg(long = "no-quantize")]
     pub float: bool,
     /// Compute with quantized weights as if they were f32: slower, for comparisons with other engines
-    #[arg(long, requires = "float")]
+    #[arg(long = "f32", requires = "float")]
     pub exact: bool,
     /// Keep at most so many GiB of a model's experts in memory, and read the others from the file when they are chosen:
     /// for a mixture of experts that is larger than memory

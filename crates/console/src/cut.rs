@@ -1,4 +1,4 @@
-//! The argument `--cut`: products whose outputs several processors compute together.
+//! The argument `--tensor-split`: products whose outputs several processors compute together.
 
 use std::str::FromStr;
 
@@ -69,7 +69,7 @@ impl CutArgument {
         let (name, found) = (role.name(), shares.len());
         ensure!(
             found == processors,
-            "--cut {name} has {found} shares for {processors} processors: expected one for each"
+            "--tensor-split {name} has {found} shares for {processors} processors: expected one for each"
         );
         let share = |(index, share): (usize, &f64)| Share {
             processor: ProcessorId::new(index),

@@ -82,7 +82,7 @@ pub struct DeviceArguments {
     /// core of this machine if emulated]
     #[arg(long, value_name = "N", value_parser = npu_threads)]
     pub npu_threads: Option<usize>,
-    /// Number of sessions with the device of --npu hexagon, each with its own --window: several can hold a larger model
+    /// Number of sessions with the device of --npu hexagon, each with its own --npu-memory: several can hold a larger model
     #[arg(long, value_name = "N", value_parser = npu_sessions, default_value = "1")]
     pub npu_sessions: usize,
     /// GPU to use: a part of its name, as `triad devices` lists it [default: the GPU that the environment variable
@@ -95,12 +95,12 @@ pub struct DeviceArguments {
     pub gpu_slice: f64,
     /// GiB of memory that each NPU can address, or each of its sessions with --npu-sessions; subgraphs that do not fit
     /// run on the CPU [default: the device's limit, or none]
-    #[arg(long, value_name = "GIB", value_parser = crate::arguments::gibibytes)]
+    #[arg(long = "npu-memory", value_name = "GIB", value_parser = crate::arguments::gibibytes)]
     pub window: Option<usize>,
     /// Cut a product across the processors, with a share for each in their order: down=columns:3:1. Products are
     /// query-key-value, attention-output, gate-up and down; axes are columns of the output and rows (tokens). May be
     /// repeated
-    #[arg(long = "cut", value_name = "PRODUCT=AXIS:SHARE:SHARE")]
+    #[arg(long = "tensor-split", value_name = "PRODUCT=AXIS:SHARE:SHARE")]
     pub cuts: Vec<CutArgument>,
     /// Assign products to processors by the measurements of `triad profile`: layer (each whole, on the fastest), tensor
     /// (each cut across them, if possible), or auto (prompts are divided, placed, cut and overlapped in the fastest
@@ -109,18 +109,18 @@ pub struct DeviceArguments {
     pub partition: Option<Restriction>,
     /// How processors wait for each other: blocking (sleep until woken), or predicted (sleep for most of the expected
     /// time, then poll)
-    #[arg(long, value_name = "HOW", value_parser = wait, default_value = "predicted")]
+    #[arg(long = "sync", value_name = "HOW", value_parser = wait, default_value = "predicted")]
     pub wait: Wait,
     /// Weight rows that the CPU keeps for shadows if an NPU or GPU has its own memory: auto (those of the hot channels
     /// that calibration found; others are read from the package), none (all are read), or off (all weights of layers
     /// with a shadow are used in place)
-    #[arg(long, value_name = "WHOSE", value_parser = hot_rows, default_value = "auto")]
+    #[arg(long = "outlier-cache", value_name = "WHOSE", value_parser = hot_rows, default_value = "auto")]
     pub hot_rows: HotRowsArgument,
     /// Arithmetic between the linear layers of a prompt's feed-forwards, on each of --processors: float, or fixed
     /// (fixed point), with which --npu hexagon runs a feed-forward as one program. With fixed, values occasionally
     /// differ from float by one step of INT8. Blocks whose feed-forward keeps a shadow stay in float, as do answers and
     /// sessions with adapters; GPUs and ONNX Runtime refuse fixed
-    #[arg(long, value_name = "ARITHMETIC", value_parser = npu_activation, default_value = "float")]
+    #[arg(long = "ffn-precision", value_name = "ARITHMETIC", value_parser = npu_activation, default_value = "float")]
     pub npu_activation: ActivationArgument,
 }
 
@@ -292,7 +292,7 @@ impl DeviceArguments {
                     && *wait == Wait::Predicted
                     && *hot_rows == HotRowsArgument::Auto
                     && *npu_activation == ActivationArgument::Float),
-            "--npu, --npu-activation, --gpu, --gpu-slice, --window, --cut, --partition, --wait and --hot-rows are for \
+            "--npu, --ffn-precision, --gpu, --gpu-slice, --npu-memory, --tensor-split, --partition, --sync and --outlier-cache are for \
              --processors: expected it, too"
         );
         Ok(())

@@ -33,6 +33,7 @@ pub mod preparing;
 pub mod process;
 pub mod processors;
 pub mod progress;
+pub mod renamed;
 pub mod task;
 pub mod timeline_file;
 pub mod version;

@@ -29,7 +29,7 @@ pub fn package_of(path: &Path, name: &str, threads: Threads) -> Result<PathBuf> 
     if let Some(time) = found.prepared {
         let (seconds, path) = (time.as_secs_f64(), found.path.display());
         output::note(&format!(
-            "prepared {name} for INT8 in {seconds:.1} s, once (--float runs it unprepared): {path}"
+            "prepared {name} for INT8 in {seconds:.1} s, once (--no-quantize runs it unprepared): {path}"
         ));
     }
     Ok(found.path)

@@ -366,7 +366,7 @@ impl std::fmt::Display for Processors {
 #[command(next_help_heading = "Several processors")]
 pub struct ProcessorArguments {
     /// Run prompts on several processors: float operators on the CPU, INT8 operators on the NPU or GPU. cpu=0,npu=1
-    /// pins each to its cores; cpu,gpu takes one thread each. gpu alone runs a whole model, in INT8 or with --float
+    /// pins each to its cores; cpu,gpu takes one thread each. gpu alone runs a whole model, in INT8 or with --no-quantize
     #[arg(long, value_name = "LIST")]
     pub processors: Option<Processors>,
     /// Arguments for the devices.
@@ -393,12 +393,12 @@ impl ProcessorArguments {
         };
         ensure!(
             !(float && self.devices.partition.is_some()),
-            "--partition cuts INT8 products: leave out --float"
+            "--partition cuts INT8 products: leave out --no-quantize"
         );
         let has_device = processors.cpu_alone().is_some();
         ensure!(
             !(float && has_device),
-            "the NPU or GPU of --processors computes in INT8 alone and has no work with --float: leave out one of them"
+            "the NPU or GPU of --processors computes in INT8 alone and has no work with --no-quantize: leave out one of them"
         );
         Ok(())
     }

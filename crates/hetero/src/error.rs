@@ -72,7 +72,7 @@ pub enum Error {
     PromptPlanner(#[from] triad_plan::joint::JointError),
     /// A chunk is longer than those that gemms were measured for.
     #[error(
-        "chunks have {chunk} tokens, but linear layers were measured for at most {measured}: run `triad profile --chunk {chunk}`"
+        "chunks have {chunk} tokens, but linear layers were measured for at most {measured}: run `triad profile --prefill-chunk {chunk}`"
     )]
     UnmeasuredChunk {
         /// Tokens of the chunk.

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use tracing_subscriber::filter::LevelFilter;
-use triad_console::{process, version};
+use triad_console::{process, renamed, version};
 
 use commands::{hwbench, plan, reproduce, simulate, study};
 
@@ -41,7 +41,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let Cli { command, verbose } = Cli::parse();
+    let Cli { command, verbose } = Cli::parse_from(renamed::command_line());
     let settings = process::Settings {
         log: if verbose {
             LevelFilter::DEBUG

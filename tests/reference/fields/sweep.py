@@ -160,7 +160,7 @@ def by_triad(triad, base, case):
         folder = Path(folder)
         (folder / "model").mkdir()
         model, output = base.write(case, folder / "model"), folder / "logits.safetensors"
-        command = [triad, "logits", "-m", str(model), "--kv", "f32", "--tokens", ",".join(map(str, base.tokens)), "-o", str(output)]
+        command = [triad, "logits", "-m", str(model), "--cache-type", "f32", "--tokens", ",".join(map(str, base.tokens)), "-o", str(output)]
         run = subprocess.run(command, capture_output=True, text=True)
         if run.returncode:
             assert run.returncode == 1 and "error: " in run.stderr, f"{base.name}, {case.name}: {run.returncode} {run.stderr}"

@@ -36,7 +36,7 @@ pub struct Arguments {
     #[arg(long, value_name = "N", value_parser = arguments::tokens)]
     context: Option<usize>,
     /// Prefill chunk size, in tokens
-    #[arg(long, value_name = "N", default_value = "256", value_parser = arguments::tokens)]
+    #[arg(long = "prefill-chunk", value_name = "N", default_value = "256", value_parser = arguments::tokens)]
     chunk: usize,
     #[command(flatten)]
     kv: KvArgument,

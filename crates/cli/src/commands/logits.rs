@@ -26,7 +26,7 @@ use triad_console::progress;
 #[command(after_help = "Examples:
   triad logits -p 'The capital of France is' -o logits.safetensors
   triad logits -m model.gguf --tokens 1,450,7483 -o logits.safetensors
-  triad logits -m model.gguf -f text.txt --chunk 64 -o logits.safetensors")]
+  triad logits -m model.gguf -f text.txt --prefill-chunk 64 -o logits.safetensors")]
 pub struct Arguments {
     #[command(flatten)]
     model: ModelArguments,
@@ -36,7 +36,7 @@ pub struct Arguments {
     #[arg(long, value_name = "IDS", value_delimiter = ',', conflicts_with_all = ["prompt", "file"])]
     tokens: Option<Vec<u32>>,
     /// Prefill chunk size, in tokens
-    #[arg(long, value_name = "N", default_value = "256", value_parser = arguments::tokens)]
+    #[arg(long = "prefill-chunk", value_name = "N", default_value = "256", value_parser = arguments::tokens)]
     chunk: usize,
     #[command(flatten)]
     kv: KvArgument,

@@ -41,7 +41,7 @@ use triad_console::{measurements, output, progress};
 #[command(after_help = "Examples:
   triad profile --processors cpu=0,npu=1
   triad profile --processors cpu=0,cpu=1 --predict
-  triad profile -m model.triad --processors cpu=0-3,npu=4 --npu openvino --chunk 512 --json")]
+  triad profile -m model.triad --processors cpu=0-3,npu=4 --npu openvino --prefill-chunk 512 --json")]
 pub struct Arguments {
     #[command(flatten)]
     model: ModelArguments,
@@ -51,7 +51,7 @@ pub struct Arguments {
     #[command(flatten)]
     devices: DeviceArguments,
     /// Prefill chunk size, in tokens
-    #[arg(long, value_name = "N", default_value = "256", value_parser = arguments::tokens)]
+    #[arg(long = "prefill-chunk", value_name = "N", default_value = "256", value_parser = arguments::tokens)]
     chunk: usize,
     /// Measured runs of each set of processors and order, and of each product
     #[arg(long, value_name = "N", default_value = "3", value_parser = arguments::repeats)]

@@ -43,7 +43,7 @@ pub struct Arguments {
     #[command(flatten)]
     devices: DeviceArguments,
     /// Prefill chunk size, in tokens
-    #[arg(long, value_name = "N", default_value = "256", value_parser = arguments::tokens, requires = "processors")]
+    #[arg(long = "prefill-chunk", value_name = "N", default_value = "256", value_parser = arguments::tokens, requires = "processors")]
     chunk: usize,
     #[command(flatten)]
     threads: ThreadArguments,

@@ -340,7 +340,7 @@ fn files() -> Vec<Case> {
         ),
         case(
             "chat template that refuses",
-            &["run", "--float", "-m", "model.gguf", "-p", "Hello"],
+            &["run", "--no-quantize", "-m", "model.gguf", "-p", "Hello"],
             |place| {
                 let template = Value::Text("{{ raise_exception('roles must alternate') }}".into());
                 place.write(
@@ -355,7 +355,7 @@ fn files() -> Vec<Case> {
         ),
         case(
             "chat template that doubles a text",
-            &["run", "--float", "-m", "model.gguf", "-p", "Hello"],
+            &["run", "--no-quantize", "-m", "model.gguf", "-p", "Hello"],
             |place| {
                 let template = "{% set ns = namespace(x='aa') %}{% for i in range(60) %}{% set ns.x = ns.x + ns.x %}{% endfor %}";
                 let template = Value::Text(template.into());
@@ -500,7 +500,14 @@ fn inputs() -> Vec<Case> {
         };
         case(
             what,
-            &["run", "--float", "-m", "model.gguf", "-f", "prompt.txt"],
+            &[
+                "run",
+                "--no-quantize",
+                "-m",
+                "model.gguf",
+                "-f",
+                "prompt.txt",
+            ],
             prepare,
             1,
             message,
@@ -513,7 +520,7 @@ fn inputs() -> Vec<Case> {
         };
         let arguments = [
             "run",
-            "--float",
+            "--no-quantize",
             "-m",
             "model.gguf",
             "-p",
@@ -567,7 +574,7 @@ fn inputs() -> Vec<Case> {
             "adapter that is not there",
             &[
                 "run",
-                "--float",
+                "--no-quantize",
                 "-m",
                 "model.gguf",
                 "-p",
@@ -586,7 +593,7 @@ fn inputs() -> Vec<Case> {
             "adapter with DoRA",
             &[
                 "run",
-                "--float",
+                "--no-quantize",
                 "-m",
                 "model.gguf",
                 "-p",
@@ -643,7 +650,7 @@ fn inputs() -> Vec<Case> {
             "context that the model does not have",
             &[
                 "run",
-                "--float",
+                "--no-quantize",
                 "-m",
                 "model.gguf",
                 "-p",
@@ -657,7 +664,7 @@ fn inputs() -> Vec<Case> {
             "temperature below 0",
             &[
                 "run",
-                "--float",
+                "--no-quantize",
                 "-m",
                 "model.gguf",
                 "-p",
@@ -671,7 +678,7 @@ fn inputs() -> Vec<Case> {
             "temperature that is not a number",
             &[
                 "run",
-                "--float",
+                "--no-quantize",
                 "-m",
                 "model.gguf",
                 "-p",
@@ -685,7 +692,7 @@ fn inputs() -> Vec<Case> {
             "top-p above 1",
             &[
                 "run",
-                "--float",
+                "--no-quantize",
                 "-m",
                 "model.gguf",
                 "-p",
@@ -781,7 +788,7 @@ fn inputs() -> Vec<Case> {
             "benchmark longer than the context",
             &[
                 "bench",
-                "--float",
+                "--no-quantize",
                 "-m",
                 "model.gguf",
                 "--prompt",
@@ -851,12 +858,12 @@ fn inputs() -> Vec<Case> {
                 "qwen1.5-1.8b",
                 "--prompt",
                 "32768",
-                "--chunk",
+                "--prefill-chunk",
                 "1",
             ],
             |_| (),
             1,
-            &["32768 chunks", "--chunk"],
+            &["32768 chunks", "--prefill-chunk"],
         ),
         usage(
             "partition that is none",
@@ -1022,7 +1029,7 @@ fn inputs() -> Vec<Case> {
             "NPU for a model in float",
             &[
                 "run",
-                "--float",
+                "--no-quantize",
                 "-m",
                 "model.gguf",
                 "-p",
@@ -1030,7 +1037,7 @@ fn inputs() -> Vec<Case> {
                 "--processors",
                 "cpu=0,npu=1",
             ],
-            &["--float", "NPU or GPU of --processors", "INT8"],
+            &["--no-quantize", "NPU or GPU of --processors", "INT8"],
         ),
         usage(
             "policy that is none",
@@ -1045,39 +1052,47 @@ fn inputs() -> Vec<Case> {
                 "Hi",
                 "--processors",
                 "cpu,npu",
-                "--cut",
+                "--tensor-split",
                 "attention=rows:1:1",
             ],
-            &["--cut", "expected query-key-value", "down=columns:3:1"],
+            &[
+                "--tensor-split",
+                "expected query-key-value",
+                "down=columns:3:1",
+            ],
         ),
         input(
             "cut without a share for each processor",
             &[
                 "run",
-                "--float",
+                "--no-quantize",
                 "-m",
                 "model.gguf",
                 "-p",
                 "Hi",
                 "--processors",
                 "cpu,cpu",
-                "--cut",
+                "--tensor-split",
                 "down=rows:1",
             ],
-            &["--cut down", "1 shares for 2 processors", "one for each"],
+            &[
+                "--tensor-split down",
+                "1 shares for 2 processors",
+                "one for each",
+            ],
         ),
         input(
             "cut without any share",
             &[
                 "run",
-                "--float",
+                "--no-quantize",
                 "-m",
                 "model.gguf",
                 "-p",
                 "Hi",
                 "--processors",
                 "cpu,cpu",
-                "--cut",
+                "--tensor-split",
                 "down=rows:0:0",
             ],
             &["the shares of a cut are all zero"],
@@ -1089,8 +1104,8 @@ fn inputs() -> Vec<Case> {
         ),
         usage(
             "window that is none",
-            &["plan", "--window", "big"],
-            &["--window", "GiB"],
+            &["plan", "--npu-memory", "big"],
+            &["--npu-memory", "GiB"],
         ),
         usage(
             "cores that are none",
@@ -1099,8 +1114,8 @@ fn inputs() -> Vec<Case> {
         ),
         usage(
             "chunk of 0",
-            &["run", "-p", "Hi", "--chunk", "0"],
-            &["--chunk"],
+            &["run", "-p", "Hi", "--prefill-chunk", "0"],
+            &["--prefill-chunk"],
         ),
         usage(
             "text where a number belongs",

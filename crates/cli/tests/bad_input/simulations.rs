@@ -57,8 +57,8 @@ pub fn cases() -> Vec<Case> {
         ),
         simulate(
             "prompt to simulate in too many chunks",
-            &["--prompt", "8192", "--chunk", "1"],
-            &["8192 chunks, more than 1024", "--chunk"],
+            &["--prompt", "8192", "--prefill-chunk", "1"],
+            &["8192 chunks, more than 1024", "--prefill-chunk"],
         ),
         simulate(
             "contention where nothing runs",

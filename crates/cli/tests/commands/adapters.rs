@@ -6,7 +6,7 @@ use crate::support::{Place, stderr};
 
 const RUN: [&str; 10] = [
     "run",
-    "--float",
+    "--no-quantize",
     "-m",
     "model.gguf",
     "-n",
@@ -72,7 +72,7 @@ fn on_several_processors_an_adapter_gives_the_same_answer_and_a_note() {
         "Hello Hello Hello",
         "-n",
         "8",
-        "--chunk",
+        "--prefill-chunk",
         "4",
         "--lora",
         "one.gguf",

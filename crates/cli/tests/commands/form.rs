@@ -7,7 +7,7 @@ use crate::support::{Place, stderr};
 
 const RUN: [&str; 10] = [
     "run",
-    "--float",
+    "--no-quantize",
     "-m",
     "model.gguf",
     "-n",

@@ -32,7 +32,8 @@ struct Served {
 impl Served {
     fn start() -> Self {
         let place = place();
-        let arguments = "serve --float -m model.gguf --port 0 --api-key first --api-key second";
+        let arguments =
+            "serve --no-quantize -m model.gguf --port 0 --api-key first --api-key second";
         let mut child = place
             .command(&arguments.split(' ').collect::<Vec<_>>())
             .stderr(Stdio::piped())

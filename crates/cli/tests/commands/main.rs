@@ -56,7 +56,7 @@ fn place() -> Place {
 
 const RUN: [&str; 8] = [
     "run",
-    "--float",
+    "--no-quantize",
     "-m",
     "model.gguf",
     "-n",
@@ -118,7 +118,7 @@ fn several_tokens_a_step_give_the_answer_of_one() {
     let run = |speculate: &str, temperature| {
         let arguments = [
             "run",
-            "--float",
+            "--no-quantize",
             "-m",
             "model.gguf",
             "-n",
@@ -185,7 +185,7 @@ fn raw_prompts_pass_the_template_by_and_a_model_without_one_prints_a_note() {
     );
     let raw = place.triad(&[
         "run",
-        "--float",
+        "--no-quantize",
         "-m",
         "model.gguf",
         "--raw",
@@ -197,7 +197,7 @@ fn raw_prompts_pass_the_template_by_and_a_model_without_one_prints_a_note() {
     assert!(!stderr(&raw).contains("note:"));
     let plain = place.triad(&[
         "run",
-        "--float",
+        "--no-quantize",
         "-m",
         "plain.gguf",
         "-p",
@@ -208,7 +208,7 @@ fn raw_prompts_pass_the_template_by_and_a_model_without_one_prints_a_note() {
     assert!(stderr(&plain).contains("note: this model has no chat template"));
     let system = place.triad(&[
         "run",
-        "--float",
+        "--no-quantize",
         "-m",
         "model.gguf",
         "--system",
@@ -228,7 +228,7 @@ fn a_stop_string_ends_the_answer_and_is_not_shown() {
     let place = place();
     let arguments = [
         "run",
-        "--float",
+        "--no-quantize",
         "-m",
         "model.gguf",
         "--raw",
@@ -302,7 +302,7 @@ fn logits_are_the_same_for_text_and_token_ids_and_every_chunk_length() {
         logits(&["--tokens", &ids.join(",")]),
         (tokens, whole.clone())
     );
-    let (_, chunked) = logits(&["-p", "Hello", "--chunk", "2"]);
+    let (_, chunked) = logits(&["-p", "Hello", "--prefill-chunk", "2"]);
     let difference = whole
         .iter()
         .zip(&chunked)
@@ -325,7 +325,7 @@ fn logits_are_the_same_for_text_and_token_ids_and_every_chunk_length() {
 fn bench_prints_the_object_that_later_versions_keep() {
     let arguments = [
         "bench",
-        "--float",
+        "--no-quantize",
         "-m",
         "model.gguf",
         "--prompt",
@@ -417,7 +417,7 @@ fn bench_prints_the_object_that_later_versions_keep() {
 fn bench_for_people_shows_the_share_of_the_limit() {
     let arguments = [
         "bench",
-        "--float",
+        "--no-quantize",
         "-m",
         "model.gguf",
         "--prompt",
@@ -468,7 +468,7 @@ fn plan_counts_the_subgraphs_of_a_model_and_where_they_would_run() {
         "model.gguf",
         "--prompt",
         "100",
-        "--window",
+        "--npu-memory",
         "0",
     ]));
     assert!(
@@ -718,7 +718,7 @@ fn endless(place: &Place) -> (std::process::Child, std::process::ChildStdout) {
     );
     let arguments = [
         "run",
-        "--float",
+        "--no-quantize",
         "-m",
         "endless.gguf",
         "--raw",

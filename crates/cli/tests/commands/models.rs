@@ -65,7 +65,7 @@ fn the_short_forms_of_run_mean_the_long_ones() {
     let short = [
         "run",
         "model.gguf",
-        "--float",
+        "--no-quantize",
         "-n",
         "12",
         "--temp",
@@ -101,7 +101,7 @@ fn without_recommendations_answers_are_sampled_and_a_seed_repeats_them() {
     let of = |more: &[&str]| {
         let arguments = [
             "run",
-            "--float",
+            "--no-quantize",
             "-m",
             "model.gguf",
             "-n",
@@ -155,7 +155,7 @@ fn ps_shows_what_a_server_has_in_memory() {
     let mut server = place
         .command(&[
             "serve",
-            "--float",
+            "--no-quantize",
             "-m",
             "model.gguf",
             "--port",

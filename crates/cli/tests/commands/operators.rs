@@ -122,7 +122,7 @@ fn operators_are_counted_on_the_cpu_alone() {
     let place = place();
     let bench = [
         "bench",
-        "--float",
+        "--no-quantize",
         "-m",
         "model.gguf",
         "--operators",

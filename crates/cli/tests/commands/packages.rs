@@ -99,13 +99,13 @@ fn a_model_with_weights_in_int4_is_prepared_verified_shown_and_run() {
     assert!(!answer["tokens"].as_array().unwrap().is_empty());
     // Two CPUs, which compute whole products and parts of the same products.
     let cut = [
-        "--cut",
+        "--tensor-split",
         "query-key-value=columns:1:1",
-        "--cut",
+        "--tensor-split",
         "down=rows:1:1",
     ];
     for more in [
-        &["--chunk", "3"][..],
+        &["--prefill-chunk", "3"][..],
         &["--processors", "cpu,cpu"],
         &[&["--processors", "cpu,cpu"], &cut[..]].concat(),
     ] {
@@ -118,7 +118,7 @@ fn a_model_with_weights_in_int4_is_prepared_verified_shown_and_run() {
     let verify = [
         "verify",
         "package",
-        "--chunk",
+        "--prefill-chunk",
         "4",
         "--processors",
         "cpu,cpu",
@@ -131,7 +131,7 @@ fn a_model_with_weights_in_int4_is_prepared_verified_shown_and_run() {
         "profile",
         "-m",
         "package",
-        "--chunk",
+        "--prefill-chunk",
         "4",
         "--repeat",
         "1",
@@ -221,7 +221,7 @@ fn a_model_that_is_run_is_prepared_once_and_again_when_it_has_changed() {
         0
     );
 
-    let other = place.triad(&[&["run", "--float", "-m", "model.gguf"], &ASK[..]].concat());
+    let other = place.triad(&[&["run", "--no-quantize", "-m", "model.gguf"], &ASK[..]].concat());
     assert_eq!(stderr(&other), "");
     succeed(&other);
     assert_eq!(packages(), 1);

@@ -60,7 +60,7 @@ fn an_answer_is_the_same_on_one_and_on_several_processors() {
         "Hello Hello Hello",
         "-n",
         "8",
-        "--chunk",
+        "--prefill-chunk",
         "4",
         "--json",
     ];
@@ -101,7 +101,7 @@ fn a_run_leaves_a_trace_or_a_picture() {
         "Hello Hello",
         "-n",
         "1",
-        "--chunk",
+        "--prefill-chunk",
         "4",
     ];
     for file in ["run.json", "run.svg"] {
@@ -128,7 +128,16 @@ fn a_run_leaves_a_trace_or_a_picture() {
 fn bench_measures_every_policy_and_reports_how_long_processors_waited() {
     let place = packaged();
     let bench = [
-        "bench", "-m", "package", "--prompt", "12", "--decode", "0", "--repeat", "2", "--chunk",
+        "bench",
+        "-m",
+        "package",
+        "--prompt",
+        "12",
+        "--decode",
+        "0",
+        "--repeat",
+        "2",
+        "--prefill-chunk",
         "4",
     ];
     let policies = POLICIES.join(",");
@@ -158,7 +167,7 @@ fn bench_measures_every_policy_and_reports_how_long_processors_waited() {
 fn what_is_expected_is_measured_as_asked_and_a_simulation_is_the_same_each_time_and_never_below_its_bound()
  {
     let place = packaged();
-    let how = [&["-m", "package", "--chunk", "4"][..], &PROCESSORS].concat();
+    let how = [&["-m", "package", "--prefill-chunk", "4"][..], &PROCESSORS].concat();
     let policies = POLICIES.join(",");
     let bench = |more: &[&str]| {
         let bench = [
@@ -255,7 +264,7 @@ fn what_is_expected_is_measured_as_asked_and_a_simulation_is_the_same_each_time_
 #[test]
 fn bench_measures_decode_on_several_processors_and_on_the_cpu_alone() {
     let place = packaged();
-    let several = ["--processors", "cpu,cpu", "--chunk", "20"];
+    let several = ["--processors", "cpu,cpu", "--prefill-chunk", "20"];
     succeed(&place.triad(&[&["profile", "-m", "package", "--repeat", "1"][..], &several].concat()));
     let bench = [
         "bench",
@@ -306,7 +315,15 @@ fn rounded(json: &Json) -> Json {
 #[test]
 fn a_profile_is_kept_in_the_package_for_its_processors_alone() {
     let place = packaged();
-    let profile = ["profile", "-m", "package", "--chunk", "4", "--repeat", "2"];
+    let profile = [
+        "profile",
+        "-m",
+        "package",
+        "--prefill-chunk",
+        "4",
+        "--repeat",
+        "2",
+    ];
     let report = json(&place.triad(&[&profile[..], &PROCESSORS, &["--json"]].concat()));
     let mut seen: Vec<_> = report["costs"].as_array().unwrap().iter().collect();
     let on = |processor: &str| {
@@ -364,7 +381,7 @@ fn a_profile_is_kept_in_the_package_for_its_processors_alone() {
         "profile",
         "-m",
         "package",
-        "--chunk",
+        "--prefill-chunk",
         "4",
         "--processors",
         "cpu",
@@ -394,7 +411,7 @@ fn a_profile_is_kept_in_the_package_for_its_processors_alone() {
 #[test]
 fn a_package_is_verified_on_several_processors() {
     let place = packaged();
-    let verify = ["verify", "package", "--chunk", "4"];
+    let verify = ["verify", "package", "--prefill-chunk", "4"];
     let verdict = succeed(&place.triad(&[&verify[..], &PROCESSORS].concat()));
     let same = "have the same logits, bit for bit, on cpu,npu by all 6 policies\n";
     assert!(
@@ -417,11 +434,11 @@ fn onnx_runtime() -> Option<[&'static str; 4]> {
 
 /// Products that both processors compute together, cut by columns and by rows.
 const CUTS: [&str; 6] = [
-    "--cut",
+    "--tensor-split",
     "query-key-value=columns:1:1",
-    "--cut",
+    "--tensor-split",
     "gate-up=columns:3:2",
-    "--cut",
+    "--tensor-split",
     "down=rows:1:1",
 ];
 
@@ -432,7 +449,7 @@ fn a_package_is_verified_with_products_that_two_processors_compute_together() {
         let verify = [
             "verify",
             "package",
-            "--chunk",
+            "--prefill-chunk",
             "4",
             "--processors",
             processors,
@@ -451,11 +468,11 @@ fn a_package_is_verified_with_products_that_two_processors_compute_together() {
         "Hello",
         "--processors",
         "cpu,npu",
-        "--cut",
+        "--tensor-split",
         "down=rows:1",
     ]);
     assert!(
-        stderr(&wrong).contains("--cut down has 1 shares for 2 processors"),
+        stderr(&wrong).contains("--tensor-split down has 1 shares for 2 processors"),
         "{}",
         stderr(&wrong)
     );
@@ -465,7 +482,7 @@ fn a_package_is_verified_with_products_that_two_processors_compute_together() {
 fn products_are_cut_by_what_was_measured_and_nothing_is_cut_without() {
     let place = packaged();
     for processors in ["cpu,npu", "cpu,cpu"] {
-        let on = ["--processors", processors, "--chunk", "20"];
+        let on = ["--processors", processors, "--prefill-chunk", "20"];
         let run = [
             "run",
             "-m",
@@ -583,14 +600,14 @@ fn products_are_cut_by_what_was_measured_and_nothing_is_cut_without() {
             "package",
             "--processors",
             processors,
-            "--chunk",
+            "--prefill-chunk",
             "40",
             "--partition",
             "auto",
         ];
         let longer = place.triad(&longer);
         assert!(
-            stderr(&longer).contains("run `triad profile --chunk"),
+            stderr(&longer).contains("run `triad profile --prefill-chunk"),
             "{}",
             stderr(&longer)
         );
@@ -605,7 +622,7 @@ fn products_are_cut_by_what_was_measured_and_nothing_is_cut_without() {
         "cpu,cpu",
         "--partition",
         "auto",
-        "--cut",
+        "--tensor-split",
         "down=rows:1:1",
     ];
     assert_eq!(place.triad(&both).status.code(), Some(2));
@@ -639,12 +656,12 @@ fn what_does_not_fit_into_the_window_is_reported() {
         "Hello Hello",
         "-n",
         "4",
-        "--chunk",
+        "--prefill-chunk",
         "4",
         "--json",
     ];
     let alone = json(&place.triad(&run))["text"].clone();
-    let output = place.triad(&[&run[..], &PROCESSORS, &["--window", "0.00001"]].concat());
+    let output = place.triad(&[&run[..], &PROCESSORS, &["--npu-memory", "0.00001"]].concat());
     assert_eq!(json(&output)["text"], alone);
     let printed = stderr(&output);
     assert!(
@@ -661,7 +678,7 @@ fn a_package_is_verified_with_onnx_runtime() {
     };
     let place = packaged();
     for cuts in [&CUTS[..0], &CUTS] {
-        let verify = ["verify", "package", "--chunk", "4"];
+        let verify = ["verify", "package", "--prefill-chunk", "4"];
         let verdict = succeed(&place.triad(&[&verify[..], &onnx_runtime, cuts].concat()));
         let same = [
             "have the same logits, bit for bit, with",
@@ -687,7 +704,7 @@ fn a_package_is_verified_with_qualcomms_provider_within_the_rounding_of_its_sums
     let verify = [
         "verify",
         "package",
-        "--chunk",
+        "--prefill-chunk",
         "4",
         "--processors",
         "cpu,npu",
@@ -735,7 +752,12 @@ fn a_package_is_verified_with_hexagon_bit_for_bit() {
     };
     for cuts in [&CUTS[..0], &CUTS] {
         let verdict = succeed(&triad(
-            &[&["verify", "package", "--chunk", "4"][..], &on, cuts].concat(),
+            &[
+                &["verify", "package", "--prefill-chunk", "4"][..],
+                &on,
+                cuts,
+            ]
+            .concat(),
         ));
         assert!(
             verdict.contains("have the same logits, bit for bit, with Hexagon NPU")
@@ -745,7 +767,7 @@ fn a_package_is_verified_with_hexagon_bit_for_bit() {
     }
     let verdict = succeed(&triad(
         &[
-            &["verify", "package", "--chunk", "4"][..],
+            &["verify", "package", "--prefill-chunk", "4"][..],
             &on,
             &["--npu-option", "unit=hvx"],
         ]
@@ -754,7 +776,15 @@ fn a_package_is_verified_with_hexagon_bit_for_bit() {
     assert!(verdict.contains("; npu:hexagon on HVX: "), "{verdict}");
     // Subgraphs that do not fit run on the CPU, with a note.
     let run = [
-        "run", "-m", "package", "-p", "Hello", "-n", "1", "--window", "0.00001",
+        "run",
+        "-m",
+        "package",
+        "-p",
+        "Hello",
+        "-n",
+        "1",
+        "--npu-memory",
+        "0.00001",
     ];
     let output = triad(&[&run[..], &on].concat());
     succeed(&output);
@@ -829,7 +859,7 @@ fn with_gpu() -> Option<[&'static str; 2]> {
 fn a_package_is_verified_with_a_gpu_whose_products_are_exact() {
     let Some(with_gpu) = with_gpu() else { return };
     let place = packaged();
-    let verify = ["verify", "package", "--chunk", "4"];
+    let verify = ["verify", "package", "--prefill-chunk", "4"];
     let verdict = succeed(&place.triad(&[&verify[..], &with_gpu].concat()));
     assert!(
         verdict.contains("on cpu,gpu by all 6 policies"),
@@ -849,7 +879,10 @@ fn a_model_runs_whole_on_a_gpu_with_the_answers_of_the_cpu() {
         return;
     }
     let place = packaged();
-    for model in [&["--float", "-m", "model.gguf"][..], &["-m", "package"]] {
+    for model in [
+        &["--no-quantize", "-m", "model.gguf"][..],
+        &["-m", "package"],
+    ] {
         let ask = [
             &["run"][..],
             model,
@@ -858,7 +891,7 @@ fn a_model_runs_whole_on_a_gpu_with_the_answers_of_the_cpu() {
                 "Hello Hello Hello",
                 "-n",
                 "12",
-                "--chunk",
+                "--prefill-chunk",
                 "4",
                 "--json",
             ],
@@ -869,7 +902,8 @@ fn a_model_runs_whole_on_a_gpu_with_the_answers_of_the_cpu() {
             let on_gpu = json(&place.triad(&[&ask[..], more, &["--processors", "gpu"]].concat()));
             assert_eq!(on_gpu["text"], on_cpu["text"], "{model:?}");
         }
-        let refused = place.triad(&[&ask[..], &["--processors", "gpu", "--kv", "int8"]].concat());
+        let refused =
+            place.triad(&[&ask[..], &["--processors", "gpu", "--cache-type", "int8"]].concat());
         assert!(
             stderr(&refused).contains("the format of keys and values"),
             "{}",
@@ -885,7 +919,10 @@ fn bench_measures_a_gpu_alone_on_the_gpu_and_compares_it_with_what_the_gpu_can_d
         return;
     }
     let place = packaged();
-    for model in [&["--float", "-m", "model.gguf"][..], &["-m", "package"]] {
+    for model in [
+        &["--no-quantize", "-m", "model.gguf"][..],
+        &["-m", "package"],
+    ] {
         let bench = [
             &["bench"][..],
             model,
@@ -899,7 +936,7 @@ fn bench_measures_a_gpu_alone_on_the_gpu_and_compares_it_with_what_the_gpu_can_d
                 "1",
                 "--processors",
                 "gpu",
-                "--chunk",
+                "--prefill-chunk",
                 "4",
                 "--svg",
                 "bench.svg",
@@ -961,8 +998,14 @@ fn a_gpu_alone_is_verified_with_packages_of_every_format() {
         succeed(&place.triad(&[&prepare[..], format].concat()));
     }
     for package in ["w4a16", "package", "int4-decode"] {
-        let verdict =
-            succeed(&place.triad(&["verify", package, "--chunk", "4", "--processors", "gpu"]));
+        let verdict = succeed(&place.triad(&[
+            "verify",
+            package,
+            "--prefill-chunk",
+            "4",
+            "--processors",
+            "gpu",
+        ]));
         assert!(
             verdict.contains("and a token after each, have logits within"),
             "{verdict}"
@@ -1036,7 +1079,7 @@ fn compiled_graphs_are_kept_in_the_package() {
             "Hello Hello",
             "-n",
             "4",
-            "--chunk",
+            "--prefill-chunk",
             chunk,
             "--json",
         ];

@@ -7,7 +7,7 @@ use super::{place, succeed};
 
 const ASK: [&str; 8] = [
     "run",
-    "--float",
+    "--no-quantize",
     "-m",
     "model.gguf",
     "-n",
@@ -44,7 +44,7 @@ fn a_session_goes_on_where_its_file_ends() {
     assert_eq!(
         succeed(&place.triad(&[
             "run",
-            "--float",
+            "--no-quantize",
             "-m",
             "model.gguf",
             "-n",
@@ -83,7 +83,7 @@ fn a_file_that_is_no_conversation_is_refused_and_kept() {
     ] {
         let output = place.triad(&[
             "run",
-            "--float",
+            "--no-quantize",
             "-m",
             "model.gguf",
             "-p",

@@ -120,8 +120,9 @@ fn a_context_beyond_the_limit_of_the_process_is_an_error_and_no_abort() {
         (1 << 23, 600_000),
         (1 << 22, 490_000),
     ] {
-        let run =
-            format!("{program} run --float -m model.gguf -p Hello --threads 2 --context {context}");
+        let run = format!(
+            "{program} run --no-quantize -m model.gguf -p Hello --threads 2 --context {context}"
+        );
         let mut limited = std::process::Command::new("/bin/sh");
         limited
             .args(["-c", &format!("ulimit -v {limit} && exec {run}")])

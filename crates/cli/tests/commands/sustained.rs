@@ -5,7 +5,7 @@ use super::{json, keys, place, succeed};
 
 const SUSTAINED: [&str; 12] = [
     "bench",
-    "--float",
+    "--no-quantize",
     "-m",
     "model.gguf",
     "--threads",
@@ -65,7 +65,7 @@ fn a_sustained_run_needs_a_prompt_and_an_answer_and_a_time() {
     ] {
         let arguments = [
             "bench",
-            "--float",
+            "--no-quantize",
             "-m",
             "model.gguf",
             "--prompt",
@@ -93,7 +93,7 @@ fn ctrl_c_ends_a_sustained_run_with_what_is_measured() {
     let place = place();
     let arguments = [
         "bench",
-        "--float",
+        "--no-quantize",
         "-m",
         "model.gguf",
         "--threads",

@@ -51,7 +51,7 @@ fn other_programs_are_measured_by_every_policy_and_what_they_took_is_counted() {
         "package",
         "--prompt",
         "12",
-        "--chunk",
+        "--prefill-chunk",
         "4",
         "--repeat",
         "1",
@@ -101,7 +101,7 @@ fn waits_are_measured_blocked_and_by_predicted_times() {
         "synchronization",
         "-m",
         "package",
-        "--chunk",
+        "--prefill-chunk",
         "8,16",
         "--repeat",
         "2",
@@ -144,12 +144,12 @@ fn waits_are_measured_blocked_and_by_predicted_times() {
         "Hello Hello",
         "-n",
         "4",
-        "--chunk",
+        "--prefill-chunk",
         "4",
         "--json",
     ];
     let answers = ["blocking", "predicted"].map(|wait| {
-        let run = json(&place.triad(&[&run[..], &PROCESSORS, &["--wait", wait]].concat()));
+        let run = json(&place.triad(&[&run[..], &PROCESSORS, &["--sync", wait]].concat()));
         assert_eq!(run["executed"]["waits"].as_array().unwrap().len(), 2);
         run["text"].clone()
     });
@@ -165,7 +165,7 @@ fn lists_of_processors_are_compared_with_the_first_in_every_test() {
         "processors",
         "-m",
         "package",
-        "--chunk",
+        "--prefill-chunk",
         "4",
         "--repeat",
         "3",
@@ -235,7 +235,7 @@ fn slices_of_a_gpu_change_no_answer_and_frames_beside_them_are_counted() {
     let place = place();
     let ask = [
         "run",
-        "--float",
+        "--no-quantize",
         "-m",
         "model.gguf",
         "-p",

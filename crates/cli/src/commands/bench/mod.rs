@@ -102,7 +102,7 @@ pub struct Arguments {
     #[arg(long, value_name = "N", default_value = "5", value_parser = arguments::repeats)]
     repeat: usize,
     /// Prefill chunk size, in tokens
-    #[arg(long, value_name = "N", default_value = "256", value_parser = arguments::tokens)]
+    #[arg(long = "prefill-chunk", value_name = "N", default_value = "256", value_parser = arguments::tokens)]
     chunk: usize,
     #[command(flatten)]
     kv: KvArgument,
@@ -354,7 +354,7 @@ fn load(name: &str, threads: usize, float: FloatArguments) -> Result<(String, Mo
     let path = ModelArgument { model: name.into() }.path()?;
     let prepared = || {
         let package = preparing::package_of(&path, name, Threads::Count(threads));
-        package.with_context(|| format!("cannot prepare {name}; --float skips this step"))
+        package.with_context(|| format!("cannot prepare {name}; --no-quantize skips this step"))
     };
     let path = if float.float {
         path.clone()

@@ -55,13 +55,13 @@ pub struct Arguments {
     #[command(flatten)]
     calibration: CalibrationArguments,
     /// Chunk size, in tokens
-    #[arg(long, value_name = "N", default_value = "512", value_parser = arguments::tokens)]
+    #[arg(long = "prefill-chunk", value_name = "N", default_value = "512", value_parser = arguments::tokens)]
     chunk: usize,
     #[command(flatten)]
     kv: KvArgument,
-    /// Arithmetic between the products of feed-forwards: float, or fixed for fixed point, as with --npu-activation
+    /// Arithmetic between the products of feed-forwards: float, or fixed for fixed point, as with --ffn-precision
     /// fixed of `triad run` on any processors; applies to blocks whose feed-forward keeps no shadow
-    #[arg(long, value_name = "ARITHMETIC", value_parser = device::npu_activation, default_value = "float")]
+    #[arg(long = "ffn-precision", value_name = "ARITHMETIC", value_parser = device::npu_activation, default_value = "float")]
     npu_activation: ActivationArgument,
     /// Print one JSON object, with the outcome of every row
     #[arg(long)]

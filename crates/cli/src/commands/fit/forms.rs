@@ -132,7 +132,7 @@ impl Subject {
         };
         let float = Form {
             weight_bytes: memory::of_weights(&checkpoint),
-            command: format!("triad run --float -m {name}"),
+            command: format!("triad run --no-quantize -m {name}"),
             ..float_form(linears, output)
         };
         let description = checkpoint.description().clone();

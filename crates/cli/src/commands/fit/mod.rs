@@ -60,7 +60,7 @@ pub struct Arguments {
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = arguments::tokens)]
     context: Vec<usize>,
     /// Tokens of a prompt that are computed together
-    #[arg(long, value_name = "N", default_value = "256", value_parser = arguments::tokens)]
+    #[arg(long = "prefill-chunk", value_name = "N", default_value = "256", value_parser = arguments::tokens)]
     chunk: usize,
     #[command(flatten)]
     kv: KvArgument,

@@ -234,7 +234,7 @@ impl Report {
             let smaller = if self.kv_format == KvFormat::Int8 {
                 ""
             } else {
-                ", or --kv int8 for nearly twice as many"
+                ", or --cache-type int8 for nearly twice as many"
             };
             advice.push(format!(
                 "{} has memory for a context of {} of the model's {} tokens: expected --context {longest}{smaller}",
@@ -564,7 +564,10 @@ mod tests {
             text.contains("3.0 MiB (too much)") && text.contains("fastest that fits: other"),
             "{text}"
         );
-        assert!(text.contains("--context 4096, or --kv int8"), "{text}");
+        assert!(
+            text.contains("--context 4096, or --cache-type int8"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -29,8 +29,8 @@ const CHUNK: usize = 256;
 /// for the package. `triad-lab plan` simulates the same for a phone.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
-  triad plan --shape qwen1.5-1.8b --prompt 1024 --chunk 256
-  triad plan -m model.gguf --prompt 600 --window 0.5
+  triad plan --shape qwen1.5-1.8b --prompt 1024 --prefill-chunk 256
+  triad plan -m model.gguf --prompt 600 --npu-memory 0.5
   triad plan --shape llama-2-7b --json
   triad plan -m model.triad --prompt 600 --partition auto --processors cpu=0,cpu=1")]
 pub struct Arguments {
@@ -40,10 +40,10 @@ pub struct Arguments {
     #[arg(long, value_name = "N", value_parser = arguments::tokens)]
     prompt: Option<usize>,
     /// Prefill chunk size, in tokens [default: 256]
-    #[arg(long, value_name = "N", value_parser = arguments::tokens)]
+    #[arg(long = "prefill-chunk", value_name = "N", value_parser = arguments::tokens)]
     chunk: Option<usize>,
     /// Memory that the NPU can address, in GiB
-    #[arg(long, value_name = "GIB", default_value = "4", value_parser = arguments::gibibytes)]
+    #[arg(long = "npu-memory", value_name = "GIB", default_value = "4", value_parser = arguments::gibibytes)]
     window: usize,
     /// How products are cut across --processors: layer (not at all), tensor (all of them), or auto (where it is faster)
     #[arg(long, value_name = "HOW", value_parser = partitions::restriction, conflicts_with = "window")]

@@ -53,7 +53,7 @@ pub struct Arguments {
     #[arg(long, value_name = "N", value_parser = arguments::tokens)]
     prompt: Option<usize>,
     /// Tokens per chunk
-    #[arg(long, value_name = "N", default_value = "256", value_parser = arguments::tokens)]
+    #[arg(long = "prefill-chunk", value_name = "N", default_value = "256", value_parser = arguments::tokens)]
     chunk: usize,
     /// Maximum number of chunks that have buffers at once
     #[arg(long, value_name = "N", default_value = "4", value_parser = processors::in_flight)]

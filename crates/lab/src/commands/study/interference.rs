@@ -28,7 +28,7 @@ use triad_console::{output, progress};
 #[command(after_help = "Examples:
   triad-lab study interference --processors cpu=0,npu=1
   triad-lab study interference --processors cpu=0,npu=1 --policy planned,fifo --prompt 2048 --svg interference.svg
-  triad-lab study interference --processors cpu=0,npu --npu hexagon --freeze --prompt 256 --chunk 64 --repeat 1")]
+  triad-lab study interference --processors cpu=0,npu --npu hexagon --freeze --prompt 256 --prefill-chunk 64 --repeat 1")]
 pub struct Arguments {
     #[command(flatten)]
     model: ModelArguments,
@@ -36,7 +36,7 @@ pub struct Arguments {
     #[arg(long, value_name = "N", default_value = "1024", value_parser = arguments::tokens)]
     prompt: usize,
     /// Tokens of the prompt per chunk
-    #[arg(long, value_name = "N", default_value = "256", value_parser = arguments::tokens)]
+    #[arg(long = "prefill-chunk", value_name = "N", default_value = "256", value_parser = arguments::tokens)]
     chunk: usize,
     /// Scheduling policies to compare, in turns [default: all]
     #[arg(long, value_name = "P,...", value_delimiter = ',', value_parser = processors::policy)]

@@ -32,7 +32,7 @@ use triad_console::{output, progress};
 /// computes float operators in all of them. The ways run in turns, and times are medians.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
-  triad profile -m model.triad --processors cpu=0,npu=1 --npu cpu --chunk 1024
+  triad profile -m model.triad --processors cpu=0,npu=1 --npu cpu --prefill-chunk 1024
   triad-lab study misaligned -m model.triad --processors cpu=0,npu=1 --npu cpu --svg misaligned.svg")]
 pub struct Arguments {
     #[command(flatten)]
@@ -46,7 +46,7 @@ pub struct Arguments {
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "135,300,525,600", value_parser = arguments::tokens)]
     prompt: Vec<usize>,
     /// Tokens per chunk for auto; the other ways compute a prompt in one chunk
-    #[arg(long, value_name = "N", default_value = "256", value_parser = arguments::tokens)]
+    #[arg(long = "prefill-chunk", value_name = "N", default_value = "256", value_parser = arguments::tokens)]
     chunk: usize,
     /// Rounds in which all ways run in turns, and prompts of each way per round
     #[arg(long, value_name = "N", default_value = "3", value_parser = arguments::repeats)]

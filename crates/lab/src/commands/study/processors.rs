@@ -31,7 +31,7 @@ const FIRST_ROUNDS: usize = 2;
 pub struct Arguments {
     #[command(flatten)]
     model: ModelArguments,
-    /// Processors; may be given several times, and the others are compared with the first. --partition and --cut apply
+    /// Processors; may be given several times, and the others are compared with the first. --partition and --tensor-split apply
     /// to lists of several processors
     #[arg(long, value_name = "LIST", required = true)]
     processors: Vec<Processors>,
@@ -50,7 +50,7 @@ pub struct Arguments {
     #[arg(long, value_name = "N", default_value = "5", value_parser = arguments::repeats)]
     repeat: usize,
     /// Tokens of the prompt per chunk
-    #[arg(long, value_name = "N", default_value = "256", value_parser = arguments::tokens)]
+    #[arg(long = "prefill-chunk", value_name = "N", default_value = "256", value_parser = arguments::tokens)]
     chunk: usize,
     #[command(flatten)]
     output: OutputArguments,

@@ -44,7 +44,7 @@ const SIMULATED: [usize; 4] = [135, 256, 300, 1000];
 #[command(after_help = "Examples:
   triad-lab study solver
   triad-lab study solver --shape llama-3-8b --prompt 135,300,600 --json
-  triad profile -m model.triad --processors cpu=0,cpu=1 --chunk 320
+  triad profile -m model.triad --processors cpu=0,cpu=1 --prefill-chunk 320
   triad-lab study solver -m model.triad --processors cpu=0,cpu=1")]
 pub struct Arguments {
     #[command(flatten)]

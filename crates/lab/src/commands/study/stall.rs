@@ -42,7 +42,7 @@ pub struct Arguments {
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(..=3_600_000))]
     max_stall: Option<u64>,
     /// Tokens of the prompt per chunk
-    #[arg(long, value_name = "N", default_value = "256", value_parser = arguments::tokens)]
+    #[arg(long = "prefill-chunk", value_name = "N", default_value = "256", value_parser = arguments::tokens)]
     chunk: usize,
     #[command(flatten)]
     output: OutputArguments,

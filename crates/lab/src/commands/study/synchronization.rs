@@ -23,7 +23,7 @@ const CUTS: [&str; 4] = ["query-key-value", "attention-output", "gate-up", "down
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad-lab study synchronization --processors cpu=0,cpu=1
-  triad-lab study synchronization --processors cpu=0,npu=1 --chunk 32,64,128,256 --svg synchronization.svg")]
+  triad-lab study synchronization --processors cpu=0,npu=1 --prefill-chunk 32,64,128,256 --svg synchronization.svg")]
 pub struct Arguments {
     #[command(flatten)]
     model: ModelArguments,
@@ -33,7 +33,7 @@ pub struct Arguments {
     #[command(flatten)]
     devices: DeviceArguments,
     /// Tokens of the prompts
-    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1,16,64,256", value_parser = arguments::tokens)]
+    #[arg(long = "prefill-chunk", value_name = "N,...", value_delimiter = ',', default_value = "1,16,64,256", value_parser = arguments::tokens)]
     chunk: Vec<usize>,
     /// Prompts per length and way of waiting
     #[arg(long, value_name = "N", default_value = "10", value_parser = arguments::repeats)]
