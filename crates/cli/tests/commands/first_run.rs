@@ -188,8 +188,8 @@ fn measuring_prepares_first_and_names_its_arithmetic() {
 #[test]
 fn a_server_answers_at_once_as_stored_and_takes_the_package_at_its_next_start() {
     let place = place();
-    let answer = |lines: &mut dyn Iterator<Item = String>| {
-        let address = lines.find_map(|line| {
+    let answer = |mut lines: &mut dyn Iterator<Item = String>| {
+        let address = Iterator::find_map(&mut lines, |line| {
             let (_, address) = line.split_once("http://")?;
             Some(address.split(';').next()?.to_owned())
         });
@@ -223,13 +223,16 @@ fn a_server_answers_at_once_as_stored_and_takes_the_package_at_its_next_start() 
         let run: Vec<_> = run.split(' ').chain(more.iter().copied()).collect();
         json(&triad(&place, &run))["text"].clone()
     };
-    serve(&|lines| {
+    serve(&|mut lines| {
         let first = lines.next().unwrap();
         let due = "model.gguf answers from the file as it is; its package is prepared in the background for the next start";
         assert_eq!(first, due);
         assert_eq!(answer(lines), run(&["--float"]));
         let end = "the package of model.gguf is prepared; the server takes it at its next start";
-        assert_eq!(lines.find(|line| line.contains("package of")).unwrap(), end);
+        assert_eq!(
+            Iterator::find(&mut lines, |line| line.contains("package of")).unwrap(),
+            end
+        );
     });
     serve(&|lines| assert_eq!(answer(lines), run(&[])));
 }
