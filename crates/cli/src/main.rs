@@ -8,12 +8,15 @@
 
 mod adapters;
 mod commands;
+mod first_run;
 #[cfg(not(feature = "server"))]
 mod missing;
 mod moved;
 #[cfg(feature = "server")]
 mod named_adapters;
 mod package_fields;
+#[cfg(feature = "server")]
+mod preparations;
 mod prompt;
 
 use std::process::ExitCode;

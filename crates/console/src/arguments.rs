@@ -157,6 +157,15 @@ impl ThreadArguments {
             (None, None) => Threads::Automatic,
         }
     }
+
+    /// Returns the arguments for another command that is to compute on the same threads.
+    pub fn given(&self) -> Option<[String; 2]> {
+        let cores = self.cores.map(|cores| {
+            let cores: Vec<_> = cores.iter().map(|core| core.to_string()).collect();
+            ["--cores".into(), cores.join(",")]
+        });
+        cores.or_else(|| Some(["--threads".into(), self.threads?.to_string()]))
+    }
 }
 
 /// The argument for the format of keys and values.
@@ -534,6 +543,24 @@ mod tests {
         );
         for wrong in ["", "10", "m", "0s", "-1s", "NaNs", "infh", "1000h", "1d"] {
             assert!(seconds(wrong).unwrap_err().contains("90s"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_threads_that_were_given_are_given_to_another_command() {
+        #[derive(clap::Parser)]
+        struct Cli {
+            #[command(flatten)]
+            threads: ThreadArguments,
+        }
+        for (given, expected) in [
+            (&[][..], None),
+            (&["-t", "2"], Some(["--threads", "2"])),
+            (&["--cores", "0-2,5"], Some(["--cores", "0,1,2,5"])),
+        ] {
+            let Cli { threads } = clap::Parser::parse_from([&["triad"], given].concat());
+            let found = threads.given();
+            assert_eq!(found, expected.map(|words| words.map(str::to_owned)));
         }
     }
 

@@ -30,6 +30,7 @@ pub mod output;
 pub mod output_file;
 pub mod partition;
 pub mod preparing;
+pub mod priority;
 pub mod process;
 pub mod processors;
 pub mod progress;

@@ -200,6 +200,12 @@ impl Engine {
         self.0.memory.clear();
     }
 
+    /// Forgets prefixes that no session holds, the least recently used first, until keys and values have at most `keep`
+    /// bytes, and frees the memory of pages that are not used. Returns the bytes that were freed.
+    pub fn release(&self, keep: usize) -> usize {
+        self.0.memory.release(keep)
+    }
+
     /// Turns the counting of operators on or off. It is off at first: counting reads the clock twice per operator, and
     /// the operator's sizes.
     pub fn count(&self, on: bool) {

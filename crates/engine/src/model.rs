@@ -19,7 +19,7 @@ use crate::hexadecimal;
 use crate::hot_rows::HotChannels;
 use crate::linear_input::Inputs;
 use crate::package::{self, Package};
-use crate::quantization::{OutputWeights, Quantization};
+use crate::quantization::{LinearFormat, OutputWeights, Quantization};
 use crate::threads::Threads;
 use crate::weights::{ExpertMemory, ExpertUse, Weights};
 
@@ -65,6 +65,7 @@ struct OpenedPackage {
     path: PathBuf,
     /// The sha256 of the weights.
     weights: String,
+    linears: LinearFormat,
     hot_channels: HotChannels,
 }
 
@@ -131,6 +132,7 @@ impl Model {
             package: Some(OpenedPackage {
                 path: package.path().to_owned(),
                 weights: package.manifest().files[package::WEIGHTS].sha256.clone(),
+                linears: package.manifest().preparation.options.plan.linears,
                 hot_channels: package.manifest().preparation.hot_channels(),
             }),
             fingerprint: OnceLock::new(),
@@ -270,6 +272,11 @@ impl Model {
     /// Returns the path of the package, if the model has one.
     pub fn package(&self) -> Option<&Path> {
         self.package.as_ref().map(|package| package.path.as_path())
+    }
+
+    /// Returns the format of the linear layers, if the model has a package. Other models run as they are stored.
+    pub fn package_format(&self) -> Option<LinearFormat> {
+        self.package.as_ref().map(|package| package.linears)
     }
 
     /// Returns the channels that calibration found hot, if the model is an INT8 package.

@@ -1,7 +1,9 @@
 //! The layer between a user and the engine that the command line, the server, and the bindings to Python and C share.
 //!
-//! [`models`] opens a model by its name. [`packages`] prepares it once and finds it in the cache. [`hashes`] checks
-//! packages whose files changed. [`machine`] reads the hardware and checks memory. [`huge_pages`] decides where weights
+//! [`models`] opens a model by its name. [`packages`] prepares it once and finds it in the cache. [`first_run`]
+//! finds what a model without a package runs from. [`hashes`] checks
+//! packages whose files changed. [`machine`] reads the hardware and checks memory. [`pressure`]
+//! notices when memory runs out. [`huge_pages`] decides where weights
 //! are. [`kernels`] selects the fastest kernels. [`chat`] turns messages into tokens. [`tool_calls`] finds the function
 //! calls in an answer. [`answer`] starts engines and streams answers. [`open`] combines all of these: it returns an
 //! engine for a name.
@@ -15,6 +17,7 @@ pub mod chat;
 pub mod embedding;
 pub mod energy;
 mod error;
+pub mod first_run;
 pub mod hashes;
 pub mod huge_pages;
 pub mod infill;
@@ -24,6 +27,7 @@ pub mod machine;
 pub mod models;
 pub mod open;
 pub mod packages;
+pub mod pressure;
 pub mod reasoning;
 pub mod reranking;
 pub mod sensors;

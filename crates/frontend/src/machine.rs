@@ -120,6 +120,11 @@ impl Machine {
     }
 }
 
+/// Returns the bytes of memory of this machine, if the system reports them.
+pub fn total_memory() -> Option<u64> {
+    system::memory_bytes()
+}
+
 /// Returns the number of threads that run concurrently in this process; 1 if the system does not report it.
 pub fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)

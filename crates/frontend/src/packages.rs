@@ -50,33 +50,18 @@ pub fn package_of(
     read: &mut dyn FnMut(u64, u64),
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Found> {
-    if Package::is_at(path) {
-        return Ok(Found {
-            path: path.into(),
-            prepared: None,
-            stored: None,
-        });
-    }
-    let (options, text) = (PrepareOptions::default(), CalibrationText::builtin());
-    // A file that is not a model is refused before all of it is read. The cache may have a package that an earlier version
-    // made of a model that now runs as it is stored.
-    let checkpoint = Arc::new(Checkpoint::open(path)?);
-    if let Some(part) = not_prepared(checkpoint.description()) {
-        return Ok(stored(path, part));
-    }
-    let destination = cached(path, &options, &text, read)?;
-    if Package::is_at(&destination) {
-        return Ok(Found {
-            path: destination,
-            prepared: None,
-            stored: None,
-        });
-    }
+    let (checkpoint, destination) = match look_up(path, read)? {
+        LookUp::Found(found) => return Ok(found),
+        LookUp::Missing {
+            checkpoint,
+            package,
+        } => (checkpoint, package),
+    };
     let start = Instant::now();
     let recipe = Recipe {
         checkpoint,
-        text,
-        options,
+        text: CalibrationText::builtin(),
+        options: PrepareOptions::default(),
         threads,
         existing: Existing::Keep,
     };
@@ -88,19 +73,55 @@ pub fn package_of(
     })
 }
 
+/// The result of [`look_up`].
+pub(crate) enum LookUp {
+    /// The model runs from these files.
+    Found(Found),
+    /// The package that the model runs from is not in the cache.
+    Missing {
+        /// The model file.
+        checkpoint: Arc<Checkpoint>,
+        /// The path that the package will have.
+        package: PathBuf,
+    },
+}
+
+/// Finds the files that the model at `path` runs from, as [`package_of`] does, without preparing it.
+///
+/// # Errors
+/// As [`cached`]; if the file is damaged or holds what Triad does not run.
+pub(crate) fn look_up(path: &Path, read: &mut dyn FnMut(u64, u64)) -> Result<LookUp> {
+    let found = |path: &Path, stored| {
+        LookUp::Found(Found {
+            path: path.into(),
+            prepared: None,
+            stored,
+        })
+    };
+    if Package::is_at(path) {
+        return Ok(found(path, None));
+    }
+    // A file that is not a model is refused before all of it is read. The cache may have a package that an earlier version
+    // made of a model that now runs as it is stored.
+    let checkpoint = Arc::new(Checkpoint::open(path)?);
+    if let Some(part) = not_prepared(checkpoint.description()) {
+        return Ok(found(path, Some(part)));
+    }
+    let (options, text) = (PrepareOptions::default(), CalibrationText::builtin());
+    let package = cached(path, &options, &text, read)?;
+    if Package::is_at(&package) {
+        return Ok(found(&package, None));
+    }
+    Ok(LookUp::Missing {
+        checkpoint,
+        package,
+    })
+}
+
 /// Returns the part by which a model is not prepared.
 fn not_prepared(model: &ModelDescription) -> Option<&'static str> {
     let head = model.head.is_some().then_some("has layers after pooling");
     model.only_for_one_cpu().or(head)
-}
-
-/// Returns a model that runs as it is stored for this part.
-fn stored(path: &Path, part: &'static str) -> Found {
-    Found {
-        path: path.into(),
-        prepared: None,
-        stored: Some(part),
-    }
 }
 
 /// Returns the path of a model's package in the cache. The path depends on the content of the model's files and on the
@@ -271,12 +292,17 @@ pub fn prepare(
     if let Some(parent) = destination.parent() {
         fs::create_dir_all(parent).map_err(|source| file("create", parent, source))?;
     }
-    Ok(triad_prepare::package::prepare(
-        recipe,
-        destination,
-        cancel,
-        progress,
-    )?)
+    let prepared = triad_prepare::package::prepare(recipe, destination, cancel, progress)?;
+    // The error of an earlier preparation in the background no longer holds.
+    let _ = fs::remove_file(log_of(destination));
+    Ok(prepared)
+}
+
+/// Returns the path of the file that a preparation in the background writes its error to.
+pub(crate) fn log_of(package: &Path) -> PathBuf {
+    let mut name = package.file_name().unwrap_or_default().to_owned();
+    name.push(".log");
+    package.with_file_name(name)
 }
 
 fn file(what: &'static str, path: &Path, source: std::io::Error) -> Error {

@@ -31,6 +31,7 @@ mod cores;
 mod cut_tests;
 mod dot;
 pub mod fixed_point;
+pub mod heap;
 pub mod int4;
 pub mod int8;
 mod kernel;

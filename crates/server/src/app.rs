@@ -9,8 +9,9 @@ use crate::bodies::Bodies;
 use crate::counters::Metrics;
 use crate::engines::Engines;
 use crate::error::ApiResult;
+use crate::hosted::HostedModel;
 use crate::options::{ServerOptions, StartError};
-use crate::registry::{HostedModel, ModelRegistry};
+use crate::registry::ModelRegistry;
 use crate::served::ServedModel;
 use crate::stored::Store;
 
@@ -66,6 +67,11 @@ impl App {
 
     /// Returns the registry of models.
     pub(crate) fn catalog(&self) -> &ModelRegistry {
+        &self.catalog
+    }
+
+    /// Returns the registry of models, for tasks that outlive a request.
+    pub(crate) fn registry(&self) -> &Arc<ModelRegistry> {
         &self.catalog
     }
 

@@ -27,6 +27,21 @@ struct AnswerLabels {
     finish: &'static str,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReasonLabels {
+    model: String,
+    reason: &'static str,
+}
+
+/// The reasons why memory is given back.
+pub(crate) mod reason {
+    pub(crate) const IDLE: &str = "idle";
+    pub(crate) const PRESSURE: &str = "pressure";
+    pub(crate) const KEEP_ALIVE: &str = "keep_alive";
+    pub(crate) const OTHER_MODEL: &str = "other_model";
+    pub(crate) const CHANGED: &str = "changed";
+}
+
 type Times = Family<ModelLabels, Histogram, fn() -> Histogram>;
 
 /// All metrics of the server.
@@ -37,6 +52,8 @@ pub(crate) struct Metrics {
     cached_tokens: Family<ModelLabels, Counter>,
     answer_tokens: Family<ModelLabels, Counter>,
     answers: Family<AnswerLabels, Counter>,
+    released: Family<ReasonLabels, Counter>,
+    unloaded: Family<ReasonLabels, Counter>,
     queue: Times,
     first_token: Times,
     between_tokens: Times,
@@ -62,6 +79,8 @@ impl Metrics {
             cached_tokens: Family::default(),
             answer_tokens: Family::default(),
             answers: Family::default(),
+            released: Family::default(),
+            unloaded: Family::default(),
             queue: Family::new_with_constructor(long_times),
             first_token: Family::new_with_constructor(long_times),
             between_tokens: Family::new_with_constructor(short_times),
@@ -92,6 +111,16 @@ impl Metrics {
             self.answer_tokens.clone(),
         );
         registry.register("answers", "Answers by how they ended", self.answers.clone());
+        registry.register(
+            "released_bytes",
+            "Bytes of keys and values that were given back to the system",
+            self.released.clone(),
+        );
+        registry.register(
+            "unloaded",
+            "Times that a model left the memory",
+            self.unloaded.clone(),
+        );
         registry.register(
             "queue_seconds",
             "From a request to its admission",
@@ -141,6 +170,8 @@ impl Metrics {
             cached_tokens: self.cached_tokens.get_or_create(&labels).clone(),
             answer_tokens: self.answer_tokens.get_or_create(&labels).clone(),
             answers: self.answers.clone(),
+            released: self.released.clone(),
+            unloaded: self.unloaded.clone(),
             queue: self.queue.get_or_create(&labels).clone(),
             first_token: self.first_token.get_or_create(&labels).clone(),
             between_tokens: self.between_tokens.get_or_create(&labels).clone(),
@@ -156,6 +187,8 @@ pub(crate) struct ModelMetrics {
     cached_tokens: Counter,
     answer_tokens: Counter,
     answers: Family<AnswerLabels, Counter>,
+    released: Family<ReasonLabels, Counter>,
+    unloaded: Family<ReasonLabels, Counter>,
     queue: Histogram,
     first_token: Histogram,
     between_tokens: Histogram,
@@ -192,6 +225,25 @@ impl ModelMetrics {
                 finish,
             })
             .inc();
+    }
+
+    /// Counts bytes of keys and values that were given back to the system.
+    pub(crate) fn released(&self, reason: &'static str, bytes: u64) {
+        self.released
+            .get_or_create(&self.with(reason))
+            .inc_by(bytes);
+    }
+
+    /// Counts that the model left the memory.
+    pub(crate) fn unloaded(&self, reason: &'static str) {
+        self.unloaded.get_or_create(&self.with(reason)).inc();
+    }
+
+    fn with(&self, reason: &'static str) -> ReasonLabels {
+        ReasonLabels {
+            model: self.name.clone(),
+            reason,
+        }
     }
 
     /// Returns a clock for the tokens of a completion. Its request arrived at `arrived`.

@@ -16,6 +16,7 @@
 //! | [`models`], [`props`], [`metrics`], [`openapi`] | endpoints that describe the server |
 //! | [`text`], [`embeddings`], [`vectors`] | tokenization, templates and embeddings |
 //! | [`sessions`] | prompts with their KV cache, saved in files |
+//! | [`housekeeping`] | memory that is given back to the system |
 //! | [`fields`] | every field of every request: used, ignored, or refused |
 //! | [`sampling`], [`forms`], [`prompt_fields`] | fields of sampling, of structured output, and of the prompt |
 //! | [`messages`], [`tools`] | conversations and tools in requests |
@@ -49,6 +50,8 @@ pub mod fields;
 mod form_shares;
 mod forms;
 mod guard;
+mod hosted;
+mod housekeeping;
 mod infill;
 mod jobs;
 mod left_out;
@@ -93,9 +96,9 @@ mod tools;
 mod usage;
 mod vectors;
 
+pub use hosted::{HostedModel, LoadError, ModelFacts};
 pub use listener::{Shutdown, serve};
 pub use options::{ServerOptions, StartError};
-pub use registry::{HostedModel, LoadError, ModelFacts};
 pub use route::{Access, Route};
 pub use routes::routes;
 pub use served::LoadedModel;

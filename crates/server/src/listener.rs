@@ -22,8 +22,9 @@ use tower::ServiceExt;
 use crate::app::App;
 use crate::connections::{Connection, Connections};
 use crate::guard::Peer;
+use crate::hosted::HostedModel;
+use crate::housekeeping;
 use crate::options::{ServerOptions, StartError};
-use crate::registry::HostedModel;
 use crate::routes;
 
 /// Threads that do I/O. Computation has its own threads.
@@ -89,6 +90,8 @@ pub fn serve(
         let app = Arc::new(app.map_err(|error| StartError::Threads {
             source: error.into(),
         })??);
+        app.registry().keep_first();
+        tokio::spawn(housekeeping::run(Arc::downgrade(app.registry())));
         ready(address);
         accept(&listener, &app, shutdown.0.subscribe()).await;
         Ok(())

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use triad_frontend::pressure::PressureFiles;
 use triad_grammar::Checker;
 
 /// Options of a server. By default it listens only on this machine.
@@ -32,6 +33,17 @@ pub struct ServerOptions {
     pub cors: Vec<String>,
     /// The memory limit of all loaded models in bytes. Idle models are unloaded to make room for others.
     pub model_bytes: u64,
+    /// The time after which a model without requests gives the memory of kept prompts back to the system. `None` keeps
+    /// it.
+    pub idle_time: Option<Duration>,
+    /// The bytes of keys and values that such a model keeps: the beginnings of the latest prompts.
+    pub idle_bytes: usize,
+    /// The time after which a model without requests leaves the memory, unless a request sets another one. `None` keeps it
+    /// until another model needs the memory.
+    pub keep_alive: Option<Duration>,
+    /// The files in which the system reports that memory is short. Kept prompts are then given back, and, if that is not
+    /// enough, idle models leave the memory.
+    pub pressure_files: PressureFiles,
     /// The maximum number of completions that a model computes concurrently.
     pub parallel: usize,
     /// The maximum number of waiting requests per model. Further requests are refused.
@@ -82,6 +94,10 @@ impl Default for ServerOptions {
             strict_models: false,
             cors: Vec::new(),
             model_bytes: u64::MAX,
+            idle_time: Some(Duration::from_secs(300)),
+            idle_bytes: 64 << 20,
+            keep_alive: None,
+            pressure_files: PressureFiles::default(),
             parallel: 8,
             queue: 64,
             connections: 512,

@@ -4,92 +4,44 @@
 //! models are unloaded first. A model stays loaded while a request waits for it or runs on it.
 
 use std::collections::BTreeSet;
-use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 use tokio::sync::OwnedMutexGuard;
+use tokio::task::JoinHandle;
+use triad_frontend::pressure::PressureFiles;
+use triad_kernels::heap;
 
 use crate::blocking::{blocking, spawn};
+use crate::counters::reason::{CHANGED, KEEP_ALIVE, OTHER_MODEL};
 use crate::counters::{Metrics, ModelMetrics};
 use crate::error::{ApiError, ApiResult};
+use crate::hosted::{HostedModel, LoadError};
 use crate::names::now;
 use crate::options::{ServerOptions, StartError};
 use crate::prepare::Preparers;
-use crate::served::{LoadedModel, ServedModel};
+use crate::served::ServedModel;
 
 /// The interval at which a load that waits for memory checks whether other models became idle.
 const LOOK: Duration = Duration::from_millis(20);
 /// The interval at which idle models are checked that may stay in memory for a limited time.
 const SWEEP: Duration = Duration::from_millis(100);
 
-/// The reason why a model could not be loaded.
-pub type LoadError = Box<dyn std::error::Error + Send + Sync>;
-
-/// A model to serve.
-pub struct HostedModel {
-    /// The name that clients use, and that responses have.
-    pub name: String,
-    /// Further names that clients may use.
-    pub aliases: Vec<String>,
-    /// The memory of the loaded model in bytes: weights, KV cache and activations.
-    pub bytes: u64,
-    /// Facts that lists of models show.
-    pub facts: ModelFacts,
-    /// Loads the model.
-    pub load: Box<dyn Fn() -> Result<LoadedModel, LoadError> + Send + Sync>,
-}
-
-/// Facts about a model that are known before it is loaded.
-#[derive(Clone, Debug, Default)]
-pub struct ModelFacts {
-    /// The model family, such as `llama` or `qwen2`.
-    pub family: String,
-    /// The format of the file: `gguf`, `safetensors` or `triad`.
-    pub format: String,
-    /// The number format of the weights. Empty if it is unknown.
-    pub quantization: String,
-    /// The number of parameters.
-    pub parameters: u64,
-    /// The bytes of the file or folder.
-    pub file_bytes: u64,
-    /// The time of the last change of the file or folder.
-    pub modified: Option<SystemTime>,
-}
-
-impl fmt::Debug for HostedModel {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        let Self {
-            name,
-            aliases,
-            bytes,
-            facts,
-            load: _,
-        } = self;
-        f.debug_struct("HostedModel")
-            .field("name", name)
-            .field("aliases", aliases)
-            .field("bytes", bytes)
-            .field("facts", facts)
-            .finish_non_exhaustive()
+/// Drops models that left the registry, in another thread: dropping an engine joins its threads, which takes a moment.
+/// Returns its end, if there is anything to wait for.
+fn unload(models: Vec<Arc<ServedModel>>, reason: &'static str) -> Option<JoinHandle<()>> {
+    if models.is_empty() {
+        return None;
     }
-}
-
-impl HostedModel {
-    /// Returns all names that clients may use.
-    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
-        [&self.name]
-            .into_iter()
-            .chain(&self.aliases)
-            .map(String::as_str)
+    for model in &models {
+        model.metrics().unloaded(reason);
+        tracing::info!(model = model.name(), reason, "the model left the memory");
     }
-
-    /// Returns whether a request that names `name` is for this model. The suffix `:latest` stands for no tag, as in
-    /// Ollama.
-    pub(crate) fn is_called(&self, name: &str) -> bool {
-        let is = |name: &str| self.names().any(|own| own == name);
-        is(name) || name.strip_suffix(":latest").is_some_and(is)
-    }
+    let end = move || {
+        drop(models);
+        heap::give_back();
+    };
+    spawn(end).ok()
 }
 
 /// The registry of all models.
@@ -285,11 +237,42 @@ impl ModelRegistry {
         loaded.is_swept = loaded.kept.iter().any(|kept| kept.time.is_some());
         let is_swept = loaded.is_swept;
         drop(loaded);
-        if !dropped.is_empty() {
-            // Dropping an engine joins its threads, which takes a moment.
-            let _ = spawn(move || drop(dropped));
-        }
+        unload(dropped, KEEP_ALIVE);
         is_swept
+    }
+
+    /// Unloads all models that no request waits for or uses.
+    pub(crate) fn unload_all_idle(&self, reason: &'static str) {
+        // While the lock is held, no other thread can clone a model that only the registry references.
+        let is_idle = |model: &mut Arc<ServedModel>| Arc::strong_count(model) == 1;
+        let mut loaded = self.lock();
+        let models = loaded.models.iter_mut();
+        let dropped: Vec<_> = models.filter_map(|model| model.take_if(is_idle)).collect();
+        drop(loaded);
+        unload(dropped, reason);
+    }
+
+    /// Returns each model that is in memory, with the number of its latest request, and whether no request uses it.
+    /// They stay idle: the results do not count as users.
+    pub(crate) fn activity(&self) -> Vec<Option<(Weak<ServedModel>, u64, bool)>> {
+        let loaded = self.lock();
+        let models = loaded.models.iter().zip(&loaded.asked);
+        let of_one = |(model, asked): (&Option<Arc<ServedModel>>, &u64)| {
+            let model = model.as_ref()?;
+            let is_idle = Arc::strong_count(model) == 1 && model.queue().counts() == (0, 0);
+            Some((Arc::downgrade(model), *asked, is_idle))
+        };
+        models.map(of_one).collect()
+    }
+
+    /// Returns the time after which an idle model gives kept prompts back, and the bytes of those that it keeps.
+    pub(crate) fn idle(&self) -> (Option<Duration>, usize) {
+        (self.options.idle_time, self.options.idle_bytes)
+    }
+
+    /// Returns the files in which the system reports that memory is short.
+    pub(crate) fn pressure_files(&self) -> &PressureFiles {
+        &self.options.pressure_files
     }
 
     /// Loads the first model.
@@ -340,7 +323,14 @@ impl ModelRegistry {
         self.make_room(index).await?;
         let catalog = Arc::clone(self);
         // The load continues if the client disconnects: the next request probably needs the same model.
-        blocking(move || catalog.load_alone(index, loading)).await
+        let model = blocking(move || catalog.load_alone(index, loading)).await?;
+        self.keep_at(index, self.options.keep_alive);
+        Ok(model)
+    }
+
+    /// Begins the time after which the first model leaves the memory if there is no request.
+    pub(crate) fn keep_first(self: &Arc<Self>) {
+        self.keep_at(0, self.options.keep_alive);
     }
 
     /// Drops models whose files were changed by another program. Such a model refuses to compute, and the next request
@@ -353,10 +343,7 @@ impl ModelRegistry {
             .iter_mut()
             .filter_map(|model| model.take_if(is_changed))
             .collect();
-        if !changed.is_empty() {
-            // Dropping an engine joins its threads, which takes a moment.
-            let _ = spawn(move || drop(changed));
-        }
+        unload(changed, CHANGED);
     }
 
     /// Returns the model at `index` if it is in memory, and marks it as the most recently requested.
@@ -422,11 +409,10 @@ impl ModelRegistry {
             let first_kept = (0..=idle.len()).find(|first| held + bytes(&idle[*first..]) <= most);
             idle[..first_kept.unwrap_or(idle.len())]
                 .iter()
-                .map(|other| loaded.models[*other].take())
+                .filter_map(|other| loaded.models[*other].take())
                 .collect()
         };
-        // Dropping an engine joins its threads, which takes a moment.
-        if let Ok(end) = spawn(move || drop(dropped)) {
+        if let Some(end) = unload(dropped, OTHER_MODEL) {
             let _ = end.await;
         }
         Ok(())

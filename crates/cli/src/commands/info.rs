@@ -17,6 +17,7 @@ use triad_model::quantized;
 use triad_model::template::ChatTemplate;
 use triad_model::tokenizer::Tokenizer;
 
+use crate::first_run;
 use crate::package_fields;
 use triad_console::arguments::{self, KvArgument, ModelArgument};
 use triad_console::{output, progress};
@@ -94,6 +95,12 @@ struct Info {
     /// Settings of `generation_config.json` that the sampler does not have.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     generation_not_followed: Vec<String>,
+    /// The arithmetic of the next run: that of the package in the cache, or `as stored`.
+    arithmetic: &'static str,
+    /// The package in the cache.
+    package: Option<String>,
+    #[serde(skip)]
+    runs: String,
     /// Memory of a run with this context and chunk size.
     run: Run,
 }
@@ -240,6 +247,7 @@ fn inspect(checkpoint: &Arc<Checkpoint>, arguments: &Arguments) -> Result<Info> 
         kv_cache,
         activations,
     } = needed;
+    let (arithmetic, package, runs) = first_run::next_run(checkpoint.path())?;
     Ok(Info {
         path: checkpoint.path().display().to_string(),
         family: description.family.clone(),
@@ -277,6 +285,9 @@ fn inspect(checkpoint: &Arc<Checkpoint>, arguments: &Arguments) -> Result<Info> 
         chat_template: template.is_some(),
         chat_template_error,
         generation_not_followed: checkpoint.generation_defaults().not_followed.clone(),
+        arithmetic,
+        package: package.map(|package| package.display().to_string()),
+        runs,
         run: Run {
             context,
             chunk: arguments.chunk,
@@ -400,6 +411,7 @@ fn print(info: &Info) -> Result<()> {
         let settings = info.generation_not_followed.join(", ");
         fields.push(("sampling", format!("not followed: {settings}")));
     }
+    fields.push(("runs", info.runs.clone()));
     fields.extend([(
         "memory of a run",
         format!(

@@ -19,6 +19,7 @@ use triad_prepare::{PrepareOptions, Prune};
 
 use crate::package_fields;
 use triad_console::arguments::{self, CalibrationArguments, ModelArgument, ThreadArguments};
+use triad_console::priority::NiceArgument;
 use triad_console::{inputs, output, preparing};
 
 /// Prepare a model: calibrate it, quantize it to INT8 or INT4, and write a package.
@@ -26,8 +27,8 @@ use triad_console::{inputs, output, preparing};
 /// The float model reads a calibration text, from which the clip thresholds of the activations are chosen. Outliers
 /// beyond the thresholds are computed in float, next to the INT8 model (shadows), where leaving them out would cost
 /// accuracy. With --weights int4, only weights are quantized, with the scales that have the least error for the
-/// activations of that text, and nothing is clipped. After Ctrl-C, the next preparation continues from there. `triad
-/// run` prepares models automatically, with the defaults of this command.
+/// activations of that text, and nothing is clipped. After Ctrl-C, the next preparation continues from there. After
+/// the first run of a model, `triad run` prepares it in the background, with the defaults of this command.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad prepare                                          the default model, into the cache
@@ -54,6 +55,8 @@ pub struct Arguments {
     force: bool,
     #[command(flatten)]
     threads: ThreadArguments,
+    #[command(flatten)]
+    nice: NiceArgument,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -205,6 +208,7 @@ struct Report<'a> {
 
 /// Runs `triad prepare`.
 pub fn run(arguments: &Arguments) -> Result<()> {
+    arguments.nice.apply()?;
     let start = Instant::now();
     let path = ModelArgument {
         model: arguments.model.clone(),

@@ -16,11 +16,14 @@ use triad_server::{Checker, HostedModel, LoadedModel, ModelFacts, ServerOptions,
 
 use crate::adapters;
 use crate::commands::grammar_check;
+use crate::first_run::{Later, Ready, Wanted};
 use crate::named_adapters::{self, NamedPath};
+use crate::preparations::Preparations;
 use triad_console::arguments::{self, FloatArguments, KvArgument, ModelArgument, ThreadArguments};
 use triad_console::interrupt::on_interrupt;
+use triad_console::priority::NiceArgument;
 use triad_console::processors::{self, ProcessorArguments};
-use triad_console::{output, preparing, progress};
+use triad_console::{output, progress};
 
 /// The default context of an answer with its prompt, in tokens, if the model has as much.
 const CONTEXT: usize = 8192;
@@ -50,6 +53,8 @@ pub struct Arguments {
     model: Vec<String>,
     #[command(flatten)]
     threads: ThreadArguments,
+    #[command(flatten)]
+    nice: NiceArgument,
     #[command(flatten)]
     float: FloatArguments,
     /// LoRA adapter that requests may choose by NAME: a GGUF file or a PEFT folder; may be given several times
@@ -104,6 +109,14 @@ pub struct Arguments {
     /// --parallel full contexts, at most half of the available memory]
     #[arg(long, value_name = "GIB", value_parser = arguments::gibibytes)]
     kv_memory: Option<usize>,
+    /// Time without requests after which a model gives the memory of kept prompts back to the system, except for 64 MiB:
+    /// 90s, 5m, 1h, or `never`
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = time_or_never)]
+    idle_time: Limited,
+    /// Time without requests after which a model leaves the memory, unless a request sets another one with `keep_alive`:
+    /// 90s, 5m, 1h, or `never`; the next request loads it again
+    #[arg(long, value_name = "TIME", default_value = "never", value_parser = time_or_never)]
+    keep_alive: Limited,
     /// Maximum tokens of a prompt and its answer together [default: 8192, or the model's context if less]
     #[arg(long, value_name = "N", value_parser = arguments::tokens)]
     context: Option<usize>,
@@ -134,6 +147,20 @@ pub struct Arguments {
     policy: Policy,
 }
 
+/// A time, or none.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Limited(Option<Duration>);
+
+/// Parses a time, or `never`.
+fn time_or_never(text: &str) -> Result<Limited, String> {
+    if text.trim() == "never" {
+        return Ok(Limited(None));
+    }
+    let time = arguments::duration(text);
+    time.map(|time| Limited(Some(time)))
+        .map_err(|error| format!("{error}, or `never`"))
+}
+
 impl Arguments {
     fn server_options(&self) -> Result<ServerOptions> {
         let program = std::env::current_exe().context("cannot find this program's own file")?;
@@ -161,6 +188,8 @@ impl Arguments {
             model_bytes: self
                 .model_memory
                 .map_or_else(default_model_memory, |bytes| bytes as u64),
+            idle_time: self.idle_time.0,
+            keep_alive: self.keep_alive.0,
             parallel: self.parallel,
             queue: self.queue,
             keeps_letters: self.keep_letters,
@@ -233,19 +262,16 @@ struct Found {
 }
 
 impl Found {
-    /// Finds the model at `index`, and reads its header. Fetches and prepares the model if necessary. Also returns the
-    /// bytes that the model takes when it is loaded.
-    fn find(arguments: &Arguments, index: usize) -> Result<(Self, u64)> {
+    /// Finds the model at `index`, and reads its header. Fetches the model if necessary. Also returns the bytes that the
+    /// model takes when it is loaded, and the preparation of its package if it runs without one.
+    fn find(arguments: &Arguments, index: usize) -> Result<(Self, u64, Option<Later>)> {
         let given = ModelArgument {
             model: arguments.model[index].clone(),
         };
-        let path = given.path()?;
-        let threads = arguments.threads.chosen();
-        let path = if arguments.float.float {
-            path
-        } else {
-            preparing::package_of(&path, &given.model, threads)?
-        };
+        let needs_package = arguments.several.processors.is_some();
+        let wanted = Wanted::from(arguments.float.float, needs_package)?;
+        let (path, threads) = (given.path()?, &arguments.threads);
+        let Ready { path, later } = Ready::find(path, &given.model, threads, wanted, "start")?;
         let description = models::description(&path, &mut progress::checking(&path))?;
         let context = arguments
             .context
@@ -280,6 +306,7 @@ impl Found {
                 kv_memory,
             },
             bytes,
+            later,
         ))
     }
 
@@ -339,6 +366,7 @@ impl Found {
 
 /// Runs the server until Ctrl-C.
 pub fn run(arguments: Arguments) -> Result<()> {
+    arguments.nice.apply()?;
     let options = arguments.server_options()?;
     options.check()?;
     if let Some(folder) = &arguments.sessions {
@@ -367,8 +395,10 @@ pub fn run(arguments: Arguments) -> Result<()> {
         "--lora is for one model, but -m has {given}: expected a separate server for a model with adapters"
     );
     let arguments = Arc::new(arguments);
-    let hosted = |index| {
-        let (found, bytes) = Found::find(&arguments, index)?;
+    let mut all_later = Vec::new();
+    let mut hosted = |index| {
+        let (found, bytes, later) = Found::find(&arguments, index)?;
+        all_later.extend(later);
         let arguments = Arc::clone(&arguments);
         let mut names = found.names.iter().cloned();
         let (name, aliases) = (names.next().unwrap_or_default(), names.collect());
@@ -382,7 +412,7 @@ pub fn run(arguments: Arguments) -> Result<()> {
             load: Box::new(load),
         })
     };
-    let models = (0..given).map(hosted).collect::<Result<Vec<_>>>()?;
+    let models = (0..given).map(&mut hosted).collect::<Result<Vec<_>>>()?;
     let names = models
         .iter()
         .map(|model| &*model.name)
@@ -394,18 +424,30 @@ pub fn run(arguments: Arguments) -> Result<()> {
         output::note("stopping; Ctrl-C again stops at once");
         on_ctrl_c.begin();
     });
+    // Packages are prepared while the server answers, and no longer.
+    let mut preparations = None;
     let ready = |address| {
         output::note(&format!(
             "{names} at http://{address}; Ctrl-C ends the server"
         ));
+        preparations = Some(Preparations::start(all_later));
     };
-    triad_server::serve(options, models, &shutdown, ready)?;
-    Ok(())
+    let served = triad_server::serve(options, models, &shutdown, ready);
+    drop(preparations);
+    Ok(served?)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_time_has_a_unit_or_is_never() {
+        assert_eq!(time_or_never("never"), Ok(Limited(None)));
+        let minutes = Limited(Some(Duration::from_secs(300)));
+        assert_eq!(time_or_never("5m"), Ok(minutes));
+        assert!(time_or_never("5").unwrap_err().ends_with(", or `never`"));
+    }
 
     #[test]
     fn keys_and_values_take_half_of_what_is_free_unless_one_context_needs_more() {

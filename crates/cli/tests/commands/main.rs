@@ -3,6 +3,8 @@
 mod adapters;
 mod distribution;
 mod eval;
+#[cfg(unix)]
+mod first_run;
 mod fit;
 mod form;
 #[cfg(all(feature = "server", target_os = "linux"))]

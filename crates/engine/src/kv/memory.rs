@@ -189,6 +189,17 @@ impl KvMemory {
         self.home.shrink(0);
     }
 
+    /// Evicts pages that no sequence holds, the least recently used first, until all pages have at most `keep` bytes, and
+    /// frees the memory of dropped pages. Returns the bytes that were freed.
+    pub(crate) fn release(&self, keep: usize) -> usize {
+        let mut prefixes = self.prefixes();
+        let held = || self.home.used() + self.home.unused();
+        let before = held();
+        while self.home.used() > keep && prefixes.evict() {}
+        self.home.shrink(0);
+        before.saturating_sub(held())
+    }
+
     /// Returns the memory use.
     pub(crate) fn usage(&self) -> KvUse {
         KvUse {

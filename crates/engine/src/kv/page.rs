@@ -244,6 +244,11 @@ impl Home {
         self.used.load(Ordering::Relaxed)
     }
 
+    /// Returns the bytes of the memory of dropped pages.
+    pub(super) fn unused(&self) -> usize {
+        self.free().iter().map(|(shape, ..)| shape.bytes()).sum()
+    }
+
     /// Frees memory that no page uses, except for `keep` bytes.
     pub(super) fn shrink(&self, keep: usize) {
         let mut free = self.free();

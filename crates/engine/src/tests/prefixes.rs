@@ -333,6 +333,34 @@ fn a_page_that_the_index_alone_holds_makes_way_for_the_same_one_of_a_sequence() 
 }
 
 #[test]
+fn released_prefixes_are_the_oldest_and_their_memory_is_freed() {
+    let (_, model) = &MODELS[1];
+    let engine = paged(model, KvFormat::F16, None);
+    let page = engine.usage().kv.page_bytes;
+    for seed in 0..4 {
+        run(&mut engine.session(), &tokens(PAGE, seed)).unwrap();
+    }
+    let mut held = engine.session();
+    run(&mut held, &tokens(PAGE, 4)).unwrap();
+    let before = engine.usage().kv;
+    // The session also has a page for the token that it decoded.
+    assert_eq!((before.bytes, before.indexed_pages), (6 * page, 5));
+    engine.release(usize::MAX);
+    assert_eq!(engine.usage().kv, before, "nothing is above this floor");
+    assert_eq!(engine.release(3 * page), 3 * page);
+    let reused = |seed| engine.session().reuse(&tokens(PAGE, seed));
+    assert_eq!([0, 1, 2, 3].map(reused), [0, 0, 0, PAGE - 1]);
+    // The pages of a session stay, and what it computes stays the same.
+    assert_eq!(engine.release(0), page);
+    assert_eq!(engine.usage().kv.bytes, 2 * page);
+    let more = tokens(PAGE + 5, 4);
+    assert!(run(&mut held, &more).unwrap() == computed(model, KvFormat::F16, &more));
+    drop(held);
+    engine.release(0);
+    assert_eq!((engine.usage().kv.bytes, engine.release(0)), (0, 0));
+}
+
+#[test]
 fn a_dropped_session_gives_its_pages_back_while_a_prompt_computed_beside_its_own_goes_on() {
     let (_, model) = &MODELS[0];
     let engine = probed(model, &options(KvFormat::F16, None));
@@ -396,6 +424,8 @@ enum Operation {
     Fork(usize, usize),
     Drop(usize),
     Forget,
+    /// Keeps at most so many pages that no session holds.
+    Release(usize),
 }
 
 fn operations() -> impl Strategy<Value = Vec<Operation>> {
@@ -413,6 +443,7 @@ fn operations() -> impl Strategy<Value = Vec<Operation>> {
         1 => (0usize..3, 0usize..3).prop_map(|(session, other)| Operation::Fork(session, other)),
         2 => (0usize..3).prop_map(Operation::Drop),
         1 => Just(Operation::Forget),
+        1 => (0usize..4).prop_map(Operation::Release),
     ];
     prop::collection::vec(operation, 1..25)
 }
@@ -462,6 +493,14 @@ proptest! {
                 Operation::Fork(index, other) => sessions[other] = sessions[index].as_ref().map(Session::fork),
                 Operation::Drop(index) => sessions[index] = None,
                 Operation::Forget => engine.forget_prefixes(),
+                Operation::Release(pages) => {
+                    let before = engine.usage().kv.bytes;
+                    engine.release(pages * page);
+                    let after = engine.usage().kv.bytes;
+                    prop_assert!(after <= before);
+                    // Only sessions hold more.
+                    prop_assert!(after <= pages * page || sessions.iter().any(Option::is_some));
+                }
             }
             prop_assert!(engine.usage().kv.bytes <= budget, "{:?}", engine.usage().kv);
         }

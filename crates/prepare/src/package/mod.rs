@@ -28,6 +28,7 @@ use crate::calibration::text::CalibrationText;
 use crate::calibration::{self, Calibration};
 use crate::error::Result;
 use crate::{Preparation, PrepareOptions};
+pub use part::is_being_prepared;
 use part::{Opened, Part};
 use write::{LinearPlan, write_error};
 

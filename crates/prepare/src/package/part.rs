@@ -170,6 +170,13 @@ impl Drop for Part {
     }
 }
 
+/// Returns whether a process prepares the package at `destination` now.
+pub fn is_being_prepared(destination: &Path) -> bool {
+    let lock = folder_of(destination).and_then(|folder| File::open(folder.join(LOCK)).ok());
+    // Dropping the file releases the lock, if this was the only process to have it.
+    lock.is_some_and(|lock| matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock)))
+}
+
 /// Creates the folder of a preparation, unless it exists.
 ///
 /// # Errors

@@ -21,7 +21,7 @@ use crate::app::App;
 use crate::body::JsonBody;
 use crate::error::{ApiError, ApiResult};
 use crate::fields;
-use crate::registry::HostedModel;
+use crate::hosted::HostedModel;
 use crate::served::ServedModel;
 
 /// The version of Ollama whose API this server follows. Clients compare it with the version of features.

@@ -9,6 +9,7 @@ mod embeddings;
 mod fields;
 mod forms;
 mod guard;
+mod housekeeping;
 mod little_memory;
 mod llama;
 mod many;

@@ -24,6 +24,7 @@ use triad_model::description::ModelDescription;
 use triad_model::{family, fetch};
 use triad_plan::schedule::Policy;
 
+use crate::first_run;
 use limit::Limit;
 use report::{Compared, Report};
 use several::Several;
@@ -172,6 +173,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Some(shape) => random(shape, &plan, threads[0])?,
         None => load(&arguments.model, threads[0], arguments.float)?,
     };
+    let is_shape = arguments.shape.is_some();
+    let arithmetic = (!is_shape).then(|| first_run::arithmetic(&model));
     let plan = if arguments.sustained.is_some() {
         plan.in_rounds()
     } else {
@@ -280,6 +283,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let processor = on_gpu.map(|processors| processors.devices(&arguments.several.devices));
     let report = Report {
         model: name,
+        arithmetic,
         processor,
         results,
         limits,
@@ -460,6 +464,7 @@ mod tests {
         let (limits, results) = within_limits(|| Ok(vec![limit(8.0)]), compared).unwrap();
         let report = Report {
             model: "tiny".into(),
+            arithmetic: None,
             processor: None,
             results,
             limits,

@@ -14,6 +14,8 @@ use triad_console::{executed, experts, output};
 #[derive(Serialize)]
 pub struct Report {
     pub model: String,
+    /// The arithmetic: `w8a8` or `w4a16` of a package, or `as stored` of a model file; `None` for a shape.
+    pub arithmetic: Option<&'static str>,
     /// The GPU, if it ran all tests alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub processor: Option<String>,

@@ -1,7 +1,9 @@
-//! `triad run`: answers one prompt, or holds a conversation ([`terminal`]).
+//! `triad run`: answers one prompt ([`one_answer`]), or holds a conversation ([`terminal`]).
 
 mod conversation;
 mod form;
+mod one_answer;
+mod sampling;
 mod speculate;
 mod terminal;
 
@@ -9,31 +11,29 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Result, ensure};
-use serde::Serialize;
 use triad_engine::constraint::Form;
-use triad_engine::sampler::SamplerOptions;
 use triad_engine::speculate::Speculate;
-use triad_engine::weights::ExpertUse;
 use triad_engine::{
-    Adapters, Cancel, Engine, EngineOptions, Event, Finish, GenerateOptions, Generation, Model,
-    Session, SessionOptions,
+    Adapters, Cancel, EngineOptions, Event, GenerateOptions, Generation, Model, Session,
+    SessionOptions,
 };
 use triad_frontend::machine::{self, Resident};
 use triad_frontend::{answer, chat};
-use triad_hetero::{HeteroEngine, HeteroOptions, execution};
+use triad_hetero::HeteroOptions;
 use triad_model::template::Message;
 use triad_plan::schedule::Policy;
 
 use crate::adapters::{self, ScaledPath};
+use crate::first_run::{Later, Ready, Wanted};
 use crate::prompt::PromptArguments;
 use form::FormArguments;
+use sampling::SamplerArguments;
 use speculate::Proposer;
 use triad_console::arguments::{self, FloatArguments, KvArgument, ModelArguments};
-use triad_console::executed::{self, Executed};
-use triad_console::experts;
 use triad_console::failure::run_error;
-use triad_console::interrupt::{Interrupted, on_interrupt};
+use triad_console::interrupt::on_interrupt;
 use triad_console::output;
+use triad_console::priority::NiceArgument;
 use triad_console::processors::{self, ProcessorArguments};
 use triad_console::progress::{self, Shown};
 
@@ -42,9 +42,10 @@ const CHAT_CONTEXT: usize = 4096;
 
 /// Run a model: answer one prompt, or chat.
 ///
-/// A model file is prepared once; the package is kept in the cache. Without -p and -f the prompt is read from standard
-/// input; at a terminal a conversation begins. The answer goes to standard output. A last line on standard error
-/// reports the speed.
+/// The first run of a model file answers from the file as it is. Its package is then prepared in the background for the
+/// next run, once, and kept in the cache. With TRIAD_PREPARE=first it is prepared before the first answer. Without -p
+/// and -f the prompt is read from standard input; at a terminal a conversation begins. The answer goes to standard
+/// output. A last line on standard error reports the speed.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad run -p 'Why is the sky blue?'
@@ -111,6 +112,8 @@ pub struct Arguments {
     /// Print one JSON object at the end instead of text
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    nice: NiceArgument,
     // The sampler's arguments come last, since their heading holds for all arguments after it.
     #[command(flatten)]
     sampler: SamplerArguments,
@@ -122,61 +125,13 @@ pub struct Arguments {
     policy: Policy,
 }
 
-/// Sampling options. An option that is not given has the value that the model's authors recommend. If they recommend
-/// none, it has a value for everyday use.
-#[derive(clap::Args)]
-#[command(
-    next_help_heading = "Sampling [default: as the model recommends, else --temperature 0.7 --top-p 0.95 --repetition-penalty 1.05]"
-)]
-struct SamplerArguments {
-    /// Temperature, which divides the logits; 0 always takes the likeliest token
-    #[arg(
-        long,
-        visible_alias = "temp",
-        value_name = "T",
-        allow_negative_numbers = true
-    )]
-    temperature: Option<f32>,
-    /// Keep only this many of the likeliest tokens; 0 keeps all
-    #[arg(long, value_name = "N")]
-    top_k: Option<usize>,
-    /// Keep the fewest likeliest tokens whose probabilities add up to this
-    #[arg(long, value_name = "P")]
-    top_p: Option<f32>,
-    /// Drop tokens whose probability is below this share of the likeliest token's
-    #[arg(long, value_name = "P")]
-    min_p: Option<f32>,
-    /// Make tokens that occurred before less likely; 1 changes nothing
-    #[arg(long, value_name = "R")]
-    repetition_penalty: Option<f32>,
-    /// Seed of the random numbers: the same seed gives the same answer
-    #[arg(long, value_name = "S", default_value_t = 0)]
-    seed: u64,
-}
-
-impl SamplerArguments {
-    fn options(&self, model: &Model) -> SamplerOptions {
-        let recommended =
-            SamplerOptions::recommended(model.generation_defaults(), self.temperature);
-        SamplerOptions {
-            top_k: self.top_k.unwrap_or(recommended.top_k),
-            top_p: self.top_p.unwrap_or(recommended.top_p),
-            min_p: self.min_p.unwrap_or(recommended.min_p),
-            repetition_penalty: self
-                .repetition_penalty
-                .unwrap_or(recommended.repetition_penalty),
-            seed: self.seed,
-            ..recommended
-        }
-    }
-}
-
 /// Answers one prompt or starts a conversation.
 pub fn run(mut arguments: Arguments) -> Result<()> {
     if let Some(given) = arguments.given.take() {
         arguments.model.name.model = given;
     }
     let arguments = &arguments;
+    arguments.nice.apply()?;
     let prompt = arguments.prompt.read()?;
     arguments.several.check(arguments.float.float)?;
     ensure!(
@@ -184,7 +139,7 @@ pub fn run(mut arguments: Arguments) -> Result<()> {
         "--json needs a prompt: give one with -p, with -f, or on standard input"
     );
     let form = arguments.form.read()?;
-    let model = arguments.model.load_for(arguments.float)?;
+    let (model, later) = load(arguments)?;
     model.check_writes()?;
     model.tokenizer()?;
     let form = form.map(|form| form::compile(&model, form)).transpose()?;
@@ -196,9 +151,25 @@ pub fn run(mut arguments: Arguments) -> Result<()> {
         arguments,
     };
     match prompt {
-        Some(prompt) => one_answer(&speaker, &prompt),
-        None => terminal::run(&speaker),
+        Some(prompt) => {
+            one_answer::run(&speaker, &prompt)?;
+            // The command ends here; the preparation goes on without it.
+            let _ = later.and_then(|later| later.start());
+            Ok(())
+        }
+        None => terminal::run(&speaker, later),
     }
+}
+
+/// Loads the model. If it has no package yet, it is loaded as it is stored, and its package is to be prepared later.
+fn load(arguments: &Arguments) -> Result<(Arc<Model>, Option<Later>)> {
+    let ModelArguments { name, threads } = &arguments.model;
+    let needs_package = arguments.several.processors.is_some();
+    let wanted = Wanted::from(arguments.float.float, needs_package)?;
+    let Ready { path, later } = Ready::find(name.path()?, &name.model, threads, wanted, "run")?;
+    let options = arguments.float.options(threads.chosen());
+    let model = arguments::load(&path, &name.model, &options)?;
+    Ok((Arc::new(model), later))
 }
 
 /// A model with the settings of its answers.
@@ -370,129 +341,4 @@ impl Speaker<'_> {
             behind_prompt,
         ))
     }
-}
-
-/// The output of `run --json`.
-#[derive(Serialize)]
-struct Report<'a> {
-    model: &'a str,
-    prompt_tokens: usize,
-    #[serde(flatten)]
-    answer: &'a Generation,
-    prefill_tokens_per_second: f64,
-    decode_tokens_per_second: f64,
-    /// The share of proposed tokens that were accepted, and the speedup over decoding token by token, if tokens were
-    /// proposed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    acceptance: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    speculation_gain: Option<f64>,
-    peak_resident_bytes: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    expert_use: Option<ExpertUse>,
-    /// The memory after the prompt, where several processors ran it and the system reports it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    resident_behind_prompt: Option<Resident>,
-    /// The schedule of the prompt, where several processors ran it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    executed: Option<Executed>,
-}
-
-fn one_answer(speaker: &Speaker, text: &str) -> Result<()> {
-    speaker.note_limits();
-    let several = &speaker.arguments.several;
-    let timeline = several.timeline_file()?;
-    let mut messages = speaker.beginning()?;
-    messages.push(Message::new("user", text));
-    let prompt = speaker.encode(&messages)?;
-    let (mut session, speculate) =
-        speaker.session(prompt.len().saturating_add(speaker.arguments.max_tokens))?;
-    let (answer, behind_prompt) = speaker.answer((&mut session, speculate.as_ref()), &prompt)?;
-    let execution = execution(&session);
-    several.write_timeline(timeline, execution, speaker.name())?;
-    executed::note_failures(&session);
-    executed::note_hot_rows(session.engine());
-    if answer.finish != Finish::Cancelled {
-        messages.push(Message::new("assistant", &answer.text));
-        speaker.keep(&messages)?;
-    }
-    if speaker.arguments.json {
-        let timing = &answer.timing;
-        let proposed = answer
-            .speculation
-            .filter(|speculation| speculation.proposed > 0);
-        let gain = proposed
-            .and_then(|proposed| proposed.gain(timing.decode_tokens, timing.decode_seconds));
-        let executed = execution.zip(several.processors.as_ref());
-        output::json(&Report {
-            executed: executed.map(|(execution, processors)| {
-                let executed = Executed::new(execution, processors, &several.devices);
-                executed.with_hot_rows(session.engine(), None)
-            }),
-            resident_behind_prompt: behind_prompt.filter(|_| several.processors.is_some()),
-            model: speaker.name(),
-            prompt_tokens: prompt.len(),
-            answer: &answer,
-            prefill_tokens_per_second: answer.timing.prefill_tokens_per_second(),
-            decode_tokens_per_second: answer.timing.decode_tokens_per_second(),
-            acceptance: proposed.map(|proposed| proposed.acceptance()),
-            speculation_gain: gain,
-            peak_resident_bytes: machine::peak_resident_bytes(),
-            expert_use: session.engine().model().expert_use(),
-        })?;
-    } else {
-        output::answer("\n")?;
-        let experts = session.engine().model().expert_use();
-        let experts = experts.map_or_else(String::new, |it| format!("; {}", experts::describe(it)));
-        let devices = devices(session.engine(), behind_prompt);
-        output::note(&(statistics(&answer) + &experts + &devices));
-    }
-    if answer.finish == Finish::Cancelled {
-        return Err(Interrupted.into());
-    }
-    Ok(())
-}
-
-/// Describes the outlier weight cache on a device with its own memory, the memory of the process after the prompt,
-/// the operators in fixed point, and the work of devices that count it.
-fn devices(engine: &Engine, behind_prompt: Option<Resident>) -> String {
-    let fixed =
-        executed::fixed_point(engine).map_or_else(String::new, |fixed| format!("; {fixed}"));
-    let of_devices = fixed + &executed::work(engine);
-    let usage = HeteroEngine::of(engine).and_then(|engine| engine.hot_rows());
-    let Some(usage) = usage else {
-        return of_devices;
-    };
-    let after_prompt = behind_prompt.map(|resident| {
-        format!(
-            ", memory after the prompt {}",
-            output::bytes(resident.bytes)
-        )
-    });
-    format!(
-        "; {}{}{of_devices}",
-        executed::hot_rows(&usage),
-        after_prompt.unwrap_or_default()
-    )
-}
-
-/// Describes the speed of an answer in one line.
-fn statistics(answer: &Generation) -> String {
-    let timing = &answer.timing;
-    let end = match answer.finish {
-        Finish::EndToken | Finish::StopString => "",
-        Finish::Length => "; ended at the limit of -n tokens",
-        Finish::ContextFull => "; ended since the context is full",
-        Finish::Cancelled => "; interrupted",
-    };
-    format!(
-        "prefill {:.1} tokens/s ({} tokens), decode {:.1} tokens/s ({} tokens{}), first token after {:.2} s, peak memory {}{end}",
-        timing.prefill_tokens_per_second(),
-        timing.prefill_tokens,
-        timing.decode_tokens_per_second(),
-        timing.decode_tokens,
-        speculate::statistics(answer),
-        timing.time_to_first_token_seconds,
-        output::known_bytes(machine::peak_resident_bytes()),
-    )
 }

@@ -11,7 +11,9 @@ use triad_engine::speculate::Speculate;
 use triad_engine::{Finish, Session};
 use triad_model::template::Message;
 
-use super::{CHAT_CONTEXT, Speaker, conversation, devices, statistics};
+use super::one_answer::{devices, statistics};
+use super::{CHAT_CONTEXT, Speaker, conversation};
+use crate::first_run::Later;
 use triad_console::{executed, output};
 
 const HELP: &str = "\
@@ -32,7 +34,7 @@ const QUOTES: &str = "\"\"\"";
 const EDITOR: &str = "vi";
 
 /// Reads messages and answers them until the user leaves.
-pub fn run(speaker: &Speaker) -> Result<()> {
+pub fn run(speaker: &Speaker, later: Option<Later>) -> Result<()> {
     speaker.note_limits();
     let messages = speaker.beginning()?;
     let (session, speculate) = speaker.session(CHAT_CONTEXT)?;
@@ -42,6 +44,7 @@ pub fn run(speaker: &Speaker) -> Result<()> {
         speculate,
         messages,
         statistics: None,
+        later: later.map(Preparing::Due),
     };
     let mut editor = DefaultEditor::new().context("cannot read from the terminal")?;
     output::note(&format!(
@@ -67,7 +70,10 @@ pub fn run(speaker: &Speaker) -> Result<()> {
         {
             Some("exit" | "bye") => return Ok(()),
             Some(command) => chat.command(command)?,
-            None => chat.answer(message)?,
+            None => {
+                chat.answer(message)?;
+                chat.prepare();
+            }
         }
     }
 }
@@ -122,6 +128,15 @@ struct Chat<'a> {
     speculate: Option<Speculate>,
     messages: Vec<Message>,
     statistics: Option<String>,
+    later: Option<Preparing>,
+}
+
+/// The preparation of the model's package during a conversation.
+enum Preparing {
+    /// It starts after the first answer.
+    Due(Later),
+    /// It runs, in a process that goes on after the conversation.
+    Started(Later),
 }
 
 impl Chat<'_> {
@@ -158,6 +173,25 @@ impl Chat<'_> {
             output::note(&format!("error: {error:#}"));
         }
         Ok(())
+    }
+
+    /// Starts the preparation of the package after the first answer, and later prints once that it is there. The
+    /// conversation goes on in its own arithmetic.
+    fn prepare(&mut self) {
+        self.later = match self.later.take() {
+            Some(Preparing::Due(later)) => {
+                let _ = later.start();
+                Some(Preparing::Started(later))
+            }
+            Some(Preparing::Started(later)) if later.is_done() => {
+                let name = later.name();
+                output::note(&format!(
+                    "the package of {name} is prepared; the next run answers from it"
+                ));
+                None
+            }
+            other => other,
+        };
     }
 
     fn note(&self, text: &str) -> Result<()> {

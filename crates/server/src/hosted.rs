@@ -1,0 +1,75 @@
+//! Models that a server offers, as they are described before they are loaded.
+
+use std::fmt;
+use std::time::SystemTime;
+
+use crate::served::LoadedModel;
+
+/// The reason why a model could not be loaded.
+pub type LoadError = Box<dyn std::error::Error + Send + Sync>;
+
+/// A model to serve.
+pub struct HostedModel {
+    /// The name that clients use, and that responses have.
+    pub name: String,
+    /// Further names that clients may use.
+    pub aliases: Vec<String>,
+    /// The memory of the loaded model in bytes: weights, KV cache and activations.
+    pub bytes: u64,
+    /// Facts that lists of models show.
+    pub facts: ModelFacts,
+    /// Loads the model.
+    pub load: Box<dyn Fn() -> Result<LoadedModel, LoadError> + Send + Sync>,
+}
+
+/// Facts about a model that are known before it is loaded.
+#[derive(Clone, Debug, Default)]
+pub struct ModelFacts {
+    /// The model family, such as `llama` or `qwen2`.
+    pub family: String,
+    /// The format of the file: `gguf`, `safetensors` or `triad`.
+    pub format: String,
+    /// The number format of the weights. Empty if it is unknown.
+    pub quantization: String,
+    /// The number of parameters.
+    pub parameters: u64,
+    /// The bytes of the file or folder.
+    pub file_bytes: u64,
+    /// The time of the last change of the file or folder.
+    pub modified: Option<SystemTime>,
+}
+
+impl fmt::Debug for HostedModel {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let Self {
+            name,
+            aliases,
+            bytes,
+            facts,
+            load: _,
+        } = self;
+        f.debug_struct("HostedModel")
+            .field("name", name)
+            .field("aliases", aliases)
+            .field("bytes", bytes)
+            .field("facts", facts)
+            .finish_non_exhaustive()
+    }
+}
+
+impl HostedModel {
+    /// Returns all names that clients may use.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        [&self.name]
+            .into_iter()
+            .chain(&self.aliases)
+            .map(String::as_str)
+    }
+
+    /// Returns whether a request that names `name` is for this model. The suffix `:latest` stands for no tag, as in
+    /// Ollama.
+    pub(crate) fn is_called(&self, name: &str) -> bool {
+        let is = |name: &str| self.names().any(|own| own == name);
+        is(name) || name.strip_suffix(":latest").is_some_and(is)
+    }
+}

@@ -1,0 +1,128 @@
+//! Gives memory back to the system: kept prompts of models that are idle, and, when memory is short, everything that no
+//! request needs.
+
+use std::sync::Weak;
+use std::time::{Duration, Instant};
+
+use triad_frontend::machine;
+use triad_kernels::heap;
+
+use crate::blocking::spawn;
+use crate::counters::reason::{IDLE, PRESSURE};
+use crate::registry::ModelRegistry;
+use crate::served::ServedModel;
+
+/// The interval at which idle models and the system's memory are checked.
+const LOOK: Duration = Duration::from_secs(1);
+/// The time that the system gets until what was given back shows in its figures.
+const SETTLE: Duration = Duration::from_secs(10);
+
+/// The state of a model between two looks.
+#[derive(Clone, Copy)]
+struct Seen {
+    /// The number of its latest request.
+    asked: u64,
+    idle_since: Instant,
+    is_released: bool,
+}
+
+/// Looks after the models until the registry is dropped.
+pub(crate) async fn run(registry: Weak<ModelRegistry>) {
+    let mut seen = Vec::new();
+    // Whether the caches were given back when memory was short, and when.
+    let mut shrunk: Option<Instant> = None;
+    loop {
+        tokio::time::sleep(LOOK).await;
+        let Some(registry) = registry.upgrade() else {
+            return;
+        };
+        let settles = shrunk.is_some_and(|since| since.elapsed() < SETTLE);
+        let look = move || {
+            registry.check_idle(&mut seen);
+            let pressure = if settles {
+                None
+            } else {
+                registry.pressure_files().read()
+            };
+            if let Some(pressure) = &pressure {
+                tracing::warn!("memory is short: {pressure}");
+                registry.relieve(shrunk.is_some());
+            }
+            (seen, pressure.is_some())
+        };
+        let Ok(done) = spawn(look) else { return };
+        let Ok((after, is_short)) = done.await else {
+            return;
+        };
+        seen = after;
+        if is_short {
+            shrunk = Some(Instant::now());
+        } else if !settles {
+            shrunk = None;
+        }
+    }
+}
+
+impl ModelRegistry {
+    /// Gives back kept prompts of models without requests for the idle time, except for a floor, once for each
+    /// such time.
+    fn check_idle(&self, seen: &mut Vec<Option<Seen>>) {
+        let (idle_time, keep) = self.idle();
+        let Some(idle_time) = idle_time else { return };
+        let activity = self.activity();
+        seen.resize(activity.len(), None);
+        for (model, seen) in activity.into_iter().zip(seen) {
+            let Some((model, asked, is_idle)) = model else {
+                *seen = None;
+                continue;
+            };
+            let state = seen.get_or_insert(Seen {
+                asked,
+                idle_since: Instant::now(),
+                is_released: false,
+            });
+            if state.asked != asked || !is_idle {
+                (state.asked, state.idle_since, state.is_released) = (asked, Instant::now(), false);
+            } else if !state.is_released && state.idle_since.elapsed() >= idle_time {
+                state.is_released = true;
+                release(&model, keep, IDLE);
+            }
+        }
+    }
+
+    /// Gives back all that no request needs: kept prompts first, then, if that was done before, idle models.
+    fn relieve(&self, caches_are_empty: bool) {
+        if caches_are_empty {
+            self.unload_all_idle(PRESSURE);
+            heap::give_back();
+            return;
+        }
+        for (model, ..) in self.activity().into_iter().flatten() {
+            release(&model, 0, PRESSURE);
+        }
+    }
+}
+
+/// Gives back kept prompts of `model` beyond `keep` bytes, and counts and logs them.
+fn release(model: &Weak<ServedModel>, keep: usize, reason: &'static str) {
+    // It may have left the memory meanwhile.
+    let Some(model) = model.upgrade() else { return };
+    let before = machine::resident();
+    let bytes = model.engine().release(keep);
+    heap::give_back();
+    if bytes == 0 {
+        return;
+    }
+    model.metrics().released(reason, bytes as u64);
+    let resident = before.zip(machine::resident());
+    let resident = resident.map(|(before, after)| (before.bytes, after.bytes));
+    let (before, after) = resident.unwrap_or_default();
+    tracing::info!(
+        model = model.name(),
+        reason,
+        bytes,
+        resident_before = before,
+        resident_after = after,
+        "keys and values of kept prompts were given back"
+    );
+}
