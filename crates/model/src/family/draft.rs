@@ -161,10 +161,13 @@ impl Draft {
             .zip(&shapes)
             .map(attention);
         let parts = self.parts.as_ref();
-        let residuals = parts.map_or_else(
+        let mut residuals: Vec<_> = parts.map_or_else(
             || vec![family.residual; self.windows.len()],
             |parts| parts.iter().map(|part| part.residual).collect(),
         );
+        if let (Some(first), Some(residual)) = (residuals.first_mut(), family.first_residual) {
+            *first = residual;
+        }
         let feed_forward = |has_experts: bool, width: usize| {
             let experts = self.experts.filter(|_| has_experts);
             FeedForward {

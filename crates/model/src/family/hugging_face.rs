@@ -24,7 +24,7 @@ use crate::description::{Activation, Mixer, ModelDescription, NormKind, limits};
 use crate::error::Result;
 
 /// `model_type` of every family.
-const FAMILIES: [(&str, &Family); 53] = [
+const FAMILIES: [(&str, &Family); 54] = [
     ("llama", &traits::LLAMA),
     ("mistral", &traits::MISTRAL),
     ("qwen2", &traits::QWEN2),
@@ -78,6 +78,7 @@ const FAMILIES: [(&str, &Family); 53] = [
     ("bert", &encoder_families::BERT),
     ("roberta", &encoder_families::ROBERTA),
     ("xlm-roberta", &encoder_families::ROBERTA),
+    ("modernbert", &encoder_families::MODERN_BERT),
 ];
 
 /// `model_type` of models with images whose text Triad computes, and that of the text if `text_config` does not state it.
@@ -248,7 +249,7 @@ fn draft(family: &Family, config: &Config<'_>, tied: bool) -> Result<Draft> {
     let epsilon = match (family.epsilon_field, family.norm) {
         (Some(field), _) => field,
         (None, NormKind::Rms) => "rms_norm_eps",
-        (None, NormKind::Layer) => "layer_norm_eps",
+        (None, NormKind::Layer | NormKind::Centered) => "layer_norm_eps",
     };
     let epsilon = config
         .positive(epsilon)?
@@ -432,12 +433,12 @@ fn windows(family: &Family, config: &Config<'_>, blocks: usize) -> Result<Vec<Op
     let in_use = match family.windows {
         Windows::Never => false,
         Windows::FromLayer => config.bool("use_sliding_window")?.unwrap_or(false),
-        Windows::Everywhere | Windows::AllButEvery(_) => true,
+        Windows::Everywhere | Windows::AllButEvery(_) | Windows::AllButFirstOf(_) => true,
     };
     let window = if !in_use {
         None
-    } else if config.has("sliding_window") {
-        config.size("sliding_window", limits::CONTEXT)?
+    } else if config.has(family.window_field) {
+        config.size(family.window_field, limits::CONTEXT)?
     } else {
         family.window
     };
@@ -455,6 +456,9 @@ fn windows(family: &Family, config: &Config<'_>, blocks: usize) -> Result<Vec<Op
             .size("sliding_window_pattern", limits::BLOCKS)?
             .unwrap_or(default),
         Windows::AllButEvery(every) => every,
+        Windows::AllButFirstOf(default) => config
+            .size("global_attn_every_n_layers", limits::BLOCKS)?
+            .unwrap_or(default),
         _ => 1,
     };
     let windowed = |block: usize| match family.windows {
@@ -462,6 +466,7 @@ fn windows(family: &Family, config: &Config<'_>, blocks: usize) -> Result<Vec<Op
         Windows::Everywhere => true,
         Windows::FromLayer => block >= first,
         Windows::AllButEvery(_) => !(block + 1).is_multiple_of(every),
+        Windows::AllButFirstOf(_) => !block.is_multiple_of(every),
     };
     Ok((0..blocks)
         .map(|block| window.filter(|_| windowed(block)))

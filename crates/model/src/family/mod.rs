@@ -56,6 +56,7 @@ use crate::gguf::Metadata;
 use crate::tensor::TensorInfo;
 use crate::tensor_map::TensorMap;
 
+pub(crate) use encoder::torch_activation;
 pub(crate) use modules::Modules;
 pub use shapes::{SHAPES, shape};
 
@@ -87,7 +88,11 @@ pub fn from_hugging_face(
     are_equal: &AreEqual<'_>,
 ) -> Result<(ModelDescription, TensorMap)> {
     let (family, mut description) = hugging_face::describe(config)?;
-    description.head = encoder::head(family, config, tensors)?;
+    description.head = encoder::head(family, &description, config, tensors)?;
+    if !description.writes() {
+        // A classifier has no output matrix.
+        description.tied_output = true;
+    }
     let predicted = hugging_face::more_tokens(config)?;
     let are_equal = (is_quantized, are_equal);
     let map = tensors::hugging_face(family, &description, (tensors, predicted), are_equal)?;
@@ -105,7 +110,7 @@ pub fn from_gguf(
     read_f32: &ReadF32<'_>,
 ) -> Result<(ModelDescription, TensorMap)> {
     let (family, mut description) = gguf::describe(metadata, tensors, read_f32)?;
-    description.head = encoder::gguf_head(metadata, &description, tensors)?;
+    description.head = encoder::gguf_head(family, metadata, &description, tensors)?;
     let map = tensors::gguf(family, &description, tensors)?;
     Ok((description, map))
 }

@@ -68,10 +68,9 @@ impl HuggingFace {
         if limit.ends(tokens.len()) {
             return Ok(());
         }
-        let start = text.floor_char_boundary(limit.most().saturating_mul(BYTES_PER_TOKEN));
-        if start < text.len() {
+        if let Some(start) = self.start(text, limit.most()) {
             let mut first = Vec::new();
-            self.encode_whole(&text[..start], special, &mut first)?;
+            self.encode_whole(start, special, &mut first)?;
             let least = first.len().saturating_sub(AT_CUT);
             if limit.ends(tokens.len() + least) {
                 tokens.extend_from_slice(&first[..least]);
@@ -79,6 +78,18 @@ impl HuggingFace {
             }
         }
         self.encode_whole(text, special, tokens)
+    }
+
+    /// Returns a start of a text that is much longer than `most` tokens usually are. It ends with a word: a part of one may
+    /// have more tokens than the whole, which a vocabulary of words may not have.
+    fn start<'a>(&self, text: &'a str, most: usize) -> Option<&'a str> {
+        let place = text.floor_char_boundary(most.saturating_mul(BYTES_PER_TOKEN));
+        let start = text.get(..place).filter(|start| start.len() < text.len())?;
+        match start.rfind(char::is_whitespace) {
+            Some(end) => Some(&start[..end]),
+            None if matches!(self.tokenizer.get_model(), ModelWrapper::WordPiece(_)) => None,
+            None => Some(start),
+        }
     }
 
     fn encode_whole(&self, text: &str, special: Special, tokens: &mut Vec<u32>) -> Result<()> {

@@ -14,6 +14,7 @@ mod embeddings;
 mod llama;
 mod messages;
 mod ollama;
+mod predict;
 mod rerank;
 mod responses;
 mod shared;
@@ -144,6 +145,12 @@ pub static EMBEDDINGS: RequestFields = RequestFields {
 pub static RERANK: RequestFields = RequestFields {
     path: "/rerank",
     groups: &[rerank::FIELDS],
+};
+
+/// The fields of `/predict`.
+pub static PREDICT: RequestFields = RequestFields {
+    path: "/predict",
+    groups: &[predict::FIELDS],
 };
 
 /// The fields of `/tokenize`.
