@@ -145,7 +145,7 @@ fn the_description_of_bert_has_its_parts() {
     let gemma = with("gemma", "config.json", |_| {}).unwrap();
     assert!(gemma.is_encoder() && gemma.vector_width() == 32);
     let head: Head = gemma.head.unwrap();
-    assert_eq!((head.layers.len(), head.scores), (2, false));
+    assert_eq!((head.layers.len(), head.classifier), (2, None));
     // 24 / 2 + 1: as far as the half on both sides.
     let window = gemma.blocks[0].attention().unwrap().window;
     assert_eq!(window, Some(13));

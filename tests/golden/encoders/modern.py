@@ -347,10 +347,14 @@ def make_rerank_qwen3_score():
 
 def make_classes():
     name, tokenizer = "classes-bert", word_piece()
+    # Version 5 has types of tokens only for tokenizers that state it.
+    tokenizer.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
     torch.manual_seed(15)
     labels = {0: "contradiction", 1: "entailment", 2: "neutral"}
     config = BertConfig(vocab_size=len(tokenizer), max_position_embeddings=192, id2label=labels, label2id={it: key for key, it in labels.items()}, **WIDTHS)
     folder = save(name, BertForSequenceClassification(config).eval(), tokenizer)
+    stated = json.loads((folder / "tokenizer_config.json").read_text())
+    write(folder / "tokenizer_config.json", {**stated, "model_input_names": tokenizer.model_input_names})
     wide = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float64).eval()
     pipeline = transformers.pipeline("text-classification", model=wide, tokenizer=tokenizer, top_k=None, dtype=torch.float64)
     cases = []

@@ -6,7 +6,8 @@ use super::parts::{PartFactors, Parts, Sizes};
 use super::traits::Family;
 use crate::description::{
     Activation, AddedInputs, Attention, BlockDescription, Experts, FeedForward, KeyValues, Mixer,
-    ModelDescription, Norm, NormKind, QkNorm, Rope, RopeScaling, Temperature, TokenInputs, limits,
+    ModelDescription, Norm, NormKind, QkNorm, Residual, Rope, RopeScaling, Temperature,
+    TokenInputs, limits,
 };
 use crate::error::Result;
 
@@ -165,8 +166,12 @@ impl Draft {
             || vec![family.residual; self.windows.len()],
             |parts| parts.iter().map(|part| part.residual).collect(),
         );
-        if let (Some(first), Some(residual)) = (residuals.first_mut(), family.first_residual) {
-            *first = residual;
+        if family.residual == Residual::SerialAfterNorm {
+            // The others read norms of their own.
+            residuals
+                .iter_mut()
+                .skip(1)
+                .for_each(|it| *it = Residual::Serial);
         }
         let feed_forward = |has_experts: bool, width: usize| {
             let experts = self.experts.filter(|_| has_experts);

@@ -3,7 +3,7 @@
 use super::kinds::{AddedTraits, FirstPosition, LocalRope, NoRope, Windows};
 use super::names::{self, Names};
 use super::traits::{Family, GEMMA3, LLAMA};
-use crate::description::{Activation, DenseActivation, NormKind, Residual};
+use crate::description::{Activation, NormKind, Residual};
 
 const BERT_NAMES: Names = Names {
     embedding: "embeddings.word_embeddings",
@@ -109,12 +109,11 @@ pub(super) const MODERN_BERT: Family = Family {
     name: "modern-bert",
     names: MODERN_BERT_NAMES,
     norm: NormKind::Centered,
-    first_residual: Some(Residual::SerialAfterNorm),
+    residual: Residual::SerialAfterNorm,
     activation: Activation::Gelu,
     activation_field: "hidden_activation",
     windows: Windows::AllButFirstOf(3),
     window: Some(128),
-    window_field: "local_attention",
     local_rope: LocalRope::Base(10_000.0),
     rope_base: 160_000.0,
     rope_fields: ["global_rope_theta", "local_rope_theta"],
@@ -123,7 +122,6 @@ pub(super) const MODERN_BERT: Family = Family {
         positions: None,
         token_types: 0,
     }),
-    classifier_activation: DenseActivation::Gelu,
     epsilon: 1e-5,
     epsilon_field: Some("norm_eps"),
     tied: true,

@@ -5,9 +5,7 @@ use super::kinds::{
     NoRope, QkNorms, Shared, SoftCaps, Windows,
 };
 use super::names::{self, Names};
-use crate::description::{
-    Activation, DenseActivation, HeadSharing, NormKind, Residual, RopePairing,
-};
+use crate::description::{Activation, HeadSharing, NormKind, Residual, RopePairing};
 
 /// The properties of a family. The first half defines the computation; the second half has the default values of a
 /// `config.json`, as in `transformers`.
@@ -23,8 +21,6 @@ pub(super) struct Family {
     pub norms_less_one: bool,
     /// The places of norms and residual additions.
     pub residual: Residual,
-    /// Those of the first block, if they are others.
-    pub first_residual: Option<Residual>,
     /// Whether the embedding is multiplied by √hidden.
     pub scaled_embedding: bool,
     /// The norms of queries and keys.
@@ -88,8 +84,6 @@ pub(super) struct Family {
     pub bidirectional: bool,
     /// Learned embeddings of positions and token types, if the family has some.
     pub added: Option<AddedTraits>,
-    /// The function of the inner layer of a classifier, if it has one.
-    pub classifier_activation: DenseActivation,
 
     /// Base of RoPE.
     pub rope_base: f32,
@@ -113,8 +107,6 @@ pub(super) struct Family {
     pub original_context: Option<usize>,
     /// Width of a sliding window, if the family has windows.
     pub window: Option<usize>,
-    /// Field of a `config.json` with that width.
-    pub window_field: &'static str,
     /// Field of a `config.json` with the width of the dense feed-forward.
     pub width_field: &'static str,
     /// Sizes that a nested `text_config` omits if they are the defaults of `transformers`.
@@ -145,7 +137,6 @@ pub(super) const LLAMA: Family = Family {
     norm: NormKind::Rms,
     norms_less_one: false,
     residual: Residual::Serial,
-    first_residual: None,
     scaled_embedding: false,
     qk_norm: QkNorms::Never,
     qkv_bias: false,
@@ -181,7 +172,6 @@ pub(super) const LLAMA: Family = Family {
     predicts_more: false,
     bidirectional: false,
     added: None,
-    classifier_activation: DenseActivation::Tanh,
     rope_base: 10_000.0,
     rope_fields: ["rope_theta", "rope_local_base_freq"],
     older_rope_base: None,
@@ -193,7 +183,6 @@ pub(super) const LLAMA: Family = Family {
     context: 2048,
     original_context: None,
     window: None,
-    window_field: "sliding_window",
     width_field: "intermediate_size",
     sizes: &[],
 };

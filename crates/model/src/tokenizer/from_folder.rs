@@ -35,8 +35,6 @@ pub(super) struct HuggingFace {
     controls_as_text: OnceLock<Box<tokenizers::Tokenizer>>,
 }
 
-/// Bytes of text per requested token: of a longer text, the start is encoded first.
-const BYTES_PER_TOKEN: usize = 16;
 /// Number of tokens that may differ where a text was cut.
 const AT_CUT: usize = 8;
 
@@ -68,7 +66,8 @@ impl HuggingFace {
         if limit.ends(tokens.len()) {
             return Ok(());
         }
-        if let Some(start) = self.start(text, limit.most()) {
+        let is_of_words = matches!(self.tokenizer.get_model(), ModelWrapper::WordPiece(_));
+        if let Some(start) = limit.start_of(text, is_of_words) {
             let mut first = Vec::new();
             self.encode_whole(start, special, &mut first)?;
             let least = first.len().saturating_sub(AT_CUT);
@@ -78,18 +77,6 @@ impl HuggingFace {
             }
         }
         self.encode_whole(text, special, tokens)
-    }
-
-    /// Returns a start of a text that is much longer than `most` tokens usually are. It ends with a word: a part of one may
-    /// have more tokens than the whole, which a vocabulary of words may not have.
-    fn start<'a>(&self, text: &'a str, most: usize) -> Option<&'a str> {
-        let place = text.floor_char_boundary(most.saturating_mul(BYTES_PER_TOKEN));
-        let start = text.get(..place).filter(|start| start.len() < text.len())?;
-        match start.rfind(char::is_whitespace) {
-            Some(end) => Some(&start[..end]),
-            None if matches!(self.tokenizer.get_model(), ModelWrapper::WordPiece(_)) => None,
-            None => Some(start),
-        }
     }
 
     fn encode_whole(&self, text: &str, special: Special, tokens: &mut Vec<u32>) -> Result<()> {

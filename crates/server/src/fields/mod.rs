@@ -235,6 +235,7 @@ pub fn requests() -> [&'static RequestFields; 19] {
         &MESSAGES,
         &COUNT_TOKENS,
         &EMBEDDINGS,
+        &PREDICT,
         &RERANK,
         &TOKENIZE,
         &DETOKENIZE,
