@@ -14,7 +14,7 @@ use triad_frontend::chat::encode_around;
 use triad_frontend::embedding::{Pooling, VectorOptions, embed, embed_each, max_tokens};
 use triad_frontend::reranking::{self, Part};
 use triad_kernels::BlockArithmetic;
-use triad_model::tokenizer::Special;
+use triad_model::tokenizer::{Encoded, Special};
 
 /// The largest difference of a component, or of a score, to the reference in float64. Vectors have length 1.
 const TOLERANCE: f32 = 1e-5;
@@ -124,6 +124,75 @@ fn vectors_of_xlm_roberta_are_those_of_sentence_transformers() {
 #[test]
 fn vectors_of_modernbert_are_those_of_sentence_transformers() {
     compare("modern-bert", Pooling::First, &["", ".gguf"]);
+}
+
+#[test]
+fn both_forms_of_modernberts_configuration_are_the_same_model() {
+    let kinds = ["full", "sliding", "sliding", "full", "sliding"];
+    let kinds = kinds.map(|kind| format!("{kind}_attention"));
+    let rope = |base: f64| serde_json::json!({"rope_theta": base, "rope_type": "default"});
+    let newer = serde_json::json!({
+        "layer_types": kinds,
+        "rope_parameters": {"full_attention": rope(160_000.0), "sliding_attention": rope(10_000.0)},
+        "global_rope_theta": null, "local_rope_theta": null, "global_attn_every_n_layers": null
+    });
+    let folder = with_fields("modern-bert", "config.json", &newer);
+    let path = folder.path().join("config.json");
+    let mut config: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let fields = config.as_object_mut().unwrap();
+    fields.retain(|_, value| !value.is_null());
+    std::fs::write(&path, config.to_string()).unwrap();
+    let of = |name: &str| {
+        let engine = engine(name, 64);
+        let text = tokens(engine.model(), &"long ".repeat(40));
+        embed(&engine, text, options(Pooling::First), &Cancel::new()).unwrap()
+    };
+    assert_eq!(of(folder.path().to_str().unwrap()), of("modern-bert"));
+}
+
+#[test]
+fn an_encoder_is_admitted_by_the_rows_of_its_largest_batch() {
+    let of = |kv_memory: Option<usize>| {
+        let model = engine("xlm-roberta", 64).model().clone();
+        let session = SessionOptions {
+            context: 512,
+            chunk: 64,
+            ..SessionOptions::default()
+        };
+        let options = EngineOptions {
+            session,
+            kv_memory,
+            ..EngineOptions::default()
+        };
+        Engine::new(&model, &options).unwrap()
+    };
+    // Pages have 256 rows.
+    let engine = of(Some(1));
+    assert_eq!(
+        engine.encoder_pages(),
+        Some(2),
+        "the longest text is admitted"
+    );
+    assert_eq!(engine.encode_pages(&[512, 10, 10], 1), 2);
+    assert_eq!(engine.encode_pages(&[40; 30], 1), 1);
+    let pages = of(Some(64 << 20)).encoder_pages().unwrap();
+    // A row has at least the residual stream, its norm, queries, keys, values and the feed-forward, in f32.
+    let row = (6 * 32 + 2 * 48) * size_of::<f32>();
+    assert!(pages > 20 && pages * 256 * row < 64 << 20, "{pages}");
+    let language = engine_by("rerank-qwen3", 64, BlockArithmetic::Exact);
+    assert_eq!(language.encoder_pages(), None);
+    assert_eq!(language.encode_pages(&[300, 10], 16), 3);
+}
+
+#[test]
+fn a_long_text_is_not_refused_for_the_tokens_of_a_part_of_a_word() {
+    let engine = engine("bert", 64);
+    let tokenizer = engine.model().tokenizer().unwrap();
+    // A word that is longer than any in the vocabulary is one token, and a part of it may be many.
+    let text = format!("{0} {0}", "x".repeat(101));
+    let reading = (Special::AsText, false);
+    let encoded = tokenizer.encode_within(&text, reading, 8, &|| false);
+    assert_eq!(encoded.unwrap(), Encoded::Whole(vec![1, 1]));
 }
 
 #[test]

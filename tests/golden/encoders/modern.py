@@ -198,6 +198,11 @@ def make_modern():
     torch.manual_seed(11)
     model = ModernBertModel(modern_config(len(tokenizer))).eval()
     folder = save(name, model, tokenizer)
+    # The form of published checkpoints, which both versions of `transformers` read. The other models have that of version 5.
+    config = json.loads((folder / "config.json").read_text())
+    del config["rope_parameters"], config["layer_types"]
+    config.update(global_rope_theta=160000.0, local_rope_theta=10000.0, global_attn_every_n_layers=3)
+    write(folder / "config.json", config)
     kinds = [("Transformer", ""), ("Pooling", "1_Pooling")]
     write(
         folder / "modules.json",

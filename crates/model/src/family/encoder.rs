@@ -20,6 +20,13 @@ pub(super) fn refuse(family: &Family, config: &Config<'_>) -> Result<()> {
     if family.norm == NormKind::Centered {
         // Versions of `transformers` differ in the blocks that `rope_scaling` changes.
         config.refuse(&["norm_bias", "rope_scaling"])?;
+        // Version 5 takes twice this number in place of `local_attention`.
+        let half = config.size("sliding_window", limits::CONTEXT)?;
+        if half.is_some_and(|half| config.raw("local_attention") != Some(&(2 * half).into())) {
+            return Err(unsupported(
+                "config.json: `sliding_window` is other than half of `local_attention`, which Triad does not support",
+            ));
+        }
         for field in family.rope_fields {
             // Version 4 takes null for the other base.
             if config.has(field) {

@@ -225,7 +225,7 @@ pub static OLLAMA_PULL: RequestFields = RequestFields {
 };
 
 /// Returns all tables.
-pub fn requests() -> [&'static RequestFields; 19] {
+pub fn requests() -> [&'static RequestFields; 20] {
     [
         &CHAT,
         &COMPLETIONS,
