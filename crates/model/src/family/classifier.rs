@@ -10,7 +10,7 @@ use super::tensors::{Mapper, root_and_output};
 use super::traits::{self, Family};
 use super::{malformed, missing, unsupported};
 use crate::description::{
-    Classifier, Dense, DenseActivation, Head, ModelDescription, Pooling, ScoreActivation,
+    Classifier, Dense, DenseActivation, Head, ModelDescription, Pooling, ScoreActivation, limits,
 };
 use crate::error::Result;
 use crate::gguf::Metadata;
@@ -75,6 +75,11 @@ fn classifier_pooling(family: &Family, config: &Config<'_>) -> Result<Pooling> {
     }
 }
 
+/// Returns the names that `transformers` gives to classes without one.
+fn nameless(classes: usize) -> Vec<String> {
+    (0..classes).map(|class| format!("LABEL_{class}")).collect()
+}
+
 /// Returns the names of this many classes, if there are several.
 fn labels(config: &Value, classes: usize) -> Result<Vec<String>> {
     let field = "id2label";
@@ -82,8 +87,7 @@ fn labels(config: &Value, classes: usize) -> Result<Vec<String>> {
         return Ok(Vec::new());
     }
     let Value::Object(names) = &config[field] else {
-        // The names of `transformers` for classes without one.
-        return Ok((0..classes).map(|class| format!("LABEL_{class}")).collect());
+        return Ok(nameless(classes));
     };
     let name = |class: usize| {
         let name = names.get(&class.to_string()).and_then(Value::as_str);
@@ -166,7 +170,7 @@ pub(super) fn gguf_head(
             },
             labels: match (classes, stated) {
                 (1, _) => Vec::new(),
-                (_, []) => (0..classes).map(|class| format!("LABEL_{class}")).collect(),
+                (_, []) => nameless(classes),
                 (_, stated) => stated.to_vec(),
             },
             activation: match classes {
@@ -264,6 +268,13 @@ fn classifier(
         return Ok(None);
     }
     let outer = dense(tensors, &outer, DenseActivation::Identity)?;
+    if outer.out_features > limits::CLASSES {
+        return Err(malformed(format!(
+            "a classifier of {} classes, expected at most {}",
+            outer.out_features,
+            limits::CLASSES
+        )));
+    }
     if inner.is_empty() {
         return Ok(Some(vec![outer]));
     }

@@ -95,6 +95,7 @@ pub fn from_hugging_face(
         // A classifier has no output matrix.
         description.tied_output = true;
     }
+    description.check()?;
     let predicted = hugging_face::more_tokens(config)?;
     let are_equal = (is_quantized, are_equal);
     let map = tensors::hugging_face(family, &description, (tensors, predicted), are_equal)?;
@@ -113,6 +114,7 @@ pub fn from_gguf(
 ) -> Result<(ModelDescription, TensorMap)> {
     let (family, mut description) = gguf::describe(metadata, tensors, read_f32)?;
     description.head = classifier::gguf_head(family, metadata, &description, tensors)?;
+    description.check()?;
     let map = tensors::gguf(family, &description, tensors)?;
     Ok((description, map))
 }
