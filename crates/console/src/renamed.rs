@@ -6,15 +6,15 @@ use crate::output;
 
 /// Old and new names.
 const RENAMED: [(&str, &str); 9] = [
-    ("--prefill-chunk", "--prefill-chunk"),
-    ("--tensor-split", "--tensor-split"),
-    ("--f32", "--f32"),
-    ("--no-quantize", "--no-quantize"),
-    ("--outlier-cache", "--outlier-cache"),
-    ("--cache-type", "--cache-type"),
-    ("--ffn-precision", "--ffn-precision"),
-    ("--sync", "--sync"),
-    ("--npu-memory", "--npu-memory"),
+    ("--chunk", "--prefill-chunk"),
+    ("--cut", "--tensor-split"),
+    ("--exact", "--f32"),
+    ("--float", "--no-quantize"),
+    ("--hot-rows", "--outlier-cache"),
+    ("--kv", "--cache-type"),
+    ("--npu-activation", "--ffn-precision"),
+    ("--wait", "--sync"),
+    ("--window", "--npu-memory"),
 ];
 
 /// Returns the command line of this process with new names, and prints a note for each old one.
@@ -31,7 +31,7 @@ fn rename(arguments: impl Iterator<Item = OsString>) -> (Vec<OsString>, Vec<Stri
     let mut notes = Vec::new();
     // `eval` has a window of its own: tokens of a text.
     let kept = if arguments.get(1).is_some_and(|command| command == "eval") {
-        "--npu-memory"
+        "--window"
     } else {
         ""
     };
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn old_names_are_replaced_with_a_note_for_each() {
-        let (line, notes) = renamed("triad run --cache-type int8 --prefill-chunk=64 --no-quantize -p hi");
+        let (line, notes) = renamed("triad run --kv int8 --chunk=64 --float -p hi");
         assert_eq!(
             line,
             "triad run --cache-type int8 --prefill-chunk=64 --no-quantize -p hi"
@@ -83,7 +83,7 @@ mod tests {
         for line in [
             "triad run --context 64 -p --kvs",
             "triad eval --window 512",
-            "triad run -- --cache-type",
+            "triad run -- --kv",
         ] {
             assert_eq!(renamed(line), (line.into(), 0));
         }

@@ -1,18 +1,22 @@
 //! Hidden states of whole texts, several of them in one batch, and the layers after pooling.
 
 use std::ops::Range;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
 
+use triad_kernels::activation::{Activation, activate};
 use triad_kernels::attention::PAGE;
 use triad_kernels::{OutputMut, Phase, matmul};
+use triad_model::description::DenseActivation;
 
 use crate::adapter::Adapters;
 use crate::cancel::Cancel;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::forward::{Buffers, Chunk, MatmulContext, Segment};
-use crate::kv::KvCache;
+use crate::forward::{Buffers, Chunk, MatmulContext, Segment, normalized};
+use crate::kv::{KvCache, state_bytes};
 use crate::model::Model;
-use crate::weights::{Linear, Weight};
+use crate::weights::{DenseWeights, Linear, Weight};
 
 /// A text to encode: its tokens, with those around it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -66,10 +70,13 @@ impl Engine {
             if !is_whole(&batch) {
                 let mut session = self.session();
                 let tokens = &texts[batch.start].tokens;
-                session.hidden_states(tokens, cancel, |states| visit(batch.start, states))?;
+                self.timed(|| {
+                    session.hidden_states(tokens, cancel, |states| visit(batch.start, states))
+                })?;
                 continue;
             }
-            let states = self.encode_batch(&texts[batch.clone()], &buffers, cancel)?;
+            let texts = &texts[batch.clone()];
+            let states = self.timed(|| self.encode_batch(texts, &buffers, cancel))?;
             model.check_unchanged()?;
             let mut states = &states[..];
             for index in batch {
@@ -80,23 +87,54 @@ impl Engine {
         Ok(())
     }
 
-    /// Returns the pages of keys and values that [`Engine::encode`] takes at a time for texts of these lengths: more than
-    /// `most_pages` only for a text that needs more by itself.
+    /// Returns the pages that [`Engine::encode`] takes at a time for texts of these lengths: those of keys and values,
+    /// where the states of a text's mixers count as pages, too; more than `most_pages` only for a text that needs more by
+    /// itself. An encoder keeps neither: its pages have the activations of as many rows
+    /// ([`Engine::encoder_pages`]).
     pub fn encode_pages(&self, lengths: &[usize], most_pages: usize) -> usize {
-        if self.model().description().is_encoder() {
-            return 0;
-        }
+        let of_batch = |batch: Range<usize>| match self.model().description().is_encoder() {
+            true => lengths[batch].iter().sum::<usize>().div_ceil(PAGE),
+            false => lengths[batch].iter().map(|it| self.pages_of(*it)).sum(),
+        };
         let batches = self.batches(lengths, most_pages).into_iter();
-        let pages = batches.map(|batch| lengths[batch].iter().map(|it| it.div_ceil(PAGE)).sum());
-        pages.max().unwrap_or(0)
+        batches.map(of_batch).max().unwrap_or(0)
+    }
+
+    /// Returns the pages of an encoder's activations that fit into the memory for keys and values, or into that for the
+    /// activations of its longest text, which was there when it was loaded; `None`: the model is no encoder.
+    pub fn encoder_pages(&self) -> Option<usize> {
+        let description = self.model().description();
+        // The states after the last norm are copied.
+        let of_row = Buffers::bytes_per_row(description) + description.hidden * size_of::<f32>();
+        let fit = self.usage().kv.budget / (of_row * PAGE);
+        let longest = self.context().max(self.chunk()).div_ceil(PAGE);
+        description.is_encoder().then_some(fit.max(longest))
+    }
+
+    /// Returns the pages of a text's keys and values, and of the states of its mixers.
+    fn pages_of(&self, length: usize) -> usize {
+        let page = self.usage().kv.page_bytes.max(1);
+        let states = state_bytes(self.model().description());
+        length.div_ceil(PAGE) + states.div_ceil(page)
     }
 
     fn batches(&self, lengths: &[usize], most_pages: usize) -> Vec<Range<usize>> {
-        let most_pages = match self.model().description().is_encoder() {
-            true => usize::MAX,
-            false => most_pages,
+        let is_encoder = self.model().description().is_encoder();
+        let pages = |length: usize| match is_encoder {
+            true => 0,
+            false => self.pages_of(length),
         };
-        batches(lengths, (self.chunk(), most_pages))
+        batches(lengths, (self.chunk(), most_pages), &pages)
+    }
+
+    /// Runs `work`, and counts its time for the [processor](Engine::processor_use) that computes texts.
+    fn timed<T>(&self, work: impl FnOnce() -> T) -> T {
+        let start = Instant::now();
+        let result = work();
+        let nanoseconds = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let encoded = &self.shared().encoded;
+        encoded.fetch_add(nanoseconds, Ordering::Relaxed);
+        result
     }
 
     /// Computes whole texts together, and returns the states of all rows.
@@ -175,16 +213,20 @@ impl Engine {
 }
 
 /// Divides texts of these lengths, in order, into batches of at most `most_rows` rows and `most_pages` pages; a text that
-/// has more is a batch of its own.
-fn batches(lengths: &[usize], (most_rows, most_pages): (usize, usize)) -> Vec<Range<usize>> {
+/// has more is a batch of its own. `pages_of` returns the pages of a text.
+fn batches(
+    lengths: &[usize],
+    (most_rows, most_pages): (usize, usize),
+    pages_of: &dyn Fn(usize) -> usize,
+) -> Vec<Range<usize>> {
     let (mut batches, mut rows, mut pages) = (Vec::<Range<usize>>::new(), 0, 0);
     for (index, length) in lengths.iter().enumerate() {
-        (rows, pages) = (rows + length, pages + length.div_ceil(PAGE));
+        (rows, pages) = (rows + length, pages + pages_of(*length));
         match batches.last_mut() {
             Some(last) if rows <= most_rows && pages <= most_pages => last.end = index + 1,
             _ => {
                 batches.push(index..index + 1);
-                (rows, pages) = (*length, length.div_ceil(PAGE));
+                (rows, pages) = (*length, pages_of(*length));
             }
         }
     }
@@ -192,8 +234,8 @@ fn batches(lengths: &[usize], (most_rows, most_pages): (usize, usize)) -> Vec<Ra
 }
 
 impl Model {
-    /// Runs the layers after pooling on `pooled[rows, hidden]`, and returns their output; `pooled` itself if there are
-    /// none.
+    /// Runs the layers after pooling on `pooled[rows, hidden]`, and returns their output, `[rows, width]`; `pooled` itself
+    /// if there are none.
     ///
     /// # Panics
     /// If `pooled` has other rows.
@@ -202,7 +244,8 @@ impl Model {
             return pooled;
         };
         let layers = head.layers.iter().zip(&self.weights().encoder.head);
-        layers.fold(pooled, |x, (layer, Linear { weight, bias, .. })| {
+        let outputs = layers.fold(pooled, |x, (layer, DenseWeights { linear, norm })| {
+            let Linear { weight, bias, .. } = linear;
             let Weight::Float(weight) = weight else {
                 unreachable!("layers after pooling are not quantized")
             };
@@ -212,25 +255,48 @@ impl Model {
                 let into = OutputMut::new(&mut out, layer.out_features);
                 matmul(&x, weight.view(), bias.as_deref(), Phase::Prefill, into);
             });
-            if layer.tanh {
-                out.iter_mut().for_each(|value| *value = value.tanh());
+            match layer.activation {
+                DenseActivation::Identity => {}
+                DenseActivation::Tanh => out.iter_mut().for_each(|it| *it = it.tanh()),
+                DenseActivation::Gelu => activate(&mut out, Activation::Gelu),
             }
-            out
-        })
+            match norm {
+                Some(norm) => self.install(|| normalized(norm, &out)),
+                None => out,
+            }
+        });
+        match &head.classifier {
+            Some(classifier) if classifier.compares => {
+                let pairs = outputs.chunks_exact(2);
+                pairs.map(|pair| pair[0] - pair[1]).collect()
+            }
+            _ => outputs,
+        }
     }
 
-    /// Refuses an encoder by name.
+    /// Refuses a model that writes no text by name.
     ///
     /// # Errors
-    /// If the model is an encoder.
+    /// If the model is an encoder or a classifier.
     pub fn check_writes(&self) -> Result<()> {
-        let description = self.description();
-        match description.is_encoder() {
-            true => Err(Error::Encoder {
-                family: description.family.clone(),
-            }),
+        self.check_causal()?;
+        match self.description().writes() {
+            true => Ok(()),
+            false => Err(self.writes_not("a classifier")),
+        }
+    }
+
+    /// Refuses a model whose attention reads later positions, too.
+    pub(crate) fn check_causal(&self) -> Result<()> {
+        match self.description().is_encoder() {
+            true => Err(self.writes_not("an encoder")),
             false => Ok(()),
         }
+    }
+
+    fn writes_not(&self, kind: &'static str) -> Error {
+        let family = self.description().family.clone();
+        Error::Encoder { kind, family }
     }
 }
 
@@ -240,13 +306,18 @@ mod tests {
 
     #[test]
     fn texts_share_batches_up_to_the_chunk_and_a_longer_one_is_alone() {
-        let of = |lengths: &[usize]| batches(lengths, (8, usize::MAX));
+        let in_pages = |length: usize| length.div_ceil(PAGE);
+        let of = |lengths: &[usize]| batches(lengths, (8, usize::MAX), &in_pages);
         assert!(of(&[]).is_empty());
         assert_eq!(of(&[3, 5, 1]), [0..2, 2..3]);
         assert_eq!(of(&[20, 1, 1, 8]), [0..1, 1..3, 3..4]);
-        let of_pages = |pages: usize| batches(&[1, 1, 1, PAGE, PAGE + 1], (1000, pages));
+        let lengths = [1, 1, 1, PAGE, PAGE + 1];
+        let of_pages = |pages: usize| batches(&lengths, (1000, pages), &in_pages);
         assert_eq!(of_pages(1), [0..1, 1..2, 2..3, 3..4, 4..5]);
         assert_eq!(of_pages(2), [0..2, 2..4, 4..5]);
         assert_eq!(of_pages(6), [Range { start: 0, end: 5 }]);
+        // With states as large as two pages.
+        let of_states = |pages: usize| batches(&lengths, (1000, pages), &|it| in_pages(it) + 2);
+        assert_eq!(of_states(9), [0..3, 3..5]);
     }
 }

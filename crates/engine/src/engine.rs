@@ -90,6 +90,8 @@ pub(crate) struct EngineInner {
     pub(crate) memory: Arc<KvMemory>,
     pub(crate) scheduler: Arc<Scheduler>,
     sequences: AtomicU64,
+    /// Nanoseconds that texts were encoded, which no executor counts.
+    pub(crate) encoded: AtomicU64,
 }
 
 /// The settings of an engine.
@@ -154,6 +156,7 @@ impl Engine {
             },
             forward: setup.forward,
             sequences: AtomicU64::new(0),
+            encoded: AtomicU64::new(0),
         })))
     }
 
@@ -177,9 +180,15 @@ impl Engine {
         self.0.scheduler.executor()
     }
 
-    /// Returns the processors that compute, and how long each has computed so far.
+    /// Returns the processors that compute, and how long each has computed so far. The CPU encodes texts.
     pub fn processor_use(&self) -> Vec<ProcessorUse> {
-        self.executor().processors()
+        let mut processors = self.executor().processors();
+        let encoded = self.0.encoded.load(Ordering::Relaxed) as f64 / 1e9;
+        let cpu = processors.iter_mut().find(|it| it.name.starts_with("cpu"));
+        if let Some(cpu) = cpu {
+            cpu.busy_seconds += encoded;
+        }
+        processors
     }
 
     /// Returns the number format of keys and values.

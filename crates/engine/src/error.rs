@@ -57,9 +57,11 @@ pub enum Error {
     },
     /// The model is an encoder, and text was asked for.
     #[error(
-        "the model is an encoder ({family}): it computes vectors or scores of texts, and writes no text"
+        "the model is {kind} ({family}): it computes vectors or scores of texts, and writes no text"
     )]
     Encoder {
+        /// An encoder, or a classifier.
+        kind: &'static str,
         /// The family of the model.
         family: String,
     },

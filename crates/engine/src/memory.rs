@@ -83,7 +83,7 @@ pub fn of_weights(checkpoint: &Checkpoint) -> usize {
         .chain([&map.embedding])
         .chain(&map.added_inputs.positions)
         .chain(&map.added_inputs.token_types)
-        .chain(map.head.iter().map(|layer| &layer.weight))
+        .chain(map.head.iter().map(|layer| &layer.linear.weight))
         .chain(of_blocks.flat_map(|input| [&input.gate, &input.output]))
         .chain(token_inputs.flat_map(|inputs| [&inputs.table, &inputs.projection]))
         .map(bytes_of)

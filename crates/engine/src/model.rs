@@ -93,6 +93,7 @@ impl Model {
                 checkpoint.source(),
                 checkpoint.generation_defaults(),
                 checkpoint.path(),
+                checkpoint.description().classifier().is_some(),
             )
         };
         let (weights, text) = concurrently(
@@ -120,7 +121,14 @@ impl Model {
     pub fn from_package(package: &Package, options: &LoadOptions) -> Result<Self> {
         let pool = pool(options)?;
         let generation_defaults = &package.manifest().generation;
-        let text = || text(&package.source()?, generation_defaults, package.path());
+        let text = || {
+            text(
+                &package.source()?,
+                generation_defaults,
+                package.path(),
+                false,
+            )
+        };
         let (weights, text) = concurrently(|| pool.install(|| package.weights()), text);
         let model = Self {
             description: package.description().clone(),
@@ -172,6 +180,7 @@ impl Model {
             text: Arc::new(Text {
                 tokenizer: Err(Arc::new(no_text)),
                 template: None,
+                pairs: None,
                 embedding: EmbeddingDefaults::default(),
             }),
             generation_defaults: GenerationDefaults::default(),
@@ -317,6 +326,11 @@ impl Model {
         self.text.template.as_ref()
     }
 
+    /// Returns the template of a query and a document, if the model is a classifier and its files have one.
+    pub fn pair_template(&self) -> Option<&ChatTemplate> {
+        self.text.pairs.as_ref()
+    }
+
     /// Returns the sampling options that the model's authors recommend.
     pub fn generation_defaults(&self) -> &GenerationDefaults {
         &self.generation_defaults
@@ -371,26 +385,42 @@ struct Text {
     /// The tokenizer, or the reason why there is none.
     tokenizer: Result<Tokenizer, Arc<triad_model::Error>>,
     template: Option<ChatTemplate>,
+    /// The template of a query and a document.
+    pairs: Option<ChatTemplate>,
     embedding: EmbeddingDefaults,
 }
 
-/// Reads tokenizer and template. A missing tokenizer is not an error yet; a damaged one is.
-fn text(source: &Source, defaults: &GenerationDefaults, path: &Path) -> Result<Text> {
+/// Reads tokenizer and template, and that of a query and a document if `reads_pairs`. A missing tokenizer is not an error
+/// yet; a damaged one is.
+fn text(
+    source: &Source,
+    defaults: &GenerationDefaults,
+    path: &Path,
+    reads_pairs: bool,
+) -> Result<Text> {
     match Tokenizer::from_source(source, &defaults.end_tokens).map_err(|error| error.at(path)) {
         Ok(tokenizer) => {
             let template =
                 ChatTemplate::from_source(source, &tokenizer).map_err(|error| error.at(path))?;
+            let pairs = match reads_pairs {
+                true => {
+                    ChatTemplate::of_pairs(source, &tokenizer).map_err(|error| error.at(path))?
+                }
+                false => None,
+            };
             let embedding =
                 EmbeddingDefaults::from_source(source).map_err(|error| error.at(path))?;
             Ok(Text {
                 tokenizer: Ok(tokenizer),
                 template,
+                pairs,
                 embedding,
             })
         }
         Err(error) if error.kind() == ErrorKind::Missing => Ok(Text {
             tokenizer: Err(Arc::new(error)),
             template: None,
+            pairs: None,
             embedding: EmbeddingDefaults::default(),
         }),
         Err(error) => Err(error.into()),

@@ -94,6 +94,19 @@ pub fn encode_conversation(
             .map_or_else(String::new, content);
         return encode_text(model, &last, Special::AsText, (context, cancel));
     };
+    encode_by(model, (template, name), conversation, (context, cancel))
+}
+
+/// Returns the tokens of a conversation by a `template` of the model `name`.
+///
+/// # Errors
+/// As [`encode_conversation`].
+pub(crate) fn encode_by(
+    model: &Model,
+    (template, name): (&ChatTemplate, &str),
+    conversation: &Conversation<'_>,
+    (context, cancel): (usize, &Cancel),
+) -> Result<Vec<u32>> {
     if !conversation.keeps_letters {
         let text = render_conversation(template, name, conversation, cancel)?;
         return encode_text(model, &text, Special::Parsed, (context, cancel));

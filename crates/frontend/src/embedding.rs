@@ -34,8 +34,14 @@ impl VectorOptions {
 /// Returns the part of a model because of which Triad computes no vectors of texts with it, if there is one.
 pub fn unsupported(model: &Model) -> Option<String> {
     let head = model.description().head.as_ref();
-    if head.is_some_and(|head| head.scores) {
-        return Some("it scores pairs of texts (a cross-encoder): ask for a reranking".into());
+    match model.description().vector_width() {
+        _ if head.is_none_or(|head| head.classifier.is_none()) => {}
+        1 => return Some("it scores pairs of texts (a cross-encoder): ask for a reranking".into()),
+        classes => {
+            return Some(format!(
+                "it classifies texts ({classes} classes): ask for a prediction"
+            ));
+        }
     }
     let defaults = model.embedding_defaults();
     let layers = head.map_or(0, |head| head.layers.len());

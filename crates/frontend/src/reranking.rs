@@ -1,79 +1,235 @@
-//! Reranking: scores of documents for a query, by a cross-encoder that reads both together.
+//! Classifiers: scores of documents for a query, which the model reads together, and classes of texts.
 
-use triad_engine::{Cancel, EncoderText, Engine, Error, Model};
-use triad_model::tokenizer::Special;
+use serde_json::{Value, json};
+use triad_engine::{Cancel, EncoderText, Engine, Error as EngineError, Model};
+use triad_model::description::Classifier;
+use triad_model::template::ChatTemplate;
+use triad_model::tokenizer::{Pair, Special};
 
 pub use triad_model::description::ScoreActivation;
 
-use crate::chat::encode_around;
-use crate::embedding::{Pooling, max_tokens, pool};
-use crate::error::{self, Result};
+use crate::chat::{Conversation, PromptEnd, encode_around, encode_by};
+use crate::embedding::{max_tokens, pool};
+use crate::error::{Error, Result};
+
+/// The texts of a request that the model reads in pairs.
+#[derive(Clone, Copy, Debug)]
+pub struct Texts<'a> {
+    /// The text that the documents are compared with.
+    pub query: &'a str,
+    /// The documents.
+    pub documents: &'a [String],
+    /// The task, for models whose template has a place for one; `None`: that of the model's files, if they state one.
+    pub instruction: Option<&'a str>,
+}
+
+/// The texts of a request that an error is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// The query.
+    Query,
+    /// The documents.
+    Documents,
+}
+
+/// How two texts become one.
+enum Join<'a> {
+    /// By tokens around them.
+    Tokens(&'a Pair),
+    /// By a template, as messages of the roles `query` and `document`.
+    Template(&'a ChatTemplate),
+}
 
 /// Returns the reason why a model scores no documents, if it does not.
-pub fn unsupported(model: &Model) -> Option<&'static str> {
-    let description = model.description();
-    if !description.head.as_ref().is_some_and(|head| head.scores) {
-        return Some("it has no classifier of pairs of texts (a cross-encoder has)");
+pub fn unsupported(model: &Model) -> Option<String> {
+    let Some(classifier) = model.description().classifier() else {
+        return Some("it has no classifier of pairs of texts (a cross-encoder has)".into());
+    };
+    let classes = model.description().vector_width();
+    if classes != 1 {
+        return Some(format!(
+            "its classifier has {classes} classes: ask for a prediction"
+        ));
     }
-    match model.tokenizer().map(|tokenizer| tokenizer.pair()) {
-        Ok(Some(_)) => None,
-        Ok(None) | Err(_) => Some("its tokenizer does not state the tokens around two texts"),
+    without_pairs(model, classifier)
+}
+
+/// Returns the reason why a model joins no two texts, if it does not.
+fn without_pairs(model: &Model, classifier: &Classifier) -> Option<String> {
+    match join(model) {
+        Some(_) => None,
+        None if model.description().is_encoder() => {
+            Some("its tokenizer does not state the tokens around two texts".into())
+        }
+        None if classifier.of_words => {
+            Some("it has no template that reads the roles query and document".into())
+        }
+        None => Some("it has no template or tokens around a query and a document".into()),
     }
 }
 
-/// Returns the tokens of `query` together with each of `documents`. `special` decides how names of control tokens in them
-/// are treated.
+fn join(model: &Model) -> Option<Join<'_>> {
+    if let Some(template) = model.pair_template() {
+        return Some(Join::Template(template));
+    }
+    // The texts of a language model without a template are not those that it was trained with.
+    if !model.description().is_encoder() {
+        return None;
+    }
+    let pair = model.tokenizer().ok()?.pair()?;
+    Some(Join::Tokens(pair))
+}
+
+/// Returns the tokens of the query together with each of the documents, by the rules of the model `name`. `special`
+/// decides how names of control tokens in them are treated.
 ///
 /// # Errors
-/// If the model scores no documents; if a pair has more tokens than the context or the model's authors allow; if `cancel`
-/// is set.
+/// If the model joins no two texts; if a pair has more tokens than the context or the model's authors allow; if there is an
+/// instruction and no place for it; if `cancel` is set. The error comes with the texts that it is about.
 pub fn pairs(
     model: &Model,
-    (query, documents): (&str, &[String]),
+    name: &str,
+    texts: &Texts<'_>,
     (special, context): (Special, usize),
     cancel: &Cancel,
-) -> Result<Vec<EncoderText>> {
+) -> Result<Vec<EncoderText>, (Part, Error)> {
     let most = max_tokens(model, context);
-    let Some(around) = model.tokenizer()?.pair() else {
-        let message = "the tokenizer does not state the tokens around two texts";
-        let error = triad_model::Error::new(triad_model::ErrorKind::Unsupported, message);
-        return Err(Error::from(error).into());
-    };
-    let has_types = model.description().added_inputs.token_types > 1;
-    let tokens = |text: &str| encode_around(model, text, (special, false), (most, cancel));
-    let query = tokens(query)?;
-    let pair = |document: &String| {
-        let (tokens, second) = around.join(&query, &tokens(document)?);
-        if tokens.len() > most {
-            return Err(error::Error::PromptTooLong {
-                tokens: tokens.len(),
-                more: false,
-                context: most,
-            });
+    let of_documents = |error| (Part::Documents, error);
+    let defaults = model.embedding_defaults();
+    let stated = defaults.default_prompt.as_ref();
+    let stated = stated.and_then(|name| defaults.prompts.get(name));
+    match join(model) {
+        None => Err(of_documents(unsupported_error(
+            "the model joins no two texts",
+        ))),
+        Some(Join::Template(template)) => {
+            let instruction = texts.instruction.or(stated.map(String::as_str));
+            // A query that does not fit alone fits with no document.
+            encode_around(model, texts.query, (special, false), (most, cancel))
+                .map_err(|error| (Part::Query, error))?;
+            let pair = |document: &String| {
+                let message = |role: &str, text: &str| json!({"role": role, "content": text});
+                let instruction = instruction.map(|text| message("system", text));
+                let pair = [message("query", texts.query), message("document", document)];
+                let messages: Vec<Value> = instruction.into_iter().chain(pair).collect();
+                let conversation = Conversation {
+                    messages: &messages,
+                    end: PromptEnd::Messages,
+                    keeps_letters: special == Special::AsText,
+                    ..Conversation::default()
+                };
+                let tokens = encode_by(model, (template, name), &conversation, (most, cancel))?;
+                Ok(EncoderText::from(tokens))
+            };
+            let pairs = texts.documents.iter().map(pair);
+            pairs.collect::<Result<_>>().map_err(of_documents)
         }
-        Ok(EncoderText {
-            tokens,
-            second: second.filter(|_| has_types),
-        })
-    };
-    documents.iter().map(pair).collect()
+        Some(Join::Tokens(around)) => {
+            let query = match stated {
+                Some(prompt) => format!("{prompt}{}", texts.query),
+                None => texts.query.to_owned(),
+            };
+            let query = encode_around(model, &query, (special, false), (most, cancel))
+                .map_err(|error| (Part::Query, error))?;
+            let pair = |document: &String| {
+                joined(model, around, &query, document, (special, most), cancel)
+            };
+            let pairs = texts.documents.iter().map(pair);
+            pairs.collect::<Result<_>>().map_err(of_documents)
+        }
+    }
 }
 
-/// Returns the function that makes a score of the classifier's output, which is a sigmoid unless the model states another.
-pub fn activation(model: &Model) -> ScoreActivation {
-    let head = model.description().head.as_ref();
-    head.map_or_else(ScoreActivation::default, |head| head.activation)
+/// Returns whether the model's template has a place for an instruction.
+pub fn reads_instructions(model: &Model) -> bool {
+    model
+        .pair_template()
+        .is_some_and(ChatTemplate::reads_instructions)
 }
 
-/// Returns the output of the classifier for each of `pairs`: the higher, the better.
+/// Returns the tokens of a text that is classified, or of two.
 ///
 /// # Errors
-/// If the model computes numbers that are not finite; if `cancel` is set.
-pub fn scores(engine: &Engine, pairs: &[EncoderText], cancel: &Cancel) -> Result<Vec<f32>> {
-    let pooled = pool(engine, pairs, (Pooling::First, 1), cancel)?;
-    let scores = engine.model().head(pooled);
+/// As [`pairs`].
+pub fn classified(
+    model: &Model,
+    (text, second): (&str, Option<&str>),
+    (special, context): (Special, usize),
+    cancel: &Cancel,
+) -> Result<EncoderText> {
+    let most = max_tokens(model, context);
+    let Some(second) = second else {
+        let tokens = encode_around(model, text, (special, true), (most, cancel))?;
+        return Ok(tokens.into());
+    };
+    let Some(around) = model.tokenizer()?.pair() else {
+        return Err(unsupported_error(
+            "the tokenizer does not state the tokens around two texts",
+        ));
+    };
+    let first = encode_around(model, text, (special, false), (most, cancel))?;
+    joined(model, around, &first, second, (special, most), cancel)
+}
+
+/// Returns a text, given by its tokens, and a second one, with the tokens around them.
+fn joined(
+    model: &Model,
+    around: &Pair,
+    first: &[u32],
+    second: &str,
+    (special, most): (Special, usize),
+    cancel: &Cancel,
+) -> Result<EncoderText> {
+    let second = encode_around(model, second, (special, false), (most, cancel))?;
+    let (tokens, second) = around.join(first, &second);
+    if tokens.len() > most {
+        return Err(Error::PromptTooLong {
+            tokens: tokens.len(),
+            more: false,
+            context: most,
+        });
+    }
+    let has_types = model.description().added_inputs.token_types > 1;
+    Ok(EncoderText {
+        tokens,
+        second: second.filter(|_| has_types),
+    })
+}
+
+fn unsupported_error(message: &str) -> Error {
+    let error = triad_model::Error::new(triad_model::ErrorKind::Unsupported, message);
+    EngineError::from(error).into()
+}
+
+/// Returns the function that makes scores of the classifier's outputs, which is a sigmoid of one output and a softmax of
+/// several unless the model states another.
+pub fn activation(model: &Model) -> ScoreActivation {
+    let classifier = model.description().classifier();
+    let stated = model.embedding_defaults().activation;
+    // What `sentence-transformers` states is for one output.
+    let stated = stated.filter(|_| model.description().vector_width() == 1);
+    stated.unwrap_or_else(|| classifier.map_or_else(Default::default, |it| it.activation))
+}
+
+/// Returns the outputs of the classifier for each of `texts`, one text after the other. Texts are computed together if
+/// their keys and values fit into `most_pages` pages; encoders need none.
+///
+/// # Errors
+/// If the model has no classifier; if it computes numbers that are not finite; if `cancel` is set.
+pub fn scores(
+    engine: &Engine,
+    texts: &[EncoderText],
+    most_pages: usize,
+    cancel: &Cancel,
+) -> Result<Vec<f32>> {
+    let model = engine.model();
+    let Some(classifier) = model.description().classifier() else {
+        return Err(unsupported_error("the model has no classifier"));
+    };
+    let pooled = pool(engine, texts, (classifier.pooling, most_pages), cancel)?;
+    let scores = model.head(pooled);
     match scores.iter().all(|score| score.is_finite()) {
         true => Ok(scores),
-        false => Err(Error::NotFinite.into()),
+        false => Err(EngineError::NotFinite.into()),
     }
 }

@@ -241,7 +241,7 @@ pub(crate) fn schema(text: &str) -> Result<Value> {
     };
     check_parts(Kind::JsonSchema, count_parts(&schema)?)?;
     let mut schema = objects::closed(&without_annotations(schema)).map_err(|_| too_many_names())?;
-    check_counts(&schema)?;
+    check_keywords(&schema)?;
     adapt(&mut schema);
     Ok(schema)
 }
@@ -253,12 +253,19 @@ fn too_many_names() -> Error {
     }
 }
 
-/// Refuses objects that need more properties than they name. The output may repeat a free name: llguidance counts it
-/// twice, but a JSON parser sees one property.
-fn check_counts(schema: &Value) -> Result<()> {
+/// Refuses objects that need more properties than they name: the output may repeat a free name, which llguidance counts
+/// twice, but a JSON parser sees one property. Refuses empty lists of types, too.
+fn check_keywords(schema: &Value) -> Result<()> {
     match schema {
-        Value::Array(items) => items.iter().try_for_each(check_counts),
+        Value::Array(items) => items.iter().try_for_each(check_keywords),
         Value::Object(keywords) => {
+            let types = keywords.get("type").and_then(Value::as_array);
+            if types.is_some_and(Vec::is_empty) {
+                return Err(Error::Unsupported {
+                    kind: Kind::JsonSchema,
+                    problem: "type is an empty list, expected at least one type".into(),
+                });
+            }
             let named = keywords
                 .get("required")
                 .and_then(Value::as_array)
@@ -277,7 +284,7 @@ fn check_counts(schema: &Value) -> Result<()> {
                 _ => keywords
                     .iter()
                     .filter(|(keyword, _)| !objects::is_value(keyword))
-                    .try_for_each(|(_, part)| check_counts(part)),
+                    .try_for_each(|(_, part)| check_keywords(part)),
             }
         }
         _ => Ok(()),
@@ -378,6 +385,19 @@ mod tests {
             "line 2 of the Lark grammar: brackets are 201 deep, expected at most 200"
         );
         GrammarSource::Regex("(a)".repeat(1000)).check().unwrap();
+    }
+
+    #[test]
+    fn an_empty_list_of_types_is_refused_by_name() {
+        for text in [
+            r#"{"type": []}"#,
+            r#"{"properties": {"a": {"type": []}}}"#,
+            r#"{"anyOf": [{"items": {"type": []}}]}"#,
+        ] {
+            let error = schema(text).unwrap_err().to_string();
+            assert!(error.contains("type is an empty list"), "{text}: {error}");
+        }
+        schema(r#"{"enum": [{"type": []}], "default": {"type": []}}"#).unwrap();
     }
 
     #[test]

@@ -16,7 +16,9 @@ pub use attention::{
     Attention, KeyValues, Latent, QkNorm, Rope, RopePairing, RopeScaling, Temperature,
 };
 pub(crate) use check::limits;
-pub use encoder::{AddedInputs, Dense, Head, Positions, ScoreActivation};
+pub use encoder::{
+    AddedInputs, Classifier, Dense, DenseActivation, Head, Pooling, Positions, ScoreActivation,
+};
 pub use feed_forward::{Activation, ExpertGroups, Experts, FeedForward, GroupScore, Routing};
 pub use mixer::{
     DeltaNet, GateNorm, HeadSharing, Mamba2, Mixer, MixerWeight, ShortConv, StateSize,
@@ -114,6 +116,9 @@ pub enum Residual {
     /// whose norms after the residual additions are those before the next half of a block: the first is the norm of
     /// the embedding, and the last is the output norm.
     Replacing,
+    /// `x = norm(x); x += attention(x); x += feed_forward(norm(x))`: a first block that reads the norm of the embedding
+    /// (ModernBERT), before serial ones.
+    SerialAfterNorm,
 }
 
 impl Residual {
@@ -126,7 +131,11 @@ impl Residual {
     pub fn has_feed_forward_norm(self) -> bool {
         matches!(
             self,
-            Self::Serial | Self::SerialPostNorm | Self::SecondMixer | Self::Replacing
+            Self::Serial
+                | Self::SerialPostNorm
+                | Self::SecondMixer
+                | Self::Replacing
+                | Self::SerialAfterNorm
         )
     }
 
@@ -135,9 +144,14 @@ impl Residual {
         self != Self::MixerAlone
     }
 
-    /// Returns whether norms replace the residual stream.
+    /// Returns whether all norms replace the residual stream.
     pub fn replaces(self) -> bool {
         self == Self::Replacing
+    }
+
+    /// Returns whether the norm before attention replaces the residual stream.
+    pub fn attention_norm_replaces(self) -> bool {
+        matches!(self, Self::Replacing | Self::SerialAfterNorm)
     }
 
     /// Returns whether the outputs of attention and of the feed-forward have norms.
@@ -166,6 +180,16 @@ pub struct Norm {
     pub weight_offset: f32,
 }
 
+impl Norm {
+    /// Returns the weights and biases of a norm over `width` features.
+    pub fn parameters(&self, width: usize) -> usize {
+        match self.kind {
+            NormKind::Rms | NormKind::Centered => width,
+            NormKind::Layer => 2 * width,
+        }
+    }
+}
+
 /// Kind of a [`Norm`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -174,15 +198,14 @@ pub enum NormKind {
     Rms,
     /// `(x − mean) / √(variance + ε) · weight + bias`.
     Layer,
+    /// The same without a bias (ModernBERT).
+    Centered,
 }
 
 impl ModelDescription {
     /// Returns the parameters of the model: every weight, bias and norm; a tied output counts once.
     pub fn parameters(&self) -> usize {
-        let norm = |norm: &Norm| match norm.kind {
-            NormKind::Rms => self.hidden,
-            NormKind::Layer => 2 * self.hidden,
-        };
+        let norm = |norm: &Norm| norm.parameters(self.hidden);
         let blocks: usize = self
             .blocks
             .iter()
@@ -242,7 +265,17 @@ impl ModelDescription {
         attentions.any(|attention| attention.bidirectional)
     }
 
-    /// Returns the width of a vector of a text.
+    /// Returns whether the model has an output matrix, by which it writes text.
+    pub fn writes(&self) -> bool {
+        !self.is_encoder() && self.head.as_ref().is_none_or(Head::writes)
+    }
+
+    /// Returns the classifier of texts, or of pairs of texts, if the model has one.
+    pub fn classifier(&self) -> Option<&Classifier> {
+        self.head.as_ref()?.classifier.as_ref()
+    }
+
+    /// Returns the width of a vector of a text, or the number of outputs of a classifier.
     pub fn vector_width(&self) -> usize {
         self.head.as_ref().map_or(self.hidden, Head::width)
     }

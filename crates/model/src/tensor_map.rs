@@ -157,12 +157,21 @@ pub struct LinearTensors {
     pub bias: Option<TensorSlice>,
 }
 
+/// The tensors of a layer after pooling.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DenseTensors {
+    /// The layer.
+    pub linear: LinearTensors,
+    /// The norm after it; present exactly if the description has one.
+    pub norm: Option<NormTensors>,
+}
+
 /// Weight and bias of one norm.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NormTensors {
     /// The weight's name in the file.
     pub weight: String,
-    /// The bias's name in the file; present exactly for a layer norm.
+    /// The bias's name in the file; present exactly for a layer norm with a bias.
     pub bias: Option<String>,
 }
 
@@ -301,7 +310,7 @@ pub struct TensorMap {
     /// Learned embeddings of positions and token types.
     pub added_inputs: AddedInputsTensors,
     /// The layers after pooling.
-    pub head: Vec<LinearTensors>,
+    pub head: Vec<DenseTensors>,
     /// Names of tensors that the model does not use, such as those for images, but for those that predict more tokens.
     pub unused: Vec<String>,
     /// Names of tensors that predict more than one token (MTP), which the model does not use, either.

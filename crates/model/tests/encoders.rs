@@ -66,7 +66,7 @@ fn each_field_of_a_configuration_is_followed_without_effect_or_refused() {
             entry.or_insert((change, Vec::new())).1.push(effect);
         }
     }
-    let bases: BTreeMap<&str, ModelDescription> = ["bert", "xlm-roberta", "gemma"]
+    let bases: BTreeMap<&str, ModelDescription> = ["bert", "xlm-roberta", "gemma", "modern-bert"]
         .map(|name| (name, with(name, "config.json", |_| {}).unwrap()))
         .into();
     let mut failed = Vec::new();
@@ -93,7 +93,7 @@ fn each_field_of_a_configuration_is_followed_without_effect_or_refused() {
             // Nothing is dropped out unless a model is trained.
             [] => is_error && field.contains("dropout"),
             // The changed epsilon is as good as nothing, too.
-            ["same"] => is_same || field == "layer_norm_eps",
+            ["same"] => is_same || ["layer_norm_eps", "norm_eps"].contains(&field),
             ["other"] => !is_same,
             _ => false,
         };
@@ -145,7 +145,7 @@ fn the_description_of_bert_has_its_parts() {
     let gemma = with("gemma", "config.json", |_| {}).unwrap();
     assert!(gemma.is_encoder() && gemma.vector_width() == 32);
     let head: Head = gemma.head.unwrap();
-    assert_eq!((head.layers.len(), head.scores), (2, false));
+    assert_eq!((head.layers.len(), head.classifier), (2, None));
     // 24 / 2 + 1: as far as the half on both sides.
     let window = gemma.blocks[0].attention().unwrap().window;
     assert_eq!(window, Some(13));

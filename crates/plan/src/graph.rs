@@ -7,9 +7,7 @@
 use std::ops::Range;
 
 use serde::Serialize;
-use triad_model::description::{
-    BlockDescription, LinearShape, ModelDescription, NormKind, Residual,
-};
+use triad_model::description::{BlockDescription, LinearShape, ModelDescription, Residual};
 pub use triad_model::role::{Format, Role};
 
 /// Bytes per number in f32 and INT8.
@@ -61,10 +59,7 @@ impl Subgraph {
         };
         let (inputs, mixed) = (outputs_of(Role::QueryKeyValue), block.mixer.width());
         let width = block.feed_forward.width;
-        let norm = match block.norm.kind {
-            NormKind::Rms => hidden,
-            NormKind::Layer => 2 * hidden,
-        };
+        let norm = block.norm.parameters(hidden);
         // If the output of a half is normalized, too, that norm belongs to the residual addition that follows.
         let residual = block.residual;
         let norms = match role {

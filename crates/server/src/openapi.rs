@@ -7,8 +7,8 @@ use utoipa::openapi::{ContentBuilder, OpenApi as Document, Ref, RefOr, ResponseB
 use utoipa::{Modify, OpenApi};
 
 use crate::{
-    anthropic, chat, completions, embeddings, llama, metrics, models, ollama, props, rerank,
-    responses, sessions, stored_routes, text, timelines,
+    anthropic, chat, completions, embeddings, llama, metrics, models, ollama, predict, props,
+    rerank, responses, sessions, stored_routes, text, timelines,
 };
 
 /// The OpenAPI document, generated from the endpoints and their types.
@@ -37,9 +37,7 @@ use crate::{
         text::apply_template,
         embeddings::create,
         rerank::rerank,
-        rerank::v1_rerank,
-        rerank::reranking,
-        rerank::v1_reranking,
+        predict::predict,
         sessions::list,
         sessions::save,
         sessions::restore,
@@ -59,9 +57,28 @@ use crate::{
         ollama::models::pull,
         ollama::models::delete
     ),
-    modifiers(&Refusals)
+    modifiers(&Aliases, &Refusals)
 )]
 struct Api;
+
+/// Adds the other paths of endpoints that have several.
+struct Aliases;
+
+impl Modify for Aliases {
+    fn modify(&self, document: &mut Document) {
+        let paths = &mut document.paths.paths;
+        let Some(item) = paths.get(rerank::PATHS[0]).cloned() else {
+            return;
+        };
+        for path in &rerank::PATHS[1..] {
+            let mut item = item.clone();
+            if let Some(operation) = &mut item.post {
+                operation.operation_id = Some(path.trim_start_matches('/').replace('/', "_"));
+            }
+            paths.insert((*path).to_owned(), item);
+        }
+    }
+}
 
 /// Adds the error statuses that every request with a body may return.
 struct Refusals;

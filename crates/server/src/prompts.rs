@@ -8,6 +8,7 @@ use triad_frontend::chat;
 use triad_model::tokenizer::Special;
 use utoipa::ToSchema;
 
+use crate::encoding;
 use crate::error::{ApiError, ApiResult};
 use crate::prepare::Work;
 use crate::queue::Place;
@@ -64,12 +65,7 @@ impl TextFields {
 
     /// Returns how `model` treats names of control tokens, and whether BOS and similar tokens are added.
     pub(crate) fn reading(self, model: &ServedModel) -> (Special, bool) {
-        let parses = self.parse_special.unwrap_or(!model.keeps_letters());
-        let special = if parses {
-            Special::Parsed
-        } else {
-            Special::AsText
-        };
+        let special = encoding::special(model, self.parse_special);
         (special, self.add_special_tokens.unwrap_or(true))
     }
 }

@@ -1,4 +1,4 @@
-//! `/rerank`: scores of documents for a query, by a cross-encoder.
+//! `/rerank`: scores of documents for a query, by a model that reads both together.
 
 use std::sync::Arc;
 
@@ -6,20 +6,21 @@ use axum::Json;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use triad_engine::{Cancel, EncoderText};
-use triad_frontend::reranking::{self, ScoreActivation};
-use triad_model::tokenizer::Special;
+use triad_frontend::reranking::{self, Part, ScoreActivation};
 use utoipa::ToSchema;
 
 use crate::app::App;
-use crate::blocking::blocking;
 use crate::body::JsonBody;
+use crate::encoding;
 use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::fields;
 use crate::guard::{Caller, Client};
-use crate::prepare::{CancelOnDrop, Work};
+use crate::prepare::Work;
 use crate::sampling::one_of;
 use crate::served::ServedModel;
 
+/// The paths of this endpoint, all of which clients use.
+pub(crate) const PATHS: [&str; 4] = ["/rerank", "/v1/rerank", "/reranking", "/v1/reranking"];
 /// Maximum number of documents per request.
 const MAX_DOCUMENTS: usize = 1024;
 
@@ -51,6 +52,9 @@ pub(crate) struct RerankRequest {
     raw_scores: Option<bool>,
     /// The opposite of `raw_scores`.
     use_activation: Option<bool>,
+    /// The task, for models whose prompt has a place for it, such as Qwen3-Reranker. The default is that of the model's
+    /// files, or of its prompt.
+    instruction: Option<String>,
     /// Whether names of control tokens in a text become these tokens. The default is true, unless the server was started
     /// with `--keep-letters`.
     parse_special: Option<bool>,
@@ -141,58 +145,6 @@ pub(crate) async fn rerank(
     Client(client): Client,
     body: JsonBody,
 ) -> ApiResult<Json<Answer>> {
-    rank(app, client, body).await
-}
-
-/// Scores documents for a query, as `/rerank` does.
-#[utoipa::path(
-    post, path = "/v1/rerank", tag = "text", request_body = RerankRequest,
-    responses(
-        (status = 200, body = Answer), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
-        (status = 429, body = ErrorBody)
-    )
-)]
-pub(crate) async fn v1_rerank(
-    State(app): State<Arc<App>>,
-    Client(client): Client,
-    body: JsonBody,
-) -> ApiResult<Json<Answer>> {
-    rank(app, client, body).await
-}
-
-/// Scores documents for a query, as `/rerank` does.
-#[utoipa::path(
-    post, path = "/reranking", tag = "text", request_body = RerankRequest,
-    responses(
-        (status = 200, body = Answer), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
-        (status = 429, body = ErrorBody)
-    )
-)]
-pub(crate) async fn reranking(
-    State(app): State<Arc<App>>,
-    Client(client): Client,
-    body: JsonBody,
-) -> ApiResult<Json<Answer>> {
-    rank(app, client, body).await
-}
-
-/// Scores documents for a query, as `/rerank` does.
-#[utoipa::path(
-    post, path = "/v1/reranking", tag = "text", request_body = RerankRequest,
-    responses(
-        (status = 200, body = Answer), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
-        (status = 429, body = ErrorBody)
-    )
-)]
-pub(crate) async fn v1_reranking(
-    State(app): State<Arc<App>>,
-    Client(client): Client,
-    body: JsonBody,
-) -> ApiResult<Json<Answer>> {
-    rank(app, client, body).await
-}
-
-async fn rank(app: Arc<App>, client: Caller, body: JsonBody) -> ApiResult<Json<Answer>> {
     body.check(&fields::RERANK)?;
     let request: RerankRequest = body.parse()?;
     let (field, documents) = match (request.documents, request.texts) {
@@ -229,10 +181,14 @@ async fn rank(app: Arc<App>, client: Caller, body: JsonBody) -> ApiResult<Json<A
         let message = format!("this model scores no documents: {reason}");
         return Err(ApiError::unsupported("model", message));
     }
-    let documents: Vec<String> = documents.into_iter().map(Document::text).collect();
+    if request.instruction.is_some() && !reranking::reads_instructions(model.model()) {
+        let message = "this model's prompt has no place for one";
+        return Err(ApiError::unsupported("instruction", message));
+    }
     let texts = Texts {
         query: request.query,
-        documents,
+        documents: documents.into_iter().map(Document::text).collect(),
+        instruction: request.instruction,
     };
     let (texts, scores, tokens) =
         scores(&model, client, (field, texts), request.parse_special).await?;
@@ -248,7 +204,7 @@ async fn rank(app: Arc<App>, client: Caller, body: JsonBody) -> ApiResult<Json<A
     let returns = returns.unwrap_or(false);
     let result = |index: usize| RankedText {
         index,
-        score: activation.apply(f64::from(scores[index])),
+        score: activation.apply(&scores[index..=index])[0],
         text: documents[index].take().filter(|_| returns),
     };
     let results = order.into_iter().map(result);
@@ -275,6 +231,7 @@ async fn rank(app: Arc<App>, client: Caller, body: JsonBody) -> ApiResult<Json<A
 struct Texts {
     query: String,
     documents: Vec<String>,
+    instruction: Option<String>,
 }
 
 /// Returns the texts, the score of each document, and the number of tokens of all pairs.
@@ -285,39 +242,35 @@ async fn scores(
     parses: Option<bool>,
 ) -> ApiResult<(Texts, Vec<f32>, usize)> {
     let place = model.enter_to_encode(client.address)?;
-    let special = match parses.unwrap_or(!model.keeps_letters()) {
-        true => Special::Parsed,
-        false => Special::AsText,
-    };
+    let special = encoding::special(model, parses);
     let longest = texts.documents.iter().map(String::len).max().unwrap_or(0);
     let size = texts.query.len() + longest;
     let work = move |model: &ServedModel, cancel: &Cancel| {
-        let of = (&*texts.query, &texts.documents[..]);
-        let pairs = reranking::pairs(model.model(), of, (special, model.context()), cancel);
-        let pairs = pairs.map_err(|error| ApiError::from(error).with_param(field))?;
+        let of = reranking::Texts {
+            query: &texts.query,
+            documents: &texts.documents,
+            instruction: texts.instruction.as_deref(),
+        };
+        let within = (special, model.context());
+        let pairs = reranking::pairs(model.model(), model.name(), &of, within, cancel);
+        let pairs = pairs.map_err(|(part, error)| {
+            let field = match part {
+                Part::Query => "query",
+                Part::Documents => field,
+            };
+            ApiError::from(error).with_param(field)
+        })?;
         Ok((texts, pairs))
     };
     let prepared = model
         .preparers()
         .prepare((model, &place), Work::Text(size), work);
     let (texts, pairs): (Texts, Vec<EncoderText>) = prepared.await?;
-    let tokens = pairs.iter().map(|pair| pair.tokens.len()).sum();
-    let needs = pairs.iter().map(|pair| {
-        let need = model.need(&pair.tokens, Some(0), 1);
-        need.map_err(|error| error.with_param(field))
-    });
-    let needs = needs.collect::<ApiResult<Vec<_>>>()?;
-    let Some(most) = needs.into_iter().max_by_key(|need| need.pages) else {
-        return Err(ApiError::field(field, "there is none"));
-    };
-    let permit = place.admit(most).await;
-    // Cancels the work if the client disconnects, which drops this future.
-    let cancel = CancelOnDrop(Cancel::new());
-    let (model, stop) = (Arc::clone(model), cancel.0.clone());
-    let scores = blocking(move || {
-        let scores = reranking::scores(model.engine(), &pairs, &stop);
-        drop(permit);
-        scores.map_err(ApiError::from)
-    });
-    Ok((texts, scores.await?, tokens))
+    let lengths: Vec<usize> = pairs.iter().map(|pair| pair.tokens.len()).collect();
+    let scores = encoding::compute(
+        (model, place),
+        (field, &lengths),
+        move |engine, most_pages, cancel| reranking::scores(engine, &pairs, most_pages, cancel),
+    );
+    Ok((texts, scores.await?, lengths.iter().sum()))
 }

@@ -15,7 +15,7 @@ use crate::guard::Guard;
 use crate::route::{Access, Entry, Route};
 use crate::{
     anthropic, body, chat, completions, embeddings, guard, llama, metrics, models, ollama, openapi,
-    page, props, request_id, rerank, responses, sessions, stored_routes, text, timelines,
+    page, predict, props, request_id, rerank, responses, sessions, stored_routes, text, timelines,
 };
 
 /// Returns the table of all routes.
@@ -46,10 +46,7 @@ fn table() -> Vec<Entry> {
         Entry::post("/v1/messages", anthropic::create),
         Entry::post("/v1/messages/count_tokens", anthropic::count_tokens),
         Entry::post("/v1/embeddings", embeddings::create),
-        Entry::post("/rerank", rerank::rerank),
-        Entry::post("/v1/rerank", rerank::v1_rerank),
-        Entry::post("/reranking", rerank::reranking),
-        Entry::post("/v1/reranking", rerank::v1_reranking),
+        Entry::post("/predict", predict::predict),
         Entry::get("/sessions", sessions::list),
         Entry::new("DELETE", "/sessions/{name}", sessions::delete),
         Entry::post("/sessions/{name}/save", sessions::save),
@@ -73,6 +70,7 @@ fn table() -> Vec<Entry> {
         Entry::new("DELETE", "/api/delete", ollama::models::delete),
         Entry::get("/metrics", metrics::metrics).with(Access::Metrics),
     ];
+    table.extend(rerank::PATHS.map(|path| Entry::post(path, rerank::rerank)));
     table.extend(page::routes());
     table
 }

@@ -54,7 +54,8 @@ impl ServedModel {
         } = engine.usage().kv;
         let most = Need {
             slots: options.parallel,
-            pages: budget / page_bytes.max(1),
+            // Pages of an encoder have activations in place of keys and values.
+            pages: engine.encoder_pages().unwrap_or(budget / page_bytes.max(1)),
         };
         let context = engine.context();
         Self {
@@ -180,13 +181,6 @@ impl ServedModel {
         if prompt > context {
             return Err(ApiError::too_long(prompt, false, context));
         }
-        // An encoder keeps no keys and values.
-        if self.model().description().is_encoder() {
-            return Ok(Need {
-                slots: choices,
-                pages: 0,
-            });
-        }
         let tokens = most_tokens
             .map_or(self.context, |most| prompt.saturating_add(most))
             .min(self.context);
@@ -197,13 +191,33 @@ impl ServedModel {
         } else {
             whole + 1 + choices * (of_one - whole.min(of_one))
         };
-        let (need, most) = (
-            Need {
-                slots: choices,
-                pages,
-            },
-            self.queue.most(),
-        );
+        self.fitting(Need {
+            slots: choices,
+            pages,
+        })
+    }
+
+    /// Computes what texts of these lengths in tokens need of the engine, at most `most_pages` at a time unless one of them
+    /// has more.
+    ///
+    /// # Errors
+    /// If a text is empty or exceeds the context, or the KV cache is too small.
+    pub(crate) fn need_to_encode(&self, lengths: &[usize], most_pages: usize) -> ApiResult<Need> {
+        if lengths.contains(&0) {
+            return Err(ApiError::empty_prompt());
+        }
+        if let Some(length) = lengths.iter().find(|length| **length > self.context) {
+            return Err(ApiError::too_long(*length, false, self.context));
+        }
+        self.fitting(Need {
+            slots: 1,
+            pages: self.engine.encode_pages(lengths, most_pages),
+        })
+    }
+
+    /// Returns a need that the queue can admit.
+    fn fitting(&self, need: Need) -> ApiResult<Need> {
+        let most = self.queue.most();
         if need.pages > most.pages {
             return Err(ApiError::invalid(format!(
                 "the KV cache of this request may take {} pages of {PAGE} tokens, but the server has {}: request fewer \

@@ -6,23 +6,17 @@
 
 use std::sync::Arc;
 
-use triad_engine::Cancel;
 use triad_frontend::embedding::{self, Pooling, VectorOptions, embed_each};
 use triad_model::tokenizer::{Special, TokenKind, Tokenizer};
 
-use crate::blocking::blocking;
+use crate::encoding;
 use crate::error::{ApiError, ApiResult};
 use crate::guard::Caller;
-use crate::prepare::CancelOnDrop;
 use crate::prompts::{Prompts, TextFields, encode_within};
-use crate::queue::Need;
 use crate::served::ServedModel;
 
 /// Maximum number of tokens of a text that is truncated.
 const MAX_TOKENS: usize = 1 << 20;
-/// Maximum pages of keys and values of texts that are computed together, so that a request does not wait until all others
-/// have ended.
-const MAX_PAGES: usize = 16;
 
 /// The vectors that a request asks for.
 pub(crate) struct Wanted {
@@ -119,38 +113,21 @@ impl Wanted {
                 .for_each(|text| truncate(tokenizer, text, reading, context));
         }
         let tokens = texts.iter().map(Vec::len).sum();
-        let needs = texts.iter().map(|text| {
-            let need = model.need(text, Some(0), 1);
-            need.map_err(|error| error.with_param(field))
-        });
-        let needs = needs.collect::<ApiResult<Vec<_>>>()?;
-        let Some(most) = needs.into_iter().max_by_key(|need| need.pages) else {
-            return Err(ApiError::field(field, "there is none"));
-        };
-        // Several texts are computed at once, with the permit of one completion and pages for all of them.
         let lengths: Vec<usize> = texts.iter().map(Vec::len).collect();
-        let most_pages = model.queue().most().pages.min(MAX_PAGES);
-        let need = Need {
-            pages: most
-                .pages
-                .max(model.engine().encode_pages(&lengths, most_pages)),
-            ..most
-        };
-        let permit = place.admit(need).await;
-        // Cancels the work if the client disconnects, which drops this future.
-        let cancel = CancelOnDrop(Cancel::new());
-        let options = VectorOptions {
-            pooling: pooling.or(defaults.pooling).unwrap_or_default(),
-            dimensions,
-            normalizes,
-            most_pages,
-        };
-        let (model, stop) = (Arc::clone(model), cancel.0.clone());
-        let vectors = blocking(move || {
-            let vectors = embed_each(model.engine(), texts, options, &stop);
-            drop(permit);
-            vectors.map_err(ApiError::from)
-        });
+        let pooling = pooling.or(defaults.pooling).unwrap_or_default();
+        let vectors = encoding::compute(
+            (model, place),
+            (field, &lengths),
+            move |engine, most_pages, cancel| {
+                let options = VectorOptions {
+                    pooling,
+                    dimensions,
+                    normalizes,
+                    most_pages,
+                };
+                embed_each(engine, texts, options, cancel)
+            },
+        );
         Ok((vectors.await?, tokens))
     }
 }

@@ -20,7 +20,7 @@ import transformers
 from transformers import AutoConfig, AutoModel
 
 HERE = Path(__file__).resolve().parent
-MODELS = ["bert", "xlm-roberta", "gemma"]
+MODELS = ["bert", "xlm-roberta", "gemma", "modern-bert"]
 # Fields that name files, versions and training, and those of outputs that `transformers` can return besides.
 OTHERS = {"_name_or_path", "transformers_version", "architectures", "torch_dtype", "dtype", "model_type"}
 MORE = {
@@ -30,7 +30,7 @@ MORE = {
     "final_logit_softcapping": 2.0, "rope_local_base_freq": 3.0, "tie_word_embeddings": False, "is_causal": True,
     "layer_types": ["full_attention"] * 6, "rope_scaling": {"rope_type": "linear", "factor": 4.0}, "attention_bias": True,
     "sliding_window_pattern": 2, "pad_token_id": 3, "type_vocab_size": 3, "problem_type": "regression", "use_cache": False,
-    "classifier_dropout": 0.5, "chunk_size_feed_forward": 2,
+    "classifier_dropout": 0.5, "chunk_size_feed_forward": 2, "norm_bias": True, "mlp_bias": True,
 }
 TOKENS = [2, 9, 17, 1, 33, 5, 5, 12, 3] + [7 + index % 40 for index in range(40)] + [3]
 

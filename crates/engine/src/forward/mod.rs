@@ -32,6 +32,7 @@ use triad_model::role::Role;
 pub use buffers::{Buffers, Rotation};
 pub use kernels::{delta_net_kernel, mamba2_kernel};
 use rows::normalize;
+pub(crate) use rows::normalized;
 pub use subgraphs::{Chunk, ForwardContext, MatmulContext, activation};
 
 use crate::error::Result;

@@ -34,7 +34,11 @@ impl ForwardContext<'_> {
     ) {
         let begun = self.counters.begin();
         let (rows, buffers, hidden) = (chunk.rows(), chunk.buffers, self.description.hidden);
-        let replaces = self.description.blocks[index].residual.replaces();
+        let of_block = self.description.blocks[index].residual;
+        let replaces = match input {
+            LinearInput::Attention => of_block.attention_norm_replaces(),
+            _ => of_block.replaces(),
+        };
         let make =
             |(x, projected): &mut (&mut [f32], &mut [f32]), row: usize, normed: &mut [f32]| {
                 let place = row % TASK_ROWS * hidden;
@@ -275,6 +279,13 @@ pub(super) fn normalize(norm: &Norm, x: &[f32], out: &mut [f32]) {
     for_each_chunk(chunks_mut(out, task), 1, |index, out| {
         normalize_rows(norm, &x[index * task..][..out.len()], out);
     });
+}
+
+/// Returns the norm of each row of `x`.
+pub(crate) fn normalized(norm: &Norm, x: &[f32]) -> Vec<f32> {
+    let mut out = vec![0.0; x.len()];
+    normalize(norm, x, &mut out);
+    out
 }
 
 /// Computes [`normalize`] on the calling thread.

@@ -335,11 +335,14 @@ impl Package {
     }
 
     fn norm(&self, name: &str, norm: &NormDescription) -> Result<Norm> {
-        let bias = (norm.kind == NormKind::Layer)
-            .then(|| self.floats(&format!("{name}.bias")))
-            .transpose()?;
+        let weight = self.floats(&format!("{name}.weight"))?;
+        let bias = match norm.kind {
+            NormKind::Rms => None,
+            NormKind::Centered => Some(vec![0.0; weight.len()]),
+            NormKind::Layer => Some(self.floats(&format!("{name}.bias"))?),
+        };
         Ok(Norm {
-            weight: self.floats(&format!("{name}.weight"))?,
+            weight,
             bias,
             epsilon: norm.epsilon,
         })

@@ -339,9 +339,14 @@ impl Session {
         self.cache.mark(self.tokens.len(), is_begin);
     }
 
-    /// Checks that `tokens` can be run after those so far.
+    /// Checks that `tokens` can be run after those so far, and that the model writes text.
     pub(crate) fn check(&self, tokens: &[u32]) -> Result<()> {
         self.model().check_writes()?;
+        self.check_tokens(tokens)
+    }
+
+    /// Checks that `tokens` can be run after those so far.
+    pub(crate) fn check_tokens(&self, tokens: &[u32]) -> Result<()> {
         let free = self.context() - self.tokens.len();
         if tokens.is_empty() {
             return Err(Error::EmptyPrompt);

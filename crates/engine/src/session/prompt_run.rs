@@ -84,7 +84,8 @@ impl Session {
         cancel: &Cancel,
         mut visit: impl FnMut(&[f32]),
     ) -> Result<()> {
-        self.check(tokens)?;
+        self.model().check_causal()?;
+        self.check_tokens(tokens)?;
         self.resume(cancel)?;
         self.renew();
         let model = Arc::clone(self.model());

@@ -4,7 +4,7 @@ use triad_model::Result;
 use triad_model::description::{Dense, ModelDescription};
 use triad_model::tensor_map::TensorMap;
 
-use super::{Embedding, Linear, Reader, WeightMatrix};
+use super::{Embedding, Linear, Norm, Reader, WeightMatrix};
 
 /// Learned embeddings next to that of the token, and the layers after pooling. None of them is quantized.
 #[derive(Clone, Default)]
@@ -14,7 +14,16 @@ pub struct EncoderWeights {
     /// Token types `[types, hidden]`.
     pub token_types: Option<Embedding>,
     /// The layers after pooling.
-    pub head: Vec<Linear>,
+    pub head: Vec<DenseWeights>,
+}
+
+/// The weights of a layer after pooling.
+#[derive(Clone)]
+pub struct DenseWeights {
+    /// The layer.
+    pub linear: Linear,
+    /// The norm after it.
+    pub norm: Option<Norm>,
 }
 
 impl EncoderWeights {
@@ -25,7 +34,7 @@ impl EncoderWeights {
 
     /// Returns the bytes of the matrices.
     pub(super) fn bytes(&self) -> usize {
-        let head = self.head.iter().map(|linear| linear.weight.bytes());
+        let head = self.head.iter().map(|layer| layer.linear.weight.bytes());
         self.tables().map(Embedding::bytes).sum::<usize>() + head.sum::<usize>()
     }
 }
@@ -46,9 +55,15 @@ impl Reader<'_> {
             let Dense {
                 in_features,
                 out_features,
+                norm,
                 ..
             } = *layer;
-            self.linear(tensors, out_features, in_features)
+            let norm = tensors.norm.as_ref().zip(norm);
+            let norm = norm.map(|(tensors, norm)| self.norm(tensors, &norm));
+            Ok(DenseWeights {
+                linear: self.linear(&tensors.linear, out_features, in_features)?,
+                norm: norm.transpose()?,
+            })
         });
         Ok(EncoderWeights {
             positions: positions?,
@@ -72,7 +87,12 @@ pub(super) fn random(
         positions: table(inputs.positions.map_or(0, |positions| positions.rows)),
         token_types: table(inputs.token_types),
         head: layers
-            .map(|layer| linear(layer.out_features, layer.in_features, layer.bias))
+            .map(|layer| DenseWeights {
+                linear: linear(layer.out_features, layer.in_features, layer.bias),
+                norm: layer
+                    .norm
+                    .map(|norm| Norm::of_ones(&norm, layer.out_features)),
+            })
             .collect(),
     }
 }

@@ -20,10 +20,10 @@ impl Weights {
             norm.visit(visit);
         }
         self.encoder.tables().for_each(|table| table.visit(visit));
-        self.encoder
-            .head
-            .iter()
-            .for_each(|linear| linear.visit(visit));
+        self.encoder.head.iter().for_each(|layer| {
+            layer.linear.visit(visit);
+            layer.norm.iter().for_each(|norm| norm.visit(visit));
+        });
         for block in &self.blocks {
             let norms = [
                 block.attention_norm.as_ref(),

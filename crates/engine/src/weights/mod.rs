@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use triad_kernels::BlockArithmetic;
 use triad_model::checkpoint::Checkpoint;
-use triad_model::description::{Experts, ModelDescription, Norm as NormDescription};
+use triad_model::description::{Experts, ModelDescription, Norm as NormDescription, NormKind};
 use triad_model::mapped::MappedBytes;
 use triad_model::tensor_map::{
     BlockTensors, BranchTensors, LinearTensors, NormTensors, RouterTensors, TensorSlice,
@@ -30,7 +30,7 @@ use triad_model::tensor_map::{
 use triad_model::{Error, ErrorKind, Result, description};
 
 pub use embedding::Embedding;
-pub use encoder::EncoderWeights;
+pub use encoder::{DenseWeights, EncoderWeights};
 pub use expert_memory::{ExpertMemory, ExpertUse};
 pub use int8::Int8Matrix;
 pub use matrix::WeightMatrix;
@@ -188,13 +188,22 @@ impl Weight {
 pub struct Norm {
     /// Factor of every feature.
     pub weight: Vec<f32>,
-    /// Bias of every feature; `Some` exactly for a layer norm.
+    /// Bias of every feature; `Some` for every norm that subtracts the mean, zeros if it has no bias.
     pub bias: Option<Vec<f32>>,
     /// Added to the mean square or the variance.
     pub epsilon: f32,
 }
 
 impl Norm {
+    /// Returns a norm whose weights are 1.
+    fn of_ones(norm: &NormDescription, features: usize) -> Self {
+        Self {
+            weight: vec![1.0; features],
+            bias: (norm.kind != NormKind::Rms).then(|| vec![0.0; features]),
+            epsilon: norm.epsilon,
+        }
+    }
+
     /// Returns the norm on the values of a block.
     pub(crate) fn of_values(block: &description::BlockDescription) -> Option<Self> {
         let attention = block.attention()?;
@@ -409,9 +418,14 @@ impl Reader<'_> {
         weight
             .iter_mut()
             .for_each(|weight| *weight += description.weight_offset);
+        let bias = match (&tensors.bias, description.kind) {
+            (Some(bias), _) => Some(read(bias)?),
+            (None, NormKind::Centered) => Some(vec![0.0; weight.len()]),
+            (None, NormKind::Rms | NormKind::Layer) => None,
+        };
         Ok(Norm {
             weight,
-            bias: tensors.bias.as_ref().map(read).transpose()?,
+            bias,
             epsilon: description.epsilon,
         })
     }

@@ -1,6 +1,6 @@
 //! Random weights, for benchmarks.
 
-use triad_model::description::{ModelDescription, Norm as NormDescription, NormKind};
+use triad_model::description::ModelDescription;
 
 use super::{
     Block, Branch, Embedding, Linear, Norm, Router, Weight, WeightMatrix, Weights, encoder, mixer,
@@ -20,11 +20,7 @@ impl Weights {
             decode_weight: None,
             bias: bias.then(|| vec![0.0; out_features]),
         };
-        let norm = |norm: &NormDescription, features: usize| Norm {
-            weight: vec![1.0; features],
-            bias: (norm.kind == NormKind::Layer).then(|| vec![0.0; features]),
-            epsilon: norm.epsilon,
-        };
+        let norm = Norm::of_ones;
         let hidden = description.hidden;
         let blocks = description.blocks.iter().enumerate().map(|(index, block)| {
             let residual = block.residual;

@@ -126,3 +126,42 @@ fn a_simulated_prompt_takes_what_its_costs_are() {
         "{in_order} and {fifo}"
     );
 }
+
+#[test]
+fn a_planned_order_gives_the_same_bits_whatever_tasks_are_expected_to_take() {
+    let model = int8("llama");
+    let tokens = prompt(&model, 40);
+    let expected = all_logits(session(&model, CHUNK), &tokens);
+    let engine = engine(&model, options(Policy::Planned));
+    // The first prompt measures costs.
+    assert!(all_logits(engine.session(), &tokens) == expected);
+    let costs = engine.costs();
+    let mut orders = std::collections::BTreeSet::new();
+    for seed in 0..8u64 {
+        let mut list = serde_json::to_value(&costs).unwrap();
+        for (number, seen) in list.as_array_mut().unwrap().iter_mut().enumerate() {
+            // Times of all kinds of tasks change, by up to a thousand times.
+            let hash = (seed << 8 | number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60;
+            let factor = 10f64.powi(hash as i32 % 4) / 10.0;
+            for field in ["seconds_per_token", "seconds_per_chunk"] {
+                let seconds = &mut seen["cost"][field];
+                *seconds = (factor * seconds.as_f64().unwrap() + 1e-9).into();
+            }
+        }
+        let changed: crate::costs::Costs = serde_json::from_value(list).unwrap();
+        engine.set_costs(changed.clone());
+        engine.plan_ahead(tokens.len());
+        let simulated = engine.simulate(
+            tokens.len(),
+            Policy::Planned,
+            std::slice::from_ref(&changed),
+            &changed,
+        );
+        orders.insert(format!("{:?}", order(&simulated.timeline, CPU)));
+        assert!(
+            all_logits(engine.session(), &tokens) == expected,
+            "seed {seed}"
+        );
+    }
+    assert!(orders.len() > 1, "other costs plan other orders");
+}

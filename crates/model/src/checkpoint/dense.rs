@@ -11,11 +11,11 @@ use super::json;
 use super::source::SENTENCE_MODULES;
 use super::weights::Weights;
 use super::{Checkpoint, is_there};
-use crate::description::{Dense, Head, ScoreActivation, limits};
+use crate::description::{Dense, DenseActivation, Head, limits};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mapped::MappedFile;
 use crate::safetensors;
-use crate::tensor_map::{LinearTensors, TensorSlice};
+use crate::tensor_map::{DenseTensors, LinearTensors, TensorSlice};
 
 /// The name of a layer in its file.
 const LINEAR: &str = "linear";
@@ -58,8 +58,7 @@ pub(super) fn add(checkpoint: &mut Checkpoint, folder: &Path) -> Result<()> {
     }
     checkpoint.description.head = Some(Head {
         layers,
-        scores: false,
-        activation: ScoreActivation::default(),
+        classifier: None,
     });
     checkpoint
         .description
@@ -72,7 +71,7 @@ fn layer(checkpoint: &mut Checkpoint, folder: &Path, name: &str) -> Result<Dense
     let path = folder.join("config.json");
     let missing = |path: &Path| Error::new(ErrorKind::Missing, "the file is missing").at(path);
     let config = json::read(&path)?.ok_or_else(|| missing(&path))?;
-    let (tanh, bias) = read(&config).map_err(|error| error.at(&path))?;
+    let (activation, bias) = read(&config).map_err(|error| error.at(&path))?;
     let path = folder.join(WEIGHTS);
     if !is_there(&path)? {
         return Err(missing(&path));
@@ -126,15 +125,19 @@ fn layer(checkpoint: &mut Checkpoint, folder: &Path, name: &str) -> Result<Dense
         )));
     }
     let slice = |part: &str| TensorSlice::whole(place(name, part));
-    checkpoint.tensor_map.head.push(LinearTensors {
-        weight: slice("weight"),
-        bias: bias.then(|| slice("bias")),
+    checkpoint.tensor_map.head.push(DenseTensors {
+        linear: LinearTensors {
+            weight: slice("weight"),
+            bias: bias.then(|| slice("bias")),
+        },
+        norm: None,
     });
     Ok(Dense {
         in_features,
         out_features,
         bias,
-        tanh,
+        activation,
+        norm: None,
     })
 }
 
@@ -143,13 +146,13 @@ fn place(name: &str, part: &str) -> String {
     format!("{name}/{LINEAR}.{part}")
 }
 
-/// Returns whether the layer has a hyperbolic tangent, and whether it has a bias.
-fn read(config: &Value) -> Result<(bool, bool)> {
+/// Returns the function of the layer's output, and whether it has a bias.
+fn read(config: &Value) -> Result<(DenseActivation, bool)> {
     let unsupported = |message: String| Err(Error::new(ErrorKind::Unsupported, message));
     let kind = config["activation_function"].as_str().unwrap_or_default();
-    let tanh = match kind {
-        "torch.nn.modules.activation.Tanh" => true,
-        "torch.nn.modules.linear.Identity" => false,
+    let activation = match kind {
+        "torch.nn.modules.activation.Tanh" => DenseActivation::Tanh,
+        "torch.nn.modules.linear.Identity" => DenseActivation::Identity,
         _ => {
             return unsupported(format!(
                 "field `activation_function` is {}, expected torch.nn.modules.linear.Identity or \
@@ -167,8 +170,8 @@ fn read(config: &Value) -> Result<(bool, bool)> {
         }
     }
     match &config["bias"] {
-        Value::Null => Ok((tanh, true)),
-        Value::Bool(bias) => Ok((tanh, *bias)),
+        Value::Null => Ok((activation, true)),
+        Value::Bool(bias) => Ok((activation, *bias)),
         other => unsupported(format!("field `bias` is {other}, expected true or false")),
     }
 }

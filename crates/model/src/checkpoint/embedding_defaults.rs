@@ -12,23 +12,13 @@ use super::json;
 use super::source::{
     PACKAGED_POOLING, POOLING_FOLDER, PROMPTS, SENTENCE_MODULES, Source, TEXT_LIMITS_NAMES,
 };
+use crate::description::{Pooling, ScoreActivation};
 use crate::error::{Error, ErrorKind, Result};
+use crate::family::torch_activation;
 use crate::gguf::Metadata;
 
 /// Maximum size of a text that is put before inputs, in bytes.
 const MAX_PROMPT_BYTES: usize = 64 << 10;
-
-/// The method that makes one vector of the hidden states of a text.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Pooling {
-    /// The mean of all hidden states.
-    #[default]
-    Mean,
-    /// The hidden state of the last token.
-    Last,
-    /// The hidden state of the first token.
-    First,
-}
 
 /// The rules for vectors of texts, as far as the source states them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -41,6 +31,8 @@ pub struct EmbeddingDefaults {
     pub default_prompt: Option<String>,
     /// The maximum number of tokens of a text.
     pub max_tokens: Option<usize>,
+    /// The function of a classifier's output. `sentence-transformers` looks for it here before `config.json`.
+    pub activation: Option<ScoreActivation>,
     /// The number of dense layers after pooling, if `modules.json` states it.
     pub dense_layers: Option<usize>,
     /// A part of the rules that Triad does not follow. Vectors of such a model are refused with this text.
@@ -236,6 +228,11 @@ impl EmbeddingDefaults {
                 )));
             }
         }
+        let field = "activation_fn";
+        if !config[field].is_null() {
+            let place = format!("field `{field}`");
+            self.activation = Some(torch_activation(&place, &config[field])?);
+        }
         match &config["default_prompt_name"] {
             Value::Null => {}
             Value::String(name) if self.prompts.contains_key(name) => {
@@ -283,7 +280,7 @@ pub(super) fn is_dense(module: &Value) -> bool {
 }
 
 /// Returns the name of a module's class; empty if it is of another package.
-fn kind_of(module: &Value) -> &str {
+pub(super) fn kind_of(module: &Value) -> &str {
     let kind = module["type"].as_str().unwrap_or_default();
     // A class of another package may have any of these names.
     let name = kind
@@ -299,6 +296,7 @@ fn unsupported_module(module: &Value) -> Option<String> {
         _ if is_dense(module) => None,
         // Vectors are normalized unless a request wants the others.
         "Transformer" | "Normalize" => None,
+        "LogitScore" => Some("it ranks documents by words (module LogitScore)".into()),
         "Pooling" if module["path"] == POOLING_FOLDER => None,
         "Pooling" => Some(format!(
             "its pooling is in the folder {}, expected {POOLING_FOLDER}",

@@ -12,12 +12,13 @@ pub(crate) mod json;
 mod other_types;
 mod source;
 mod weights;
+mod words;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-pub use embedding_defaults::{EmbeddingDefaults, Pooling};
+pub use embedding_defaults::EmbeddingDefaults;
 pub use generation_defaults::GenerationDefaults;
 use gguf_parts::Parts;
 pub use source::{Source, TEXT_LIMITS_NAMES};
@@ -26,6 +27,7 @@ use weights::{Weights, files_of, weight_files};
 
 use crate::dequantize::dequantize;
 use crate::description::ModelDescription;
+pub use crate::description::Pooling;
 use crate::error::{Error, ErrorKind, Result};
 use crate::family;
 use crate::files;
@@ -220,6 +222,7 @@ impl Checkpoint {
             generation_defaults,
         };
         dense::add(&mut checkpoint, folder)?;
+        words::add(&mut checkpoint, folder)?;
         Ok(checkpoint)
     }
 

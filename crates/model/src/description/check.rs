@@ -16,6 +16,8 @@ use crate::error::{Error, ErrorKind, Result};
 pub(crate) mod limits {
     /// Layers after pooling.
     pub(crate) const LAYERS_AFTER_POOLING: usize = 16;
+    /// Classes of a classifier.
+    pub(crate) const CLASSES: usize = 1 << 16;
     pub const BLOCKS: usize = 1024;
     pub const HEADS: usize = 1024;
     pub const HEAD_DIM: usize = 1024;

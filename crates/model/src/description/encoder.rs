@@ -3,6 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::Norm;
+
 /// Learned embeddings that are added to that of the token (BERT).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AddedInputs {
@@ -24,20 +26,43 @@ pub struct Positions {
     pub padding: Option<u32>,
 }
 
+/// The method that makes one vector of the hidden states of a text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Pooling {
+    /// The mean of all hidden states.
+    #[default]
+    Mean,
+    /// The hidden state of the last token.
+    Last,
+    /// The hidden state of the first token.
+    First,
+}
+
 /// The layers after pooling.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Head {
     /// The layers, first to last.
     pub layers: Vec<Dense>,
-    /// Whether the output is the score of a pair of texts, and not a vector. The pooled state is then that of the first
-    /// token.
-    pub scores: bool,
-    /// The function that makes the score that users see of the output, if it is one.
-    #[serde(default)]
+    /// The meaning of the output, if it is not a vector.
+    pub classifier: Option<Classifier>,
+}
+
+/// The meaning of the output of a classifier of texts, or of pairs of texts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Classifier {
+    /// How the hidden states of a text become the input of the first layer.
+    pub pooling: Pooling,
+    /// Whether the rows are those of words in the output matrix, such as yes and no: such a model writes text, too.
+    pub of_words: bool,
+    /// Whether the one output is the difference of two rows, the first less the second.
+    pub compares: bool,
+    /// The names of the classes, in the order of the outputs; empty: there are none.
+    pub labels: Vec<String>,
+    /// The function that makes the score that users see of an output.
     pub activation: ScoreActivation,
 }
 
-/// A function of the output of a classifier of pairs of texts.
+/// A function of the outputs of a classifier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ScoreActivation {
     /// The sigmoid: a score from 0 to 1.
@@ -47,10 +72,12 @@ pub enum ScoreActivation {
     Identity,
     /// The hyperbolic tangent.
     Tanh,
+    /// The share of an output among those of all classes.
+    Softmax,
 }
 
 /// A linear layer after pooling.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Dense {
     /// Columns of the weight.
     pub in_features: usize,
@@ -58,8 +85,22 @@ pub struct Dense {
     pub out_features: usize,
     /// Whether it has a bias.
     pub bias: bool,
-    /// Whether the output is its hyperbolic tangent.
-    pub tanh: bool,
+    /// The function of its output.
+    pub activation: DenseActivation,
+    /// The norm after that function.
+    pub norm: Option<Norm>,
+}
+
+/// A function of the output of a linear layer after pooling.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DenseActivation {
+    /// The output itself.
+    #[default]
+    Identity,
+    /// The hyperbolic tangent.
+    Tanh,
+    /// The exact GELU.
+    Gelu,
 }
 
 impl AddedInputs {
@@ -70,13 +111,28 @@ impl AddedInputs {
 }
 
 impl ScoreActivation {
-    /// Returns the score for an output.
-    pub fn apply(self, output: f64) -> f64 {
-        match self {
+    /// Returns the function that a class of `torch` computes, if it is one of these.
+    pub fn of_torch(class: &str) -> Option<Self> {
+        match class {
+            "torch.nn.modules.activation.Sigmoid" => Some(Self::Sigmoid),
+            "torch.nn.modules.linear.Identity" => Some(Self::Identity),
+            "torch.nn.modules.activation.Tanh" => Some(Self::Tanh),
+            _ => None,
+        }
+    }
+
+    /// Returns the scores of all classes for their outputs.
+    pub fn apply(self, outputs: &[f32]) -> Vec<f64> {
+        let outputs = outputs.iter().map(|output| f64::from(*output));
+        let largest = outputs.clone().fold(f64::NEG_INFINITY, f64::max);
+        let sum: f64 = outputs.clone().map(|output| (output - largest).exp()).sum();
+        let score = |output: f64| match self {
             Self::Sigmoid => 1.0 / (1.0 + (-output).exp()),
             Self::Identity => output,
             Self::Tanh => output.tanh(),
-        }
+            Self::Softmax => (output - largest).exp() / sum,
+        };
+        outputs.map(score).collect()
     }
 }
 
@@ -90,14 +146,28 @@ impl Positions {
 impl Head {
     /// Returns the width of the output.
     pub fn width(&self) -> usize {
-        self.layers.last().map_or(0, |last| last.out_features)
+        match &self.classifier {
+            Some(classifier) if classifier.compares => 1,
+            _ => self.layers.last().map_or(0, |last| last.out_features),
+        }
     }
 
-    /// Returns the parameters of all layers.
+    /// Returns whether a model with this head has an output matrix, by which it writes text.
+    pub fn writes(&self) -> bool {
+        self.classifier.as_ref().is_none_or(|it| it.of_words)
+    }
+
+    /// Returns the parameters of all layers. Rows of the output matrix are counted there.
     pub(super) fn parameters(&self) -> usize {
+        if self.classifier.as_ref().is_some_and(|it| it.of_words) {
+            return 0;
+        }
         let of_layer = |layer: &Dense| {
             let bias = if layer.bias { layer.out_features } else { 0 };
-            layer.in_features * layer.out_features + bias
+            let norm = layer
+                .norm
+                .map_or(0, |norm| norm.parameters(layer.out_features));
+            layer.in_features * layer.out_features + bias + norm
         };
         self.layers.iter().map(of_layer).sum()
     }

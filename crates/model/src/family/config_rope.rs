@@ -150,16 +150,17 @@ impl<'a> ConfigRope<'a> {
             Some(place) if version == Version::Five => place.positive(key),
             _ => Ok(None),
         };
+        let [field, local_field] = self.family.rope_fields;
         let (field, default) = match self.family.local_rope {
-            LocalRope::Base(base) if local => (Some("rope_local_base_freq"), base),
+            LocalRope::Base(base) if local => (Some(local_field), base),
             // Version 5 takes the top level's base for the blocks without a window alone.
             LocalRope::Unscaled if version == Version::Five => {
-                ((!local).then_some("rope_theta"), OLMO3_BASE)
+                ((!local).then_some(field), OLMO3_BASE)
             }
             _ => {
                 let older = self.family.older_rope_base;
                 let older = older.filter(|_| version == Version::Four);
-                (Some("rope_theta"), older.unwrap_or(self.family.rope_base))
+                (Some(field), older.unwrap_or(self.family.rope_base))
             }
         };
         let base = match (inner("rope_theta")?, field) {

@@ -6,7 +6,8 @@ use super::parts::{PartFactors, Parts, Sizes};
 use super::traits::Family;
 use crate::description::{
     Activation, AddedInputs, Attention, BlockDescription, Experts, FeedForward, KeyValues, Mixer,
-    ModelDescription, Norm, NormKind, QkNorm, Rope, RopeScaling, Temperature, TokenInputs, limits,
+    ModelDescription, Norm, NormKind, QkNorm, Residual, Rope, RopeScaling, Temperature,
+    TokenInputs, limits,
 };
 use crate::error::Result;
 
@@ -161,10 +162,17 @@ impl Draft {
             .zip(&shapes)
             .map(attention);
         let parts = self.parts.as_ref();
-        let residuals = parts.map_or_else(
+        let mut residuals: Vec<_> = parts.map_or_else(
             || vec![family.residual; self.windows.len()],
             |parts| parts.iter().map(|part| part.residual).collect(),
         );
+        if family.residual == Residual::SerialAfterNorm {
+            // The others read norms of their own.
+            residuals
+                .iter_mut()
+                .skip(1)
+                .for_each(|it| *it = Residual::Serial);
+        }
         let feed_forward = |has_experts: bool, width: usize| {
             let experts = self.experts.filter(|_| has_experts);
             FeedForward {

@@ -1,23 +1,15 @@
-//! The parts of encoders in both kinds of files: learned embeddings, and the layers after pooling.
-
-use std::collections::BTreeMap;
-
-use serde_json::Value;
+//! The parts of encoders in both kinds of files: what they refuse, learned embeddings, and norms.
 
 use super::config::Config;
 use super::gguf::Reader;
 use super::kinds::{AddedTraits, FirstPosition};
-use super::names::{self, Names};
-use super::tensors::{Mapper, root_and_output};
+use super::names;
+use super::tensors::Mapper;
 use super::traits::Family;
 use super::{malformed, missing, unsupported};
-use crate::description::{
-    AddedInputs, Dense, Head, ModelDescription, Positions, ScoreActivation, limits,
-};
+use crate::description::{AddedInputs, NormKind, Positions, limits};
 use crate::error::Result;
-use crate::gguf::Metadata;
-use crate::tensor::TensorInfo;
-use crate::tensor_map::{AddedInputsTensors, LinearTensors, TensorSlice};
+use crate::tensor_map::{AddedInputsTensors, TensorSlice};
 
 /// Refuses fields of a `config.json` that make an encoder compute something else.
 pub(super) fn refuse(family: &Family, config: &Config<'_>) -> Result<()> {
@@ -25,6 +17,23 @@ pub(super) fn refuse(family: &Family, config: &Config<'_>) -> Result<()> {
         return Ok(());
     }
     config.refuse(&["is_decoder", "add_cross_attention"])?;
+    if family.norm == NormKind::Centered {
+        // Versions of `transformers` differ in the blocks that `rope_scaling` changes.
+        config.refuse(&["norm_bias", "rope_scaling"])?;
+        // Version 5 takes twice this number in place of `local_attention`.
+        let half = config.size("sliding_window", limits::CONTEXT)?;
+        if half.is_some_and(|half| config.raw("local_attention") != Some(&(2 * half).into())) {
+            return Err(unsupported(
+                "config.json: `sliding_window` is other than half of `local_attention`, which Triad does not support",
+            ));
+        }
+        for field in family.rope_fields {
+            // Version 4 takes null for the other base.
+            if config.has(field) {
+                config.required(field, config.raw(field))?;
+            }
+        }
+    }
     let field = "position_embedding_type";
     match config.string(field)? {
         None | Some("absolute") => Ok(()),
@@ -95,149 +104,6 @@ pub(super) fn inputs(
     Ok((inputs, rows - first))
 }
 
-/// Returns the layers of a classifier of pairs of texts, if the tensors of a Hugging Face checkpoint have them.
-pub(super) fn head(
-    family: &Family,
-    config: &Value,
-    tensors: &BTreeMap<String, TensorInfo>,
-) -> Result<Option<Head>> {
-    let (root, _) = root_and_output(&family.names, tensors);
-    let Some(mut head) = classifier(&family.names, root, tensors)? else {
-        return Ok(None);
-    };
-    head.activation = score_activation(config)?;
-    Ok(Some(head))
-}
-
-/// Returns the function of a classifier's output, in the order in which `sentence-transformers` looks for it.
-fn score_activation(config: &Value) -> Result<ScoreActivation> {
-    let fields = [
-        (
-            "sentence_transformers.activation_fn",
-            &config["sentence_transformers"]["activation_fn"],
-        ),
-        (
-            "sbert_ce_default_activation_function",
-            &config["sbert_ce_default_activation_function"],
-        ),
-    ];
-    let Some((field, value)) = fields.into_iter().find(|(_, value)| !value.is_null()) else {
-        return Ok(ScoreActivation::default());
-    };
-    match value.as_str().unwrap_or_default() {
-        "torch.nn.modules.activation.Sigmoid" => Ok(ScoreActivation::Sigmoid),
-        "torch.nn.modules.linear.Identity" => Ok(ScoreActivation::Identity),
-        "torch.nn.modules.activation.Tanh" => Ok(ScoreActivation::Tanh),
-        _ => {
-            let value: String = value.to_string().chars().take(80).collect();
-            Err(unsupported(format!(
-                "config.json: `{field}` is {value}, expected torch.nn.modules.activation.Sigmoid, \
-                 torch.nn.modules.linear.Identity or torch.nn.modules.activation.Tanh"
-            )))
-        }
-    }
-}
-
-/// Returns the layers after pooling of a GGUF file, if it has some.
-pub(super) fn gguf_head(
-    metadata: &Metadata,
-    description: &ModelDescription,
-    tensors: &BTreeMap<String, TensorInfo>,
-) -> Result<Option<Head>> {
-    if !description.is_encoder() {
-        return Ok(None);
-    }
-    if let Some(head) = classifier(&names::GGUF, "", tensors)? {
-        return Ok(Some(head));
-    }
-    let mut layers = Vec::new();
-    for layer in names::GGUF.dense {
-        if !tensors.contains_key(&format!("{layer}.weight")) {
-            continue;
-        }
-        let dense = dense(tensors, layer, false)?;
-        for (end, width) in [("in", dense.in_features), ("out", dense.out_features)] {
-            let key = format!("{}.{layer}_feat_{end}", description.family);
-            if let Some(stated) = metadata.integer(&key)?
-                && stated != width
-            {
-                return Err(malformed(format!(
-                    "metadata field `{key}` is {stated}, but tensor `{layer}.weight` has {width}"
-                )));
-            }
-        }
-        layers.push(dense);
-    }
-    Ok((!layers.is_empty()).then_some(Head {
-        layers,
-        scores: false,
-        activation: ScoreActivation::default(),
-    }))
-}
-
-/// Returns the two layers of a classifier, if there is one.
-fn classifier(
-    names: &Names,
-    root: &str,
-    tensors: &BTreeMap<String, TensorInfo>,
-) -> Result<Option<Head>> {
-    let has = |layer: &str| tensors.contains_key(&format!("{layer}.weight"));
-    let [inner, outer] = classifier_names(names, root, tensors);
-    // Vectors of BERT have no use for its pooler.
-    let is_there = !outer.is_empty() && (has(&outer) || names.inert.is_empty() && has(&inner));
-    if !is_there {
-        return Ok(None);
-    }
-    let layers = vec![
-        dense(tensors, &inner, true)?,
-        dense(tensors, &outer, false)?,
-    ];
-    Ok(Some(Head {
-        layers,
-        scores: true,
-        activation: ScoreActivation::default(),
-    }))
-}
-
-/// Returns the names of the two layers of a classifier, of which the inner one may be under the `root` of other tensors.
-fn classifier_names(
-    names: &Names,
-    root: &str,
-    tensors: &BTreeMap<String, TensorInfo>,
-) -> [String; 2] {
-    let [inner, outer] = names.classifier;
-    let of_root = format!("{root}{inner}");
-    let inner = match tensors.contains_key(&format!("{of_root}.weight")) {
-        true => of_root,
-        false => inner.to_owned(),
-    };
-    [inner, outer.to_owned()]
-}
-
-/// Returns the layer with this name, from the shape of its weight.
-pub(crate) fn dense(
-    tensors: &BTreeMap<String, TensorInfo>,
-    name: &str,
-    tanh: bool,
-) -> Result<Dense> {
-    let weight = format!("{name}.weight");
-    let shape = tensors.get(&weight).map(|tensor| &tensor.shape[..]);
-    match shape {
-        Some(&[out_features, in_features]) => Ok(Dense {
-            in_features,
-            out_features,
-            bias: tensors.contains_key(&format!("{name}.bias")),
-            tanh,
-        }),
-        Some(other) => Err(malformed(format!(
-            "tensor `{weight}` has shape {other:?}, expected a matrix"
-        ))),
-        None => Err(missing(format!(
-            "tensor `{weight}` is missing, which the layers after pooling need"
-        ))),
-    }
-}
-
 impl Mapper<'_> {
     /// Returns the name of the norm before the attention of a block whose norms replace the residual stream: that after
     /// the block before, or of the embedding.
@@ -280,36 +146,6 @@ impl Mapper<'_> {
             positions: table(names.positions, positions.map_or(0, |it| it.rows))?,
             token_types: table(names.token_types, token_types)?,
         })
-    }
-
-    pub(super) fn head(&mut self) -> Result<Vec<LinearTensors>> {
-        let (names, description) = (self.names, self.description);
-        let Some(head) = &description.head else {
-            return Ok(Vec::new());
-        };
-        let tensors = self.tensors;
-        let has = |name: &&&str| tensors.contains_key(&format!("{name}.weight"));
-        let names: Vec<String> = match head.scores {
-            true => classifier_names(names, self.root, self.tensors).into(),
-            false => {
-                let dense = names.dense.iter().filter(has);
-                dense.map(|name| (*name).to_owned()).collect()
-            }
-        };
-        let layers = names.iter().zip(&head.layers);
-        let layer = |(name, layer): (&String, &Dense)| {
-            let shape = [layer.out_features, layer.in_features];
-            let weight = self.tensor(&format!("{name}.weight"), &shape)?;
-            let bias = match layer.bias {
-                true => Some(self.tensor(&format!("{name}.bias"), &[layer.out_features])?),
-                false => None,
-            };
-            Ok(LinearTensors {
-                weight: TensorSlice::whole(weight),
-                bias: bias.map(TensorSlice::whole),
-            })
-        };
-        layers.map(layer).collect()
     }
 }
 

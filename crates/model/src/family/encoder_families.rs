@@ -1,6 +1,6 @@
 //! The families that read texts and write none.
 
-use super::kinds::{AddedTraits, FirstPosition, NoRope};
+use super::kinds::{AddedTraits, FirstPosition, LocalRope, NoRope, Windows};
 use super::names::{self, Names};
 use super::traits::{Family, GEMMA3, LLAMA};
 use crate::description::{Activation, NormKind, Residual};
@@ -82,6 +82,51 @@ pub(super) const NOMIC_BERT: Family = Family {
         token_types: 2,
     }),
     ..BERT
+};
+
+const MODERN_BERT_NAMES: Names = Names {
+    embedding: "embeddings.tok_embeddings",
+    embedding_norm: "embeddings.norm",
+    output_norm: "final_norm",
+    attention_norm: "attn_norm",
+    feed_forward_norm: "mlp_norm",
+    query: "attn.Wqkv",
+    key: "attn.Wqkv",
+    value: "attn.Wqkv",
+    attention_output: "attn.Wo",
+    gate: "mlp.Wi",
+    up: "mlp.Wi",
+    down: "mlp.Wo",
+    classifier: ["head.dense", "classifier"],
+    classifier_norm: "head.norm",
+    // The layers of pre-training.
+    inert: &["head.", "decoder."],
+    ..names::LLAMA
+};
+
+/// ModernBERT, and models with its layout, such as gte-modernbert.
+pub(super) const MODERN_BERT: Family = Family {
+    name: "modern-bert",
+    names: MODERN_BERT_NAMES,
+    norm: NormKind::Centered,
+    residual: Residual::SerialAfterNorm,
+    activation: Activation::Gelu,
+    activation_field: "hidden_activation",
+    windows: Windows::AllButFirstOf(3),
+    window: Some(128),
+    local_rope: LocalRope::Base(10_000.0),
+    rope_base: 160_000.0,
+    rope_fields: ["global_rope_theta", "local_rope_theta"],
+    bidirectional: true,
+    added: Some(AddedTraits {
+        positions: None,
+        token_types: 0,
+    }),
+    epsilon: 1e-5,
+    epsilon_field: Some("norm_eps"),
+    tied: true,
+    context: 8192,
+    ..LLAMA
 };
 
 /// EmbeddingGemma: the text model of Gemma 3 whose attention reads both sides.

@@ -201,7 +201,7 @@ impl Reader<'_> {
         }
         let epsilon = match family.norm {
             NormKind::Rms => "attention.layer_norm_rms_epsilon",
-            NormKind::Layer => "attention.layer_norm_epsilon",
+            NormKind::Layer | NormKind::Centered => "attention.layer_norm_epsilon",
         };
         let cap = |field: &str, default: fn(&SoftCaps) -> Option<f32>| match &family.soft_caps {
             // Without the field, llama.cpp has a cap that the model may not have.

@@ -201,7 +201,11 @@ impl Reader<'_> {
             None | Some("linear") => factor,
             // llama.cpp scales the blocks with a window all the same.
             Some("none")
-                if factor.is_some() && matches!(self.family.windows, Windows::AllButEvery(_)) =>
+                if factor.is_some()
+                    && matches!(
+                        self.family.windows,
+                        Windows::AllButEvery(_) | Windows::AllButFirstOf(_)
+                    ) =>
             {
                 let key = self.key("rope.scaling");
                 return Err(unsupported(format!(

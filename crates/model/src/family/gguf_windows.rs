@@ -68,6 +68,10 @@ impl Reader<'_> {
             (_, Some(Value::Bools(windowed))) if windowed.len() == blocks => {
                 Box::new(|block| windowed[block])
             }
+            (Windows::AllButFirstOf(_), Some(Value::Integer(every @ 1..=1024))) => {
+                let every = *every as usize;
+                Box::new(move |block| !block.is_multiple_of(every))
+            }
             (Windows::AllButEvery(_), Some(Value::Integer(every @ 1..=1024))) => {
                 let every = *every as usize;
                 Box::new(move |block| !(block + 1).is_multiple_of(every))
@@ -76,6 +80,9 @@ impl Reader<'_> {
                 return Err(malformed(format!(
                     "metadata field `{pattern_field}` is neither an integer from 1 to 1024 nor {blocks} booleans"
                 )));
+            }
+            (Windows::AllButFirstOf(every), None) => {
+                Box::new(move |block| !block.is_multiple_of(every))
             }
             (Windows::AllButEvery(every), None) => {
                 Box::new(move |block| !(block + 1).is_multiple_of(every))

@@ -5,13 +5,14 @@ use serde_json::Value;
 
 use super::config::Config;
 use super::config_rope::{ConfigRope, has_rope};
+use super::config_windows;
 use super::draft::{Draft, head_dim};
 use super::encoder;
 use super::encoder_families;
 use super::expert_families;
 use super::experts;
 use super::gemma4;
-use super::kinds::{BlockShapes, Layout, Mixers, Multipliers, NoRope, QkNorms, SoftCaps, Windows};
+use super::kinds::{BlockShapes, Layout, Mixers, Multipliers, NoRope, QkNorms, SoftCaps};
 use super::latent;
 use super::layout;
 use super::mixer;
@@ -19,12 +20,12 @@ use super::mixer_families;
 use super::multipliers;
 use super::parts::{PartFactors, Parts};
 use super::traits::{self, Family};
-use super::{FULL, SLIDING, malformed, unsupported};
+use super::unsupported;
 use crate::description::{Activation, Mixer, ModelDescription, NormKind, limits};
 use crate::error::Result;
 
 /// `model_type` of every family.
-const FAMILIES: [(&str, &Family); 53] = [
+const FAMILIES: [(&str, &Family); 54] = [
     ("llama", &traits::LLAMA),
     ("mistral", &traits::MISTRAL),
     ("qwen2", &traits::QWEN2),
@@ -78,6 +79,7 @@ const FAMILIES: [(&str, &Family); 53] = [
     ("bert", &encoder_families::BERT),
     ("roberta", &encoder_families::ROBERTA),
     ("xlm-roberta", &encoder_families::ROBERTA),
+    ("modernbert", &encoder_families::MODERN_BERT),
 ];
 
 /// `model_type` of models with images whose text Triad computes, and that of the text if `text_config` does not state it.
@@ -248,7 +250,7 @@ fn draft(family: &Family, config: &Config<'_>, tied: bool) -> Result<Draft> {
     let epsilon = match (family.epsilon_field, family.norm) {
         (Some(field), _) => field,
         (None, NormKind::Rms) => "rms_norm_eps",
-        (None, NormKind::Layer) => "layer_norm_eps",
+        (None, NormKind::Layer | NormKind::Centered) => "layer_norm_eps",
     };
     let epsilon = config
         .positive(epsilon)?
@@ -279,7 +281,7 @@ fn draft(family: &Family, config: &Config<'_>, tied: bool) -> Result<Draft> {
         Some(_) => config.positive(key).map(|cap| cap.map(|cap| cap as f32)),
         None => Ok(None),
     };
-    let mut windows = windows(family, config, blocks)?;
+    let mut windows = config_windows::windows(family, config, blocks)?;
     if let (BlockShapes::Gemma4, Some(last)) = (family.shapes, windows.last_mut()) {
         // `transformers` changes what `layer_types` say of the last block.
         *last = None;
@@ -422,76 +424,4 @@ fn activation(family: &Family, config: &Config<'_>) -> Result<Activation> {
             "config.json: `{field}` is `{name}`, which Triad does not run; it runs silu, gelu, gelu_pytorch_tanh, relu2"
         ))),
     }
-}
-
-fn windows(family: &Family, config: &Config<'_>, blocks: usize) -> Result<Vec<Option<usize>>> {
-    if family.mixers != Mixers::Attention {
-        // `layer_types` name the mixers.
-        return Ok(vec![None; blocks]);
-    }
-    let in_use = match family.windows {
-        Windows::Never => false,
-        Windows::FromLayer => config.bool("use_sliding_window")?.unwrap_or(false),
-        Windows::Everywhere | Windows::AllButEvery(_) => true,
-    };
-    let window = if !in_use {
-        None
-    } else if config.has("sliding_window") {
-        config.size("sliding_window", limits::CONTEXT)?
-    } else {
-        family.window
-    };
-    // `transformers` halves the window if attention reads both sides.
-    let window = window.map(|window| match family.bidirectional {
-        true => window / 2 + 1,
-        false => window,
-    });
-    if let Some(types) = config.strings("layer_types")? {
-        return types_to_windows(&types, family, window, blocks);
-    }
-    let first = config.count("max_window_layers")?.unwrap_or(28);
-    let every = match family.windows {
-        Windows::AllButEvery(default) if family.reads_window_pattern() => config
-            .size("sliding_window_pattern", limits::BLOCKS)?
-            .unwrap_or(default),
-        Windows::AllButEvery(every) => every,
-        _ => 1,
-    };
-    let windowed = |block: usize| match family.windows {
-        Windows::Never => false,
-        Windows::Everywhere => true,
-        Windows::FromLayer => block >= first,
-        Windows::AllButEvery(_) => !(block + 1).is_multiple_of(every),
-    };
-    Ok((0..blocks)
-        .map(|block| window.filter(|_| windowed(block)))
-        .collect())
-}
-
-fn types_to_windows(
-    types: &[&str],
-    family: &Family,
-    window: Option<usize>,
-    blocks: usize,
-) -> Result<Vec<Option<usize>>> {
-    if types.len() != blocks {
-        return Err(malformed(format!(
-            "config.json: `layer_types` has {} entries, expected one for each of the {blocks} blocks",
-            types.len()
-        )));
-    }
-    let to_window = |(block, kind): (usize, &&str)| match *kind {
-        // `transformers` gives every block of these the window, whatever `layer_types` contains.
-        FULL | SLIDING if ["phi3", "mistral3", "mixtral"].contains(&family.name) => Ok(window),
-        FULL => Ok(None),
-        SLIDING if window.is_some() => Ok(window),
-        SLIDING => Err(malformed(format!(
-            "config.json: `layer_types[{block}]` is `{SLIDING}`, but no sliding window is in use"
-        ))),
-        other => Err(unsupported(format!(
-            "config.json: `layer_types[{block}]` is `{}`, which Triad does not run; it runs {FULL} and {SLIDING}",
-            other.chars().take(40).collect::<String>()
-        ))),
-    };
-    types.iter().enumerate().map(to_window).collect()
 }

@@ -13,6 +13,8 @@ pub(super) enum Windows {
     FromLayer,
     /// All except every n-th.
     AllButEvery(usize),
+    /// All except the first of every n.
+    AllButFirstOf(usize),
 }
 
 /// The properties of the experts of a family.

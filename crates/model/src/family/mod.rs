@@ -12,8 +12,10 @@
 //! Nothing is guessed. A model that needs something that Triad does not implement (another RoPE type, experts, a tensor
 //! without a role) is refused by name.
 
+mod classifier;
 mod config;
 mod config_rope;
+mod config_windows;
 mod draft;
 mod encoder;
 mod encoder_families;
@@ -56,6 +58,7 @@ use crate::gguf::Metadata;
 use crate::tensor::TensorInfo;
 use crate::tensor_map::TensorMap;
 
+pub(crate) use classifier::torch_activation;
 pub(crate) use modules::Modules;
 pub use shapes::{SHAPES, shape};
 
@@ -87,7 +90,12 @@ pub fn from_hugging_face(
     are_equal: &AreEqual<'_>,
 ) -> Result<(ModelDescription, TensorMap)> {
     let (family, mut description) = hugging_face::describe(config)?;
-    description.head = encoder::head(family, config, tensors)?;
+    description.head = classifier::head(family, &description, config, tensors)?;
+    if !description.writes() {
+        // A classifier has no output matrix.
+        description.tied_output = true;
+    }
+    description.check()?;
     let predicted = hugging_face::more_tokens(config)?;
     let are_equal = (is_quantized, are_equal);
     let map = tensors::hugging_face(family, &description, (tensors, predicted), are_equal)?;
@@ -105,7 +113,8 @@ pub fn from_gguf(
     read_f32: &ReadF32<'_>,
 ) -> Result<(ModelDescription, TensorMap)> {
     let (family, mut description) = gguf::describe(metadata, tensors, read_f32)?;
-    description.head = encoder::gguf_head(metadata, &description, tensors)?;
+    description.head = classifier::gguf_head(family, metadata, &description, tensors)?;
+    description.check()?;
     let map = tensors::gguf(family, &description, tensors)?;
     Ok((description, map))
 }

@@ -18,8 +18,10 @@ pub(super) struct Names {
     pub(super) token_types: &'static str,
     pub(super) output_norm: &'static str,
     pub(super) output: &'static str,
-    /// The two layers of a classifier of pairs of texts.
+    /// The two layers of a classifier, of which the inner one may be empty: there is none.
     pub(super) classifier: [&'static str; 2],
+    /// The norm between these layers.
+    pub(super) classifier_norm: &'static str,
     /// Layers after pooling that are no classifier.
     pub(super) dense: &'static [&'static str],
     /// Parts of the names of tensors that have no part in vectors and scores.
@@ -113,7 +115,8 @@ pub(super) const LLAMA: Names = Names {
     token_types: "",
     output_norm: "norm",
     output: "lm_head",
-    classifier: [""; 2],
+    classifier: ["", "score"],
+    classifier_norm: "",
     dense: &[],
     inert: &[],
     block: "layers.",
@@ -414,6 +417,7 @@ pub(super) const GGUF: Names = Names {
     output_norm: "output_norm",
     output: "output",
     classifier: ["cls", "cls.output"],
+    classifier_norm: "cls.norm",
     dense: &["dense_2", "dense_3"],
     inert: &[],
     block: "blk.",

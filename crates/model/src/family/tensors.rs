@@ -249,7 +249,7 @@ impl Mapper<'_> {
         let residual = block.residual;
         let attention_norm = match residual.has_attention_norm() {
             true => {
-                let name = match residual.replaces() {
+                let name = match residual.attention_norm_replaces() {
                     true => self.replacing_norm_name(index),
                     false => format!("{prefix}{}", names.attention_norm),
                 };
@@ -374,15 +374,24 @@ impl Mapper<'_> {
     }
 
     pub(super) fn norm(&mut self, name: &str, norm: &Norm, width: usize) -> Result<NormTensors> {
-        let mut weight = format!("{name}.weight");
+        // Checkpoints of BERT from before version 1 of `transformers` have these names, which it still reads.
+        let is_old = name.ends_with("LayerNorm")
+            && self.tensors.contains_key(&format!("{name}.gamma"))
+            && !self.tensors.contains_key(&format!("{name}.weight"));
+        let [weight, bias] = match is_old {
+            true => ["gamma", "beta"],
+            false => ["weight", "bias"],
+        };
+        let bias = format!("{name}.{bias}");
+        let mut weight = format!("{name}.{weight}");
         // Falcon-H1 in GGUF has a norm without the ending.
         if !self.tensors.contains_key(&weight) && self.tensors.contains_key(name) {
             name.clone_into(&mut weight);
         }
         let weight = self.tensor(&weight, &[width])?;
         let bias = match norm.kind {
-            NormKind::Rms => None,
-            NormKind::Layer => Some(self.tensor(&format!("{name}.bias"), &[width])?),
+            NormKind::Rms | NormKind::Centered => None,
+            NormKind::Layer => Some(self.tensor(&bias, &[width])?),
         };
         Ok(NormTensors { weight, bias })
     }

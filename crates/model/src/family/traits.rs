@@ -87,6 +87,8 @@ pub(super) struct Family {
 
     /// Base of RoPE.
     pub rope_base: f32,
+    /// Fields of a `config.json` with that base, and with that of the blocks with a window.
+    pub rope_fields: [&'static str; 2],
     /// Base of RoPE in version 4 of `transformers`, if its default is another.
     pub older_rope_base: Option<f32>,
     /// Part of a head that RoPE rotates; `None`: all of it, and a configuration can't change that.
@@ -171,6 +173,7 @@ pub(super) const LLAMA: Family = Family {
     bidirectional: false,
     added: None,
     rope_base: 10_000.0,
+    rope_fields: ["rope_theta", "rope_local_base_freq"],
     older_rope_base: None,
     rotary_fraction: None,
     epsilon: 1e-6,

@@ -387,9 +387,10 @@ fn select(siblings: &[Sibling], repository: &Repository) -> Result<Selection> {
             "1_Pooling/config.json",
             "config_sentence_transformers.json",
         ];
-        // A dense layer after pooling, such as `2_Dense`.
+        // A dense layer after pooling, such as `2_Dense`, or words that score a pair.
         let of_dense = name.split_once('/').is_some_and(|(folder, file)| {
             folder.ends_with("_Dense") && ["config.json", "model.safetensors"].contains(&file)
+                || folder.ends_with("_LogitScore") && file == "config.json"
         });
         tokenizer
             || of_dense

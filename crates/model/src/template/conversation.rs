@@ -34,6 +34,7 @@ pub(super) struct Reads {
     texts: bool,
     parts: bool,
     system: bool,
+    pairs: bool,
 }
 
 impl ChatTemplate {
@@ -71,6 +72,20 @@ impl ChatTemplate {
     /// Returns whether messages of the role `system` are part of the text.
     pub fn reads_system(&self) -> bool {
         self.reads().system
+    }
+
+    /// Returns whether a message of the role `query` and one of the role `document` are both part of the text.
+    pub fn reads_pairs(&self) -> bool {
+        self.reads().pairs
+    }
+
+    /// Returns whether a message of the role `system` is part of the text of such a pair.
+    pub fn reads_instructions(&self) -> bool {
+        let pair = ["query", "document"].map(|role| json!({"role": role, "content": "a"}));
+        let [query, document] = pair;
+        let system = json!({"role": "system", "content": NEEDLE});
+        let text = self.render_values(&[system, query, document], &RenderOptions::default(), None);
+        text.is_ok_and(|text| text.contains(NEEDLE))
     }
 
     /// Returns whether the template mentions the variable `name`.
@@ -159,6 +174,11 @@ impl ChatTemplate {
             };
             let user = |content: Json| json!({"role": "user", "content": content});
             let parts = rendered(json!([user(json!([{"type": "text", "text": NEEDLE}]))]));
+            let pair = |query: &str, document: &str| {
+                let message = |role: &str, text: &str| json!({"role": role, "content": text});
+                let messages = json!([message("query", query), message("document", document)]);
+                rendered(messages).contains(NEEDLE)
+            };
             // A template that expects a string writes the list in the syntax of Python or JSON.
             let is_list = parts.contains("'text'") || parts.contains("\"text\"");
             Reads {
@@ -166,6 +186,7 @@ impl ChatTemplate {
                 parts: parts.contains(NEEDLE) && !is_list,
                 system: rendered(json!([{"role": "system", "content": NEEDLE}, user("a".into())]))
                     .contains(NEEDLE),
+                pairs: pair(NEEDLE, "a") && pair("a", NEEDLE),
             }
         })
     }

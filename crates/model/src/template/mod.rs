@@ -111,6 +111,19 @@ impl ChatTemplate {
         }))
     }
 
+    /// Returns the template of a query and a document in `source`, as messages of these two roles: that of GGUF which is
+    /// called `rerank`, else the template for conversations if it reads these roles.
+    ///
+    /// # Errors
+    /// As for [`ChatTemplate::from_checkpoint`].
+    pub fn of_pairs(source: &Source, tokenizer: &Tokenizer) -> Result<Option<Self>> {
+        let template = match sources::of_pairs(source)? {
+            Some(text) => Some(Self::new(text, None, None)?),
+            None => Self::from_source(source, tokenizer)?,
+        };
+        Ok(template.filter(Self::reads_pairs))
+    }
+
     /// Compiles `source`, which may use the texts of BOS and EOS.
     ///
     /// # Errors

@@ -70,6 +70,30 @@ impl Sources {
     }
 }
 
+/// Returns the template `rerank` of a GGUF file, in which llama.cpp replaces `{query}` and `{document}`, as Jinja.
+pub(super) fn of_pairs(source: &Source) -> Result<Option<String>> {
+    let Source::Gguf(metadata) = source else {
+        return Ok(None);
+    };
+    let text = metadata.string("tokenizer.chat_template.rerank")?;
+    Ok(text.map(|text| {
+        let (mut jinja, mut rest) = (String::new(), text);
+        let literal = |text: &str| format!("{{{{ {} }}}}", Value::from(text));
+        let places = |text: &str| {
+            let place = |role: &'static str| Some((text.find(&format!("{{{role}}}"))?, role));
+            ["query", "document"].into_iter().filter_map(place).min()
+        };
+        while let Some((place, role)) = places(rest) {
+            jinja += &literal(&rest[..place]);
+            jinja += &format!(
+                "{{{{ messages | selectattr('role', 'eq', '{role}') | map(attribute='content') | first }}}}"
+            );
+            rest = &rest[place + role.len() + 2..];
+        }
+        jinja + &literal(rest)
+    }))
+}
+
 fn read(path: &Path) -> Result<Option<String>> {
     let io = |error| Error::new(ErrorKind::Io, format!("cannot read the file: {error}")).at(path);
     if !files::is_there(path).map_err(io)? {
@@ -163,6 +187,25 @@ mod tests {
             );
             assert!(error.contains(named), "{template}: {error}");
         }
+    }
+
+    #[test]
+    fn the_template_of_pairs_of_gguf_is_jinja_that_writes_the_same_text() {
+        let mut metadata = crate::gguf::Metadata::default();
+        let text = "<a>\n{query} \"{{ x }}\" {% if %} \u{4e2d} \\n {document}{query}\n\n{other}";
+        let field = "tokenizer.chat_template.rerank";
+        metadata.insert(field, crate::gguf::Value::String(text.into()));
+        let jinja = of_pairs(&Source::Gguf(metadata)).unwrap().unwrap();
+        let template = super::super::ChatTemplate::new(jinja, None, None).unwrap();
+        assert!(template.reads_pairs() && !template.reads_instructions());
+        // A text with the other's name stays what it is.
+        let (query, document) = ("{document}", "b {query} {{ c }}");
+        let messages = [("query", query), ("document", document)];
+        let messages = messages.map(|(role, text)| super::super::Message::new(role, text));
+        let expected = format!(
+            "<a>\n{query} \"{{{{ x }}}}\" {{% if %}} \u{4e2d} \\n {document}{query}\n\n{{other}}"
+        );
+        assert_eq!(template.render(&messages, false).unwrap(), expected);
     }
 
     #[test]

@@ -35,8 +35,6 @@ pub(super) struct HuggingFace {
     controls_as_text: OnceLock<Box<tokenizers::Tokenizer>>,
 }
 
-/// Bytes of text per requested token: of a longer text, the start is encoded first.
-const BYTES_PER_TOKEN: usize = 16;
 /// Number of tokens that may differ where a text was cut.
 const AT_CUT: usize = 8;
 
@@ -68,10 +66,10 @@ impl HuggingFace {
         if limit.ends(tokens.len()) {
             return Ok(());
         }
-        let start = text.floor_char_boundary(limit.most().saturating_mul(BYTES_PER_TOKEN));
-        if start < text.len() {
+        let is_of_words = matches!(self.tokenizer.get_model(), ModelWrapper::WordPiece(_));
+        if let Some(start) = limit.start_of(text, is_of_words) {
             let mut first = Vec::new();
-            self.encode_whole(&text[..start], special, &mut first)?;
+            self.encode_whole(start, special, &mut first)?;
             let least = first.len().saturating_sub(AT_CUT);
             if limit.ends(tokens.len() + least) {
                 tokens.extend_from_slice(&first[..least]);

@@ -155,6 +155,8 @@ pub(super) fn tokenizer(metadata: &Metadata) -> Result<Tokenizer> {
     let separates_pairs = metadata
         .bool("tokenizer.ggml.add_sep_token")?
         .unwrap_or(separates_pairs);
+    // Files of ModernBERT ask for two separators. The models were trained with one.
+    let separates_pairs = separates_pairs && metadata.string(PRE)? != Some("modern-bert");
     Ok(Tokenizer {
         pair: Pair::of_gguf(&prefix, &suffix, separator.filter(|_| separates_pairs)),
         kind,

@@ -6,7 +6,15 @@ use super::config::Config;
 use crate::error::Result;
 
 /// The classes of `transformers` whose tokenizers give no types of tokens unless `model_input_names` states them.
-const WITHOUT_TYPES: [&str; 5] = ["Roberta", "XLMRoberta", "Camembert", "DistilBert", "MPNet"];
+const WITHOUT_TYPES: [&str; 6] = [
+    "Roberta",
+    "XLMRoberta",
+    "Camembert",
+    "DistilBert",
+    "MPNet",
+    // Version 5, where it replaces `PreTrainedTokenizerFast`, whose files version 4 reads with types.
+    "TokenizersBackend",
+];
 /// Maximum number of tokens around two texts.
 const MAX_TOKENS: usize = 64;
 
@@ -184,6 +192,7 @@ mod tests {
         let of_class = |class: &str| has_types(json!({"tokenizer_class": class})).unwrap();
         assert!(of_class("BertTokenizerFast") && of_class("PreTrainedTokenizerFast"));
         assert!(!of_class("DistilBertTokenizer") && !of_class("XLMRobertaTokenizerFast"));
+        assert!(!of_class("TokenizersBackend"));
         let error = has_types(json!({"model_input_names": 5})).unwrap_err();
         assert!(error.to_string().contains("model_input_names"), "{error}");
     }

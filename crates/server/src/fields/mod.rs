@@ -14,6 +14,7 @@ mod embeddings;
 mod llama;
 mod messages;
 mod ollama;
+mod predict;
 mod rerank;
 mod responses;
 mod shared;
@@ -146,6 +147,12 @@ pub static RERANK: RequestFields = RequestFields {
     groups: &[rerank::FIELDS],
 };
 
+/// The fields of `/predict`.
+pub static PREDICT: RequestFields = RequestFields {
+    path: "/predict",
+    groups: &[predict::FIELDS],
+};
+
 /// The fields of `/tokenize`.
 pub static TOKENIZE: RequestFields = RequestFields {
     path: "/tokenize",
@@ -218,7 +225,7 @@ pub static OLLAMA_PULL: RequestFields = RequestFields {
 };
 
 /// Returns all tables.
-pub fn requests() -> [&'static RequestFields; 19] {
+pub fn requests() -> [&'static RequestFields; 20] {
     [
         &CHAT,
         &COMPLETIONS,
@@ -228,6 +235,7 @@ pub fn requests() -> [&'static RequestFields; 19] {
         &MESSAGES,
         &COUNT_TOKENS,
         &EMBEDDINGS,
+        &PREDICT,
         &RERANK,
         &TOKENIZE,
         &DETOKENIZE,

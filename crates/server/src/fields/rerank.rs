@@ -65,7 +65,11 @@ pub(super) const FIELDS: &[Field] = &[
     ),
     refused("max_chunks_per_doc", "T", &["1"], "documents are never cut"),
     refused("rank_fields", "T", &[], "documents are texts"),
-    refused("instruction", "V", &[], "no model here has instructions"),
+    noted(
+        "instruction",
+        "V",
+        "the task, for models whose prompt has a place for it",
+    ),
     refused(
         "cache_salt",
         "V",

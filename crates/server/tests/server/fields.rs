@@ -214,6 +214,7 @@ fn body(path: &str, parent: &str) -> Body {
         "/v1/conversations" => json!({}),
         "/v1/embeddings" => json!({"input": "Hi"}),
         "/rerank" => json!({"query": "cat", "documents": ["a cat", "the end"]}),
+        "/predict" => json!({"inputs": "a cat"}),
         "/tokenize" if more.get("messages").is_none() && more.get("tools").is_none() => {
             json!({"content": "Hi"})
         }
@@ -270,6 +271,11 @@ fn other(path: &str, field: &str) -> (Value, Value) {
         "think" if path.starts_with("/api/") => json!(true),
         "raw" => json!(true),
         "query" => json!("the end"),
+        "inputs" => json!("the end"),
+        "instruction" => json!("find it"),
+        "parse_special" if path == "/predict" => {
+            return (json!(false), json!({"inputs": "[MASK]"}));
+        }
         "documents" if path == "/rerank" => json!(["x"]),
         "texts" => return (json!(["x"]), json!({"documents": null})),
         "top_n" | "top_k" if path == "/rerank" => json!(1),
@@ -654,9 +660,13 @@ impl Sweep<'_> {
 fn sweep(path: &str) {
     let server = if path == "/infill" {
         Server::for_infill()
-    } else if path == "/rerank" {
-        let golden = "../../tests/golden/encoders/rerank-bert";
-        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join(golden);
+    } else if ["/rerank", "/predict"].contains(&path) {
+        let name = match path {
+            "/rerank" => "rerank-bert",
+            _ => "classes-bert",
+        };
+        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/encoders");
+        let golden = golden.join(name);
         Server::of_model_with(&golden, |options| options.strict_models = true)
     } else {
         Server::with(|options| options.strict_models = true)
@@ -707,7 +717,13 @@ fn each_field_of_counts_and_conversations_is_followed_without_effect_or_refused(
 
 #[test]
 fn each_field_of_texts_is_followed_without_effect_or_refused() {
-    for path in ["/v1/embeddings", "/rerank", "/tokenize", "/detokenize"] {
+    for path in [
+        "/v1/embeddings",
+        "/rerank",
+        "/predict",
+        "/tokenize",
+        "/detokenize",
+    ] {
         sweep(path);
     }
 }

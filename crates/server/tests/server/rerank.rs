@@ -58,6 +58,124 @@ fn scores_are_those_of_the_model_and_the_best_is_first() {
 }
 
 #[test]
+fn a_language_model_ranks_by_its_words_and_follows_an_instruction() {
+    for name in ["rerank-qwen3", "rerank-qwen3.gguf", "rerank-qwen3-score"] {
+        let server = Server::of_model(&golden(name));
+        let reads = !name.ends_with(".gguf");
+        for case in cases(name.trim_end_matches(".gguf")) {
+            let mut body = json!({"query": case["query"], "documents": [case["document"]]});
+            body["instruction"] = case["instruction"].clone();
+            if !reads && !case["instruction"].is_null() {
+                let reply = server.post("/rerank", &body);
+                let param = &reply.json()["error"]["param"];
+                assert_eq!((reply.status, param), (400, &json!("instruction")));
+                continue;
+            }
+            for (path, is_raw) in PATHS.into_iter().zip([false, true].into_iter().cycle()) {
+                body["raw_scores"] = is_raw.into();
+                let found = score(&server.post(path, &body).good()["results"][0]);
+                let expected = case["score"].as_f64().unwrap();
+                let expected = match is_raw {
+                    true => expected,
+                    false => 1.0 / (1.0 + (-expected).exp()),
+                };
+                // Keys and values are kept in f16.
+                assert!(
+                    (found - expected).abs() < 0.01,
+                    "{name}: {found} for {case}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn classes_have_the_form_of_text_embeddings_inference() {
+    let server = Server::of_model(&golden("classes-bert"));
+    let labels = ["contradiction", "entailment", "neutral"];
+    let (mut inputs, mut all) = (Vec::new(), Vec::new());
+    for case in cases("classes-bert") {
+        let input = match &case["second"] {
+            Value::Null => json!([case["text"]]),
+            second => json!([case["text"], second]),
+        };
+        for (field, is_raw) in [("probabilities", false), ("outputs", true)] {
+            let body = json!({"inputs": input, "raw_scores": is_raw});
+            let classes = server.post("/predict", &body).good();
+            let classes = classes.as_array().unwrap();
+            let score = |class: &Value| class["score"].as_f64().unwrap();
+            assert!(classes.is_sorted_by(|one, other| score(one) >= score(other)));
+            for (label, expected) in labels.iter().zip(case[field].as_array().unwrap()) {
+                let class = classes.iter().find(|it| it["label"] == *label).unwrap();
+                let difference = score(class) - expected.as_f64().unwrap();
+                assert!(difference.abs() < 1e-5, "{case}: {classes:?}");
+            }
+            if !is_raw {
+                all.push(Value::from(classes.clone()));
+            }
+        }
+        inputs.push(input);
+    }
+    let several = server.post("/predict", &json!({"inputs": inputs})).good();
+    assert_eq!(several, Value::from(all));
+    let text = server.post("/predict", &json!({"inputs": "a cat"})).good();
+    let same = server
+        .post("/predict", &json!({"inputs": ["a cat"]}))
+        .good();
+    assert_eq!(text, same);
+    for (inputs, words) in [
+        (json!([]), "0 texts"),
+        (json!([[]]), "0 texts"),
+        (json!(["a", "b", "c"]), "3 texts"),
+        (json!([["a", "b", "c"]]), "3 texts"),
+        (json!({"text": "a"}), "inputs"),
+        (json!(vec![["a"]; 1025]), "1025"),
+        (json!("long ".repeat(300)), "maximum context length is 192"),
+    ] {
+        let reply = server.post("/predict", &json!({"inputs": inputs}));
+        assert!(
+            reply.status == 400 && reply.body.contains(words),
+            "{reply:?}"
+        );
+    }
+    let reply = server.post("/rerank", &json!({"query": "a", "documents": ["a"]}));
+    assert!(
+        reply.status == 400 && reply.body.contains("3 classes"),
+        "{reply:?}"
+    );
+    let reply = server.post("/v1/embeddings", &json!({"input": "a"}));
+    assert!(
+        reply.status == 400 && reply.body.contains("3 classes"),
+        "{reply:?}"
+    );
+    let other = Server::of_model(&golden("bert"));
+    let reply = other.post("/predict", &json!({"inputs": "a"}));
+    assert!(
+        reply.status == 400 && reply.body.contains("classifier"),
+        "{reply:?}"
+    );
+}
+
+#[test]
+fn seconds_of_vectors_count_as_those_of_the_processor() {
+    let server = Server::of_model(&golden("bert"));
+    let busy = || {
+        let metrics = server.get("/metrics").body;
+        let line = metrics
+            .lines()
+            .find(|line| line.starts_with("triad_processor_busy_seconds_total"));
+        let line = line.expect("a processor");
+        line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()
+    };
+    let before = busy();
+    let texts = vec!["a cat sleeps"; 64];
+    server
+        .post("/v1/embeddings", &json!({"input": texts}))
+        .good();
+    assert!(busy() > before);
+}
+
+#[test]
 fn results_are_cut_and_have_their_documents_on_request() {
     let server = Server::of_model(&golden("rerank-bert"));
     let documents = json!(["a cat", {"text": "3 + 4"}, "the end"]);
@@ -134,6 +252,10 @@ fn what_cannot_be_ranked_is_refused_by_name() {
             "maximum context length is 192",
         ),
         (
+            json!({"query": long, "documents": ["a"]}),
+            "maximum context length is 192",
+        ),
+        (
             json!({"query": "a", "documents": ["a"], "top_n": 1, "top_k": 2}),
             "top_k",
         ),
@@ -148,6 +270,11 @@ fn what_cannot_be_ranked_is_refused_by_name() {
             reply.status == 400 && named.contains(field),
             "{body}: {reply:?}"
         );
+    }
+    for (query, document, field) in [(&*long, "a", "query"), ("a", &long, "documents")] {
+        let body = json!({"query": query, "documents": [document]});
+        let reply = server.post("/rerank", &body);
+        assert_eq!(reply.json()["error"]["param"], field);
     }
     let reply = server.post("/v1/embeddings", &json!({"input": "a"}));
     assert_eq!(

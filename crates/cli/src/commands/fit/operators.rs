@@ -325,7 +325,9 @@ impl<'a> Between<'a> {
             let x = &x[task * task_numbers..][..out.len()];
             match block.norm.kind {
                 NormKind::Rms => rms_norm(x, &weight[..*hidden], EPSILON, out),
-                NormKind::Layer => layer_norm(x, &weight[..*hidden], bias, EPSILON, out),
+                NormKind::Layer | NormKind::Centered => {
+                    layer_norm(x, &weight[..*hidden], bias, EPSILON, out)
+                }
             }
         });
     }

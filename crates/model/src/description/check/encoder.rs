@@ -1,7 +1,9 @@
 //! The checks of encoders, and of the layers after pooling.
 
 use super::{limits, malformed, size};
-use crate::description::{AddedInputs, BlockDescription, Head, KeyValues, ModelDescription};
+use crate::description::{
+    AddedInputs, BlockDescription, Head, KeyValues, ModelDescription, Residual,
+};
 use crate::error::Result;
 
 /// Checks the parts of `model` that only encoders have.
@@ -22,6 +24,12 @@ pub(super) fn check(model: &ModelDescription) -> Result<()> {
                 "an encoder with shared keys and values or with inputs by token, expected none of them",
             ));
         }
+    }
+    let mut residuals = model.blocks.iter().map(|block| block.residual).skip(1);
+    if residuals.any(|residual| residual == Residual::SerialAfterNorm) {
+        return Err(malformed(
+            "a block other than the first that reads the norm of the embedding, expected none",
+        ));
     }
     check_inputs(&model.added_inputs, model)?;
     match &model.head {
@@ -80,11 +88,23 @@ fn check_head(head: &Head, model: &ModelDescription) -> Result<()> {
             )));
         }
         width = layer.out_features;
+        if let Some(norm) = &layer.norm {
+            norm.check()?;
+        }
     }
-    match head.scores && width != 1 {
-        true => Err(malformed(format!(
-            "a classifier of {width} classes, expected one score"
-        ))),
-        false => Ok(()),
+    let Some(classifier) = &head.classifier else {
+        return Ok(());
+    };
+    let expected = match (classifier.compares, classifier.labels.len()) {
+        (true, _) => 2,
+        (false, 0) => width,
+        (false, labels) => labels,
+    };
+    if width != expected || head.width() > limits::CLASSES {
+        return Err(malformed(format!(
+            "a classifier with {width} outputs, expected {expected}, and at most {} classes",
+            limits::CLASSES
+        )));
     }
+    Ok(())
 }
