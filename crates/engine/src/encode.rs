@@ -9,7 +9,7 @@ use crate::adapter::Adapters;
 use crate::cancel::Cancel;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::forward::{Buffers, Chunk, MatmulContext, Segment};
+use crate::forward::{Buffers, Chunk, MatmulContext, RowLayout, Segment};
 use crate::kv::KvCache;
 use crate::model::Model;
 use crate::weights::{Linear, Weight};
@@ -126,6 +126,7 @@ impl Engine {
                 position: 0,
                 is_branch: false,
                 second: text.second.map(|second| first + second),
+                layout: RowLayout::default(),
             });
         }
         let context = shared.forward.context(Phase::Prefill);

@@ -40,6 +40,7 @@ mod names;
 mod next_tokens;
 mod ollama;
 mod parts;
+mod picture_rope;
 mod rope;
 mod shapes;
 mod tensors;
@@ -56,6 +57,7 @@ use crate::gguf::Metadata;
 use crate::tensor::TensorInfo;
 use crate::tensor_map::TensorMap;
 
+pub(crate) use config::Config;
 pub(crate) use modules::Modules;
 pub use shapes::{SHAPES, shape};
 
@@ -88,6 +90,7 @@ pub fn from_hugging_face(
 ) -> Result<(ModelDescription, TensorMap)> {
     let (family, mut description) = hugging_face::describe(config)?;
     description.head = encoder::head(family, config, tensors)?;
+    description.picture_rope = picture_rope::of_config(family, &description, config)?;
     let predicted = hugging_face::more_tokens(config)?;
     let are_equal = (is_quantized, are_equal);
     let map = tensors::hugging_face(family, &description, (tensors, predicted), are_equal)?;
@@ -106,6 +109,7 @@ pub fn from_gguf(
 ) -> Result<(ModelDescription, TensorMap)> {
     let (family, mut description) = gguf::describe(metadata, tensors, read_f32)?;
     description.head = encoder::gguf_head(metadata, &description, tensors)?;
+    description.picture_rope = picture_rope::of_gguf(family, &description, metadata)?;
     let map = tensors::gguf(family, &description, tensors)?;
     Ok((description, map))
 }
