@@ -45,6 +45,10 @@ fn main() -> Result<()> {
     for (name, config) in configs() {
         write("config", name, config.to_string().as_bytes())?;
     }
+    for name in PICTURES {
+        let file = pictures().join(name);
+        write("picture", name, &fs::read(file)?)?;
+    }
     for case in QUANTIZED {
         let read = |file| fs::read(golden().join(case).join(file));
         let config: serde_json::Value = serde_json::from_slice(&read("config.json")?)?;
@@ -75,6 +79,23 @@ const QUANTIZED: [&str; 9] = [
     "gptq-8",
     "mlx-mixed",
 ];
+
+/// Small pictures in all formats.
+const PICTURES: [&str; 9] = [
+    "3x3.png",
+    "black-and-white.png",
+    "exif-8.webp",
+    "gray~.jpg",
+    "lossy.webp",
+    "palette-4-bits.png",
+    "palette.bmp",
+    "progressive~.jpg",
+    "still.gif",
+];
+
+fn pictures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/pictures/files")
+}
 
 fn golden() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/quantized")

@@ -13,7 +13,7 @@ use crate::adapter::Adapters;
 use crate::cancel::Cancel;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::forward::{Buffers, Chunk, MatmulContext, Segment, normalized};
+use crate::forward::{Buffers, Chunk, MatmulContext, RowLayout, Segment};
 use crate::kv::{KvCache, state_bytes};
 use crate::model::Model;
 use crate::weights::{DenseWeights, Linear, Weight};
@@ -164,6 +164,7 @@ impl Engine {
                 position: 0,
                 is_branch: false,
                 second: text.second.map(|second| first + second),
+                layout: RowLayout::default(),
             });
         }
         let context = shared.forward.context(Phase::Prefill);
@@ -261,7 +262,7 @@ impl Model {
                 DenseActivation::Gelu => activate(&mut out, Activation::Gelu),
             }
             match norm {
-                Some(norm) => self.install(|| normalized(norm, &out)),
+                Some(norm) => self.install(|| norm.normalized(&out)),
                 None => out,
             }
         });

@@ -139,7 +139,7 @@ impl Engine {
         let setup = ExecutorSetup {
             forward: Arc::new(Forward::new(model, context)),
             context,
-            chunk: chunk.min(context),
+            chunk: chunk.max(whole_rows(model)).min(context),
             kv_format,
             options: options.clone(),
         };
@@ -250,6 +250,13 @@ impl std::fmt::Debug for Engine {
             .field("processors", &self.processor_use())
             .finish_non_exhaustive()
     }
+}
+
+/// Returns the rows that have to be in one chunk: those of a picture that read each other.
+fn whole_rows(model: &Model) -> usize {
+    model
+        .vision()
+        .map_or(0, |vision| vision.description().together_rows())
 }
 
 /// Checks the ranges of options.

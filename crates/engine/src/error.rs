@@ -42,6 +42,15 @@ pub enum Error {
         /// Size of the vocabulary.
         vocab: usize,
     },
+    /// A picture or its place in a prompt is invalid.
+    #[error("{0}")]
+    Picture(String),
+    /// The model reads no pictures, or its encoder is not supported.
+    #[error("the model reads no pictures")]
+    NoPictures {
+        /// The reason.
+        source: Arc<triad_model::Error>,
+    },
     /// The second text of a pair cannot be told apart.
     #[error(
         "the second text starts at token {second} of {tokens}, expected at most {tokens}, and a model with two types of \

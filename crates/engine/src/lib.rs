@@ -31,6 +31,7 @@ pub mod batch;
 mod cancel;
 pub mod constraint;
 mod encode;
+mod encode_picture;
 mod engine;
 mod error;
 pub mod executor;
@@ -44,6 +45,7 @@ mod log_probabilities;
 pub mod memory;
 mod model;
 pub mod package;
+mod pictures;
 pub mod quantization;
 pub mod sampler;
 mod scheduler;
@@ -58,6 +60,7 @@ pub mod testing;
 mod tests;
 mod threads;
 mod token_mask;
+mod vision;
 pub mod weights;
 
 pub use adapter::{Adapter, Adapters, LowRank, ScaledAdapter};
@@ -71,11 +74,13 @@ pub use linear::Observer;
 pub use linear_input::{Inputs, LinearInput};
 pub use log_probabilities::LogProbabilities;
 pub use model::{ExpertLimit, LoadOptions, Model};
+pub use pictures::{Picture, is_of_picture};
 pub use score::{Branch, Score, tokens_to_run};
 pub use session::Session;
 pub use statistics::{Bytes, Int8Statistics, Operator, OperatorUse, Statistics};
 pub use threads::Threads;
 pub use triad_kernels::Cores;
+pub use vision::{Pixels, VisionModel};
 
 /// Returns bytes as hexadecimal text.
 pub(crate) fn hexadecimal(bytes: &[u8]) -> String {

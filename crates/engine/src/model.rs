@@ -21,6 +21,7 @@ use crate::linear_input::Inputs;
 use crate::package::{self, Package};
 use crate::quantization::{LinearFormat, OutputWeights, Quantization};
 use crate::threads::Threads;
+use crate::vision::VisionModel;
 use crate::weights::{ExpertMemory, ExpertUse, Weights};
 
 /// Options of loading a model.
@@ -33,6 +34,9 @@ pub struct LoadOptions {
     pub block_arithmetic: BlockArithmetic,
     /// The memory of experts; `None`: the system decides which pages stay in memory.
     pub expert_memory: Option<ExpertLimit>,
+    /// The encoder of pictures: an mmproj file, or the folder of a model that has one; `None`: that of the model's own
+    /// folder, if there is one.
+    pub vision: Option<PathBuf>,
 }
 
 /// The memory of the experts of a model that is larger than memory.
@@ -58,7 +62,11 @@ pub struct Model {
     package: Option<OpenedPackage>,
     /// See [`Model::fingerprint`].
     fingerprint: OnceLock<String>,
+    /// The encoder of pictures, or the reason why there is none.
+    vision: Arc<VisionResult>,
 }
+
+type VisionResult = Result<VisionModel, Arc<triad_model::Error>>;
 
 /// The data of a package that its model keeps.
 struct OpenedPackage {
@@ -109,6 +117,7 @@ impl Model {
             files: checkpoint.mapped_files().to_vec(),
             package: None,
             fingerprint: OnceLock::new(),
+            vision: vision(Some(checkpoint.path()), checkpoint.description(), options)?,
         };
         model.check_unchanged()?;
         Ok(model)
@@ -144,9 +153,21 @@ impl Model {
                 hot_channels: package.manifest().preparation.hot_channels(),
             }),
             fingerprint: OnceLock::new(),
+            vision: vision(None, package.description(), options)?,
         };
         model.check_unchanged()?;
         Ok(model)
+    }
+
+    /// Returns the encoder of pictures.
+    ///
+    /// # Errors
+    /// If the model reads none, or Triad does not support its encoder.
+    pub fn vision(&self) -> Result<&VisionModel> {
+        let vision = self.vision.as_ref().as_ref();
+        vision.map_err(|reason| Error::NoPictures {
+            source: Arc::clone(reason),
+        })
     }
 
     /// Returns what was read of the experts, if not all of them stay in memory.
@@ -173,12 +194,12 @@ impl Model {
     pub fn random(description: ModelDescription, options: &LoadOptions, seed: u64) -> Result<Self> {
         let pool = pool(options)?;
         let weights = pool.install(|| Weights::random(&description, seed));
-        let no_text = triad_model::Error::new(ErrorKind::Missing, "its weights are random");
+        let no_text = || triad_model::Error::new(ErrorKind::Missing, "its weights are random");
         Ok(Self {
             description,
             weights,
             text: Arc::new(Text {
-                tokenizer: Err(Arc::new(no_text)),
+                tokenizer: Err(Arc::new(no_text())),
                 template: None,
                 pairs: None,
                 embedding: EmbeddingDefaults::default(),
@@ -188,6 +209,7 @@ impl Model {
             files: Vec::new(),
             package: None,
             fingerprint: OnceLock::new(),
+            vision: Arc::new(Err(Arc::new(no_text()))),
         })
     }
 
@@ -248,6 +270,7 @@ impl Model {
             files: self.files.clone(),
             package: None,
             fingerprint: OnceLock::new(),
+            vision: Arc::clone(&self.vision),
         }
     }
 
@@ -425,6 +448,33 @@ fn text(
         }),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Loads the encoder that the options name, or that of the model's own files at `own`. An error of these is kept for the
+/// first picture: the model's text needs no encoder.
+fn vision(
+    own: Option<&Path>,
+    text: &ModelDescription,
+    options: &LoadOptions,
+) -> Result<Arc<VisionResult>> {
+    let load = |path: &Path| VisionModel::load(path, text, options.block_arithmetic);
+    if let Some(path) = &options.vision {
+        return Ok(Arc::new(Ok(load(path)?)));
+    }
+    let missing = |message: &str| triad_model::Error::new(ErrorKind::Missing, message);
+    Ok(Arc::new(match own {
+        Some(path) if path.extension().is_none_or(|it| it != "gguf") => match load(path) {
+            Ok(vision) => Ok(vision),
+            Err(Error::Model(reason)) => Err(Arc::new(reason)),
+            Err(error) => return Err(error),
+        },
+        Some(_) => Err(Arc::new(missing(
+            "a GGUF file has no encoder of pictures: give its mmproj file, too",
+        ))),
+        None => Err(Arc::new(missing(
+            "a package has no encoder of pictures: give its mmproj file or its folder, too",
+        ))),
+    }))
 }
 
 /// Returns the weights with the memory of experts that the options ask for.

@@ -249,8 +249,12 @@ impl Sampler {
             self.marks.resize(logits.len(), false);
             for token in seen {
                 let token = *token as usize;
-                // Each token is made less likely once.
-                if std::mem::replace(&mut self.marks[token], true) {
+                // Each token is made less likely once; rows of pictures are none of the vocabulary.
+                if self
+                    .marks
+                    .get_mut(token)
+                    .is_none_or(|mark| std::mem::replace(mark, true))
+                {
                     continue;
                 }
                 let logit = &mut self.candidates[token].weight;

@@ -11,7 +11,7 @@ use triad_model::description::ModelDescription;
 
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
-use crate::forward::Segment;
+use crate::forward::{RowLayout, Segment};
 use crate::session::Session;
 
 /// The maximum bytes of logits that are held at once: enough rows for an efficient gemm with the output matrix.
@@ -136,6 +136,7 @@ impl Session {
                 position,
                 is_branch: part.start == 0,
                 second: None,
+                layout: RowLayout::default(),
             });
             tokens.extend_from_slice(&all[part.clone()]);
             let scored = part.clone().filter(|index| index + 1 >= scored_from);

@@ -57,7 +57,7 @@ pub mod tier;
 pub mod timing;
 mod vectorize;
 
-pub use attention::{attention, attention_of_rows};
+pub use attention::{attention, attention_of_rows, attention_together};
 pub use cores::Cores;
 pub use dot::narrow_f16;
 pub use kernel::{

@@ -38,6 +38,31 @@ impl Angles {
             }
         }
     }
+
+    /// Replaces the angles by those of `positions`, which have several axes: position on the pair's axis · frequency.
+    /// Cosines and sines are multiplied by `factor`.
+    ///
+    /// # Panics
+    /// If a pair has no axis.
+    pub fn fill_by_axis(
+        &mut self,
+        positions: impl IntoIterator<Item = [usize; 3]>,
+        frequencies: &[f32],
+        axes: &[u8],
+        factor: f32,
+    ) {
+        assert_eq!(frequencies.len(), axes.len(), "one axis for each pair");
+        self.pairs = frequencies.len();
+        self.cosines.clear();
+        self.sines.clear();
+        for position in positions {
+            for (frequency, axis) in frequencies.iter().zip(axes) {
+                let (sine, cosine) = (position[usize::from(*axis)] as f32 * frequency).sin_cos();
+                self.cosines.push(cosine * factor);
+                self.sines.push(sine * factor);
+            }
+        }
+    }
 }
 
 /// Rotates every head of every row of `x[rows, heads, head_dim]`; row `r` by row `first + r` of `angles`. Dimensions of

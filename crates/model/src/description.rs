@@ -8,6 +8,7 @@ mod check;
 mod encoder;
 mod feed_forward;
 mod mixer;
+mod picture_rope;
 mod token_inputs;
 
 use serde::{Deserialize, Serialize};
@@ -23,6 +24,7 @@ pub use feed_forward::{Activation, ExpertGroups, Experts, FeedForward, GroupScor
 pub use mixer::{
     DeltaNet, GateNorm, HeadSharing, Mamba2, Mixer, MixerWeight, ShortConv, StateSize,
 };
+pub use picture_rope::PictureRope;
 pub use token_inputs::TokenInputs;
 
 /// A transformer: embedding, blocks, final norm, output matrix. An [encoder](ModelDescription::is_encoder) has no output
@@ -66,6 +68,9 @@ pub struct ModelDescription {
     /// The layers after pooling.
     #[serde(default)]
     pub head: Option<Head>,
+    /// The axes of RoPE that rows of pictures have positions on (Qwen). All positions of a token of text are the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub picture_rope: Option<PictureRope>,
 }
 
 pub(crate) fn one() -> f32 {

@@ -30,5 +30,6 @@ pub mod tensor_map;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod tokenizer;
+pub mod vision;
 
 pub use error::{Error, ErrorKind, Result};

@@ -181,6 +181,7 @@ impl Batch {
                 position: request.position() + own.start,
                 is_branch: false,
                 second: None,
+                layout: request.layout(own),
             });
         }
         segments

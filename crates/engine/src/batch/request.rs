@@ -9,7 +9,9 @@ use triad_kernels::{Phase, lock};
 
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
+use crate::forward::RowLayout;
 use crate::kv::KvCache;
+use crate::pictures::Layout;
 
 /// The place for an executor's record of a batch, for example a timeline. It is set when the batch is over.
 pub type Report = Arc<OnceLock<Box<dyn Any + Send + Sync>>>;
@@ -41,6 +43,8 @@ pub struct Request {
     tokens: Vec<u32>,
     /// Position of the first token.
     position: usize,
+    /// Where pictures put the tokens.
+    layout: Layout,
     phase: Phase,
     wanted: LogitsMode,
     arrived: Instant,
@@ -90,7 +94,7 @@ impl Request {
     pub(crate) fn new(
         sequence: SequenceId,
         cache: Arc<KvCache>,
-        (tokens, position): (Vec<u32>, usize),
+        (tokens, position, layout): (Vec<u32>, usize, Layout),
         (phase, wanted): (Phase, LogitsMode),
         (vocab, mut logits): (usize, Vec<f32>),
         cancel: &Cancel,
@@ -105,6 +109,7 @@ impl Request {
             cache,
             tokens,
             position,
+            layout,
             phase,
             wanted,
             arrived: Instant::now(),
@@ -164,6 +169,28 @@ impl Request {
     /// Returns when it was made.
     pub(crate) fn arrived(&self) -> Instant {
         self.arrived
+    }
+
+    /// Returns the layout of some of its rows.
+    pub(crate) fn layout(&self, rows: std::ops::Range<usize>) -> RowLayout<'_> {
+        RowLayout {
+            axes: self.layout.axes.get(rows).unwrap_or_default(),
+            together: &self.layout.together,
+        }
+    }
+
+    /// Returns the last row, at most `end`, before which its rows from `start` on can be divided: not within a picture whose
+    /// rows read each other.
+    pub(crate) fn dividable(&self, start: usize, end: usize) -> usize {
+        if end == self.tokens.len() {
+            return end;
+        }
+        let at = self.position + end;
+        let within = |span: &&std::ops::Range<usize>| span.start < at && at < span.end;
+        let span = self.layout.together.iter().find(within);
+        span.map_or(end, |span| {
+            span.start.max(self.position + start) - self.position
+        })
     }
 
     /// Returns the tokens to be computed.
@@ -352,7 +379,7 @@ mod tests {
             Request::new(
                 SequenceId(0),
                 cache,
-                (vec![1, 2, 3], 0),
+                (vec![1, 2, 3], 0, Layout::default()),
                 what,
                 (5, Vec::new()),
                 &Cancel::new(),

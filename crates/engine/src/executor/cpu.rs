@@ -200,6 +200,10 @@ impl Executor for CpuExecutor {
         batch.end();
     }
 
+    fn check_pictures(&self) -> Result<()> {
+        Ok(())
+    }
+
     fn backend(&self) -> Box<dyn Backend + '_> {
         Box::new(CpuBackend(self.forward.model().weights()))
     }

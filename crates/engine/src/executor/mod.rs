@@ -12,6 +12,7 @@ pub(crate) use cpu::CpuExecutor;
 pub use cpu::{LayerTimes, panic_message, step_logits};
 
 use crate::batch::{Batch, SequenceId};
+use crate::error::{Error, Result};
 use crate::linear::Backend;
 
 /// Computes batches. An executor knows nothing of sessions, queues or waiting.
@@ -28,6 +29,16 @@ pub trait Executor: Any + Send + Sync {
     fn help(&self, is_enough: &dyn Fn() -> bool) -> bool {
         let _ = is_enough;
         false
+    }
+
+    /// Returns whether it computes prompts with pictures.
+    ///
+    /// # Errors
+    /// If it does not.
+    fn check_pictures(&self) -> Result<()> {
+        Err(Error::Picture(
+            "pictures are computed by an engine on the CPU alone, and this one has other processors".into(),
+        ))
     }
 
     /// Called when requests of running batches may have been cancelled.

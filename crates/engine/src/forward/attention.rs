@@ -138,6 +138,7 @@ impl ForwardContext<'_> {
                     cache,
                     rows,
                     position,
+                    layout,
                     ..
                 } in segments
                 {
@@ -152,7 +153,8 @@ impl ForwardContext<'_> {
                     let of_queries = rows.start * query..rows.end * query;
                     let (queries, attended) =
                         (&queries[of_queries.clone()], &mut attended[of_queries]);
-                    triad_kernels::attention(queries, *position, &*cache, &shape, attended);
+                    let reach = (*position, layout.together);
+                    triad_kernels::attention_together(queries, reach, &*cache, &shape, attended);
                     self.counters.end(begun, Operator::Attention, || {
                         let cached =
                             cache.bytes(seen(*position..position + rows.len(), shape.window));

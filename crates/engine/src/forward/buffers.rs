@@ -1,7 +1,7 @@
 //! The activations of one chunk, and the RoPE frequencies of a session.
 
 use std::ops::Range;
-use std::sync::{Mutex, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 
 use triad_kernels::lease::{LeasedMatrix, ReadLease};
 use triad_kernels::mixer::scratch_rows;
@@ -14,6 +14,7 @@ use triad_model::role::Role;
 use super::kernels::{delta_net_shape, mamba2_shape};
 use crate::hot_rows::Requested;
 use crate::linear::{QuantizedInput, layers};
+use crate::pictures::PictureRows;
 
 /// Activations of one chunk. Several processors may compute them concurrently: a task leases each field that it uses,
 /// for reading, or for writing as a whole or in rectangles. In shapes, `rows` are the tokens of the chunk.
@@ -55,6 +56,8 @@ pub struct Buffers {
     pub(super) shadow_of: Mutex<Option<(usize, Role)>>,
     /// The requested rows for the shadow of the input that was quantized last.
     pub(super) requested: Mutex<Option<Requested>>,
+    /// Rows of pictures, of which more is added to the residual stream after blocks: row, token, picture.
+    pub(super) added_rows: RwLock<Vec<(usize, u32, Arc<PictureRows>)>>,
     /// RoPE of the chunk's positions, one for each distinct [`Rope`] of the model.
     pub(super) angles: RwLock<Vec<Angles>>,
     /// The input of linear layers, in INT8.
@@ -241,6 +244,7 @@ impl Buffers {
             }),
             shadow_of: Mutex::default(),
             requested: Mutex::default(),
+            added_rows: RwLock::default(),
             angles: RwLock::default(),
             input: RwLock::default(),
             experts: Mutex::default(),

@@ -12,7 +12,6 @@ use triad_model::description::{ExpertGroups, Experts, GroupScore, Linear, Routin
 use triad_model::role::Role;
 
 use super::buffers::{Chosen, ExpertBuffers};
-use super::rows::normalize;
 use super::subgraphs::{Chunk, ForwardContext, MatmulContext, TASK_ROWS, activation};
 use crate::error::Result;
 use crate::linear::{LinearOutput, QuantizedInput, Shadows, multiply};
@@ -149,7 +148,7 @@ impl ForwardContext<'_> {
     fn normalize(&self, norm: &Norm, x: &[f32], out: &mut Vec<f32>) {
         let begun = self.counters.begin();
         resize(out, x.len());
-        normalize(norm, x, out);
+        norm.normalize(x, out);
         self.counters.end(begun, Operator::Norm, || {
             Bytes::of(size_of_val(x), size_of_val(&out[..]), norm.bytes())
         });

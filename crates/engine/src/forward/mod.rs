@@ -31,13 +31,12 @@ use triad_model::role::Role;
 
 pub use buffers::{Buffers, Rotation};
 pub use kernels::{delta_net_kernel, mamba2_kernel};
-use rows::normalize;
-pub(crate) use rows::normalized;
 pub use subgraphs::{Chunk, ForwardContext, MatmulContext, activation};
 
 use crate::error::Result;
 use crate::kv::KvCache;
 use crate::model::Model;
+use crate::pictures::Pictures;
 use crate::statistics::{Bytes, Counters, Operator};
 use crate::weights::{Linear, Weight, Weights};
 
@@ -59,11 +58,30 @@ pub struct Segment<'a> {
     pub is_branch: bool,
     /// The row from which on tokens are of the second text of a pair.
     pub second: Option<usize>,
+    /// Where pictures put its rows.
+    pub layout: RowLayout<'a>,
+}
+
+/// Where the rows of a segment are, as far as pictures change it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RowLayout<'a> {
+    /// Positions of RoPE by axis, one for each row; empty: those in the sequence.
+    pub(crate) axes: &'a [[usize; 3]],
+    /// Positions in the sequence of rows that read each other, of each picture. They are in one segment as far as they are
+    /// not in the cache.
+    pub(crate) together: &'a [Range<usize>],
 }
 
 impl Segment<'_> {
     fn positions(&self) -> Range<usize> {
         self.position..self.position + self.rows.len()
+    }
+
+    /// Returns the positions of RoPE by axis.
+    fn axes(&self) -> impl Iterator<Item = [usize; 3]> + '_ {
+        let axes = self.layout.axes;
+        let at = |(row, position)| axes.get(row).copied().unwrap_or([position; 3]);
+        self.positions().enumerate().map(at)
     }
 }
 
@@ -72,6 +90,7 @@ pub struct Forward {
     model: Arc<Model>,
     rotation: Rotation,
     counters: Counters,
+    pictures: Pictures,
 }
 
 impl Forward {
@@ -81,7 +100,13 @@ impl Forward {
             model: Arc::clone(model),
             rotation: Rotation::new(model.description(), context),
             counters: Counters::default(),
+            pictures: Pictures::default(),
         }
+    }
+
+    /// Returns the pictures that the engine has encoded.
+    pub(crate) fn pictures(&self) -> &Pictures {
+        &self.pictures
     }
 
     /// Returns the model.
@@ -113,6 +138,7 @@ impl Forward {
             phase,
             hot_rows: None,
             counters: &self.counters,
+            pictures: &self.pictures,
         }
     }
 }
@@ -170,11 +196,9 @@ impl ForwardContext<'_> {
     pub fn hidden_states(&self, buffers: &Buffers, rows: usize) -> Vec<f32> {
         let hidden = self.description.hidden;
         let mut states = vec![0.0; rows * hidden];
-        normalize(
-            &self.weights.output_norm,
-            &buffers.x.read(hidden, 0..rows),
-            &mut states,
-        );
+        self.weights
+            .output_norm
+            .normalize(&buffers.x.read(hidden, 0..rows), &mut states);
         states
     }
 
@@ -194,7 +218,7 @@ impl ForwardContext<'_> {
         out: &mut [f32],
     ) {
         let (begun, count) = (self.counters.begin(), columns.len());
-        normalize(&self.weights.output_norm, x, normed);
+        self.weights.output_norm.normalize(x, normed);
         multiply_output(
             self.weights,
             normed,

@@ -8,7 +8,7 @@ use triad_kernels::activation::add;
 use triad_kernels::chunks::{Chunks, chunks_mut, for_each_chunk};
 use triad_kernels::int8::{QuantizedRows, QuantizedView};
 use triad_kernels::lock;
-use triad_kernels::norm::{layer_norm, rms_norm, rms_norm_in_place};
+use triad_kernels::norm::rms_norm_in_place;
 
 use triad_model::description::Residual;
 use triad_model::role::Role;
@@ -47,7 +47,7 @@ impl ForwardContext<'_> {
                     add_normed(x, projected, addition);
                 }
                 match norm {
-                    Some(norm) => normalize_rows(norm, x, normed),
+                    Some(norm) => norm.normalize_rows(x, normed),
                     None => normed.copy_from_slice(x),
                 }
                 if replaces {
@@ -271,27 +271,4 @@ fn residual_bytes(bytes: usize, post_norm: Option<&Norm>) -> Bytes {
         bytes + normed,
         post_norm.map_or(0, Norm::bytes),
     )
-}
-
-/// Computes the norm of each row of `x`.
-pub(super) fn normalize(norm: &Norm, x: &[f32], out: &mut [f32]) {
-    let task = TASK_ROWS * norm.weight.len();
-    for_each_chunk(chunks_mut(out, task), 1, |index, out| {
-        normalize_rows(norm, &x[index * task..][..out.len()], out);
-    });
-}
-
-/// Returns the norm of each row of `x`.
-pub(crate) fn normalized(norm: &Norm, x: &[f32]) -> Vec<f32> {
-    let mut out = vec![0.0; x.len()];
-    normalize(norm, x, &mut out);
-    out
-}
-
-/// Computes [`normalize`] on the calling thread.
-fn normalize_rows(norm: &Norm, x: &[f32], out: &mut [f32]) {
-    match &norm.bias {
-        None => rms_norm(x, &norm.weight, norm.epsilon, out),
-        Some(bias) => layer_norm(x, &norm.weight, bias, norm.epsilon, out),
-    }
 }

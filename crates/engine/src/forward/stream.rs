@@ -1,10 +1,14 @@
 //! The beginning and the end of the residual stream.
 
+use std::sync::Arc;
+
+use triad_kernels::activation::add;
 use triad_kernels::lock;
 use triad_kernels::rope::Angles;
 
-use super::Segment;
-use super::subgraphs::{Chunk, ForwardContext, write};
+use super::subgraphs::{Chunk, ForwardContext, read, write};
+use super::{Buffers, Segment};
+use crate::pictures::{PictureRows, is_of_picture};
 use crate::statistics::{Bytes, Operator};
 
 impl ForwardContext<'_> {
@@ -15,19 +19,41 @@ impl ForwardContext<'_> {
         *lock(&buffers.shadow_of) = None;
         *lock(&buffers.requested) = None;
         let mut x = buffers.x.write(hidden, 0..tokens.len());
-        for (token, x) in tokens.iter().zip(x.chunks_exact_mut(hidden)) {
-            self.embed(*token, x);
+        let mut added = write(&buffers.added_rows);
+        added.clear();
+        for (row, (token, x)) in tokens.iter().zip(x.chunks_exact_mut(hidden)).enumerate() {
+            match self.picture(*token) {
+                None => self.embed(*token, x),
+                Some(picture) => {
+                    let (input, later) = picture.row(*token).split_at(hidden);
+                    x.copy_from_slice(input);
+                    if !later.is_empty() {
+                        added.push((row, *token, picture));
+                    }
+                }
+            }
         }
+        drop(added);
         self.add_inputs(tokens, chunk, &mut x);
         self.token_inputs(tokens, &x, buffers);
         let mut all = write(&buffers.angles);
         all.resize_with(self.rotation.distinct.len(), Angles::default);
+        let has_axes = segments.iter().any(|it| !it.layout.axes.is_empty());
+        let rope = self.description.picture_rope.filter(|_| has_axes);
         for (angles, (frequencies, factor)) in all.iter_mut().zip(&self.rotation.distinct) {
-            angles.fill(
-                segments.iter().flat_map(Segment::positions),
-                frequencies,
-                *factor,
-            );
+            match rope {
+                Some(rope) => angles.fill_by_axis(
+                    segments.iter().flat_map(Segment::axes),
+                    frequencies,
+                    &rope.axes(frequencies.len()),
+                    *factor,
+                ),
+                None => angles.fill(
+                    segments.iter().flat_map(Segment::positions),
+                    frequencies,
+                    *factor,
+                ),
+            }
         }
         self.counters.end(begun, Operator::Embedding, || {
             Bytes::of(
@@ -36,6 +62,27 @@ impl ForwardContext<'_> {
                 tokens.len() * self.weights.embedding_row_bytes(),
             )
         });
+    }
+
+    /// Returns the picture that `token` is a row of.
+    fn picture(&self, token: u32) -> Option<Arc<PictureRows>> {
+        let picture = || {
+            self.pictures
+                .of(token)
+                .expect("a session holds its pictures")
+        };
+        is_of_picture(token).then(picture)
+    }
+
+    /// Adds the rows of pictures that come after the block `index` to the residual stream.
+    pub(super) fn add_picture_rows(&self, index: usize, buffers: &Buffers) {
+        let hidden = self.description.hidden;
+        for (row, token, picture) in &*read(&buffers.added_rows) {
+            let later = picture.row(*token).chunks_exact(hidden).nth(1 + index);
+            if let Some(later) = later {
+                add(&mut buffers.x.write(hidden, *row..row + 1), later);
+            }
+        }
     }
 
     /// Writes the embedding of `token`, the first value of the residual stream.

@@ -23,6 +23,7 @@ use crate::linear::{
     multiply, scales, shadow_apart, shadow_bytes,
 };
 use crate::linear_input::LinearInput;
+use crate::pictures::Pictures;
 use crate::statistics::{Bytes, Counters, Operator};
 use crate::weights::{Block, Weights};
 
@@ -44,6 +45,8 @@ pub struct ForwardContext<'a> {
     pub hot_rows: Option<&'a HotRows>,
     /// Counts times and bytes of operators.
     pub counters: &'a Counters,
+    /// The rows of pictures.
+    pub(crate) pictures: &'a Pictures,
 }
 
 /// The rows that a subgraph computes, with their segments and buffers.
@@ -266,7 +269,7 @@ impl ForwardContext<'_> {
             self.add_last_adapters(before, chunk);
         }
         // The steps after the residual addition need all of the stream.
-        let ended = before.filter(|before| self.has_steps_at_end(*before));
+        let ended = before.filter(|before| self.has_steps_at_end(*before, chunk.buffers));
         if let Some(before) = ended {
             self.end_block(before, chunk);
         }

@@ -7,7 +7,7 @@ use triad_kernels::{OutputMut, matmul};
 use triad_model::description;
 
 use super::Buffers;
-use super::subgraphs::{Chunk, ForwardContext, TASK_ROWS, activation};
+use super::subgraphs::{Chunk, ForwardContext, TASK_ROWS, activation, read};
 use crate::statistics::{Bytes, Operator};
 use crate::weights::TokenInput;
 
@@ -50,9 +50,11 @@ impl ForwardContext<'_> {
     }
 
     /// Returns whether a block has steps after its residual additions.
-    pub(super) fn has_steps_at_end(&self, index: usize) -> bool {
+    pub(super) fn has_steps_at_end(&self, index: usize, buffers: &Buffers) -> bool {
         let block = self.block(index);
-        block.token_input.is_some() || block.scale.is_some()
+        block.token_input.is_some()
+            || block.scale.is_some()
+            || !read(&buffers.added_rows).is_empty()
     }
 
     /// Adds the output of a block's second half to the residual stream, and takes the steps after that.
@@ -68,6 +70,7 @@ impl ForwardContext<'_> {
             let mut x = buffers.x.write(self.description.hidden, 0..rows);
             x.iter_mut().for_each(|value| *value *= scale);
         }
+        self.add_picture_rows(index, buffers);
     }
 
     fn add_token_input(

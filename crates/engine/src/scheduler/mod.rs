@@ -259,8 +259,16 @@ impl Scheduler {
                 .first()
                 .is_none_or(|first| self.may_share(&first.request, &next.request))
         {
+            let end = next.rows.end.min(next.rows.start + free);
+            let end = match next.request.dividable(next.rows.start, end) {
+                // A picture that does not fit is in the next batch, which begins with it.
+                whole if whole == next.rows.start && !parts.is_empty() => break,
+                // A batch takes a whole picture.
+                whole if whole == next.rows.start => end,
+                whole => whole,
+            };
             let mut part = queue.prompts.pop_front().expect("the first one");
-            part.rows.end = part.rows.end.min(part.rows.start + free);
+            part.rows.end = end;
             free -= part.rows.len();
             parts.push(part);
         }

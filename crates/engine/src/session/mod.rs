@@ -1,6 +1,7 @@
 //! Sessions: one conversation with a model, with its tokens and its part of the KV cache.
 
 mod phases;
+mod pictures;
 mod prompt_run;
 mod resume;
 mod saved;
@@ -17,6 +18,7 @@ use crate::error::{Error, Result};
 use crate::forward::Buffers;
 use crate::kv::{KvCache, PrefixSalt};
 use crate::model::Model;
+use crate::pictures::Held;
 use phases::Phases;
 
 /// A sequence of tokens that an [`Engine`] computes: the tokens so far, and their keys and values.
@@ -37,6 +39,8 @@ pub struct Session {
     buffers: Option<Box<Buffers>>,
     /// Whether other sessions may find its prefixes.
     is_shared: bool,
+    /// The pictures that its tokens may be rows of.
+    pictures: Held,
 }
 
 impl Session {
@@ -68,6 +72,7 @@ impl Session {
             reports: Vec::new(),
             buffers: None,
             is_shared: false,
+            pictures: Held::default(),
         }
     }
 
@@ -124,6 +129,7 @@ impl Session {
         fork.tokens.extend_from_slice(&self.tokens);
         fork.phases = self.phases.clone();
         fork.is_shared = self.is_shared;
+        fork.pictures = self.pictures.clone();
         fork.logits.clone_from(&self.logits);
         fork
     }
@@ -198,7 +204,10 @@ impl Session {
     /// sessions of the engine have [shared](Session::share). Forgets all other tokens. Returns how many tokens need not
     /// be computed; the last one is never among them, since its logits are needed.
     pub fn reuse(&mut self, prompt: &[u32]) -> usize {
-        let most = prompt.len().saturating_sub(1);
+        let most = self
+            .pictures
+            .known(prompt)
+            .min(prompt.len().saturating_sub(1));
         let common = self
             .tokens
             .iter()
@@ -298,7 +307,7 @@ impl Session {
         let sessions: Vec<_> = sessions.into_iter().collect();
         // No session begins before all are checked.
         for (session, tokens) in &sessions {
-            session.check(tokens)?;
+            session.check_tokens(tokens, Phase::Decode)?;
             session.reserve(tokens.len())?;
         }
         let begin = |(session, tokens): (&'a mut Self, &'a [u32])| {
@@ -342,23 +351,8 @@ impl Session {
     /// Checks that `tokens` can be run after those so far, and that the model writes text.
     pub(crate) fn check(&self, tokens: &[u32]) -> Result<()> {
         self.model().check_writes()?;
-        self.check_tokens(tokens)
-    }
-
-    /// Checks that `tokens` can be run after those so far.
-    pub(crate) fn check_tokens(&self, tokens: &[u32]) -> Result<()> {
-        let free = self.context() - self.tokens.len();
-        if tokens.is_empty() {
-            return Err(Error::EmptyPrompt);
-        }
-        if tokens.len() > free {
-            return Err(Error::PromptTooLong {
-                prompt: tokens.len(),
-                free,
-                context: self.context(),
-            });
-        }
-        self.check_vocabulary(tokens)
+        self.check_length(tokens)?;
+        self.check_text(tokens)
     }
 
     /// Checks that all of `tokens` are in the vocabulary.
@@ -396,9 +390,11 @@ impl Session {
         cancel: &Cancel,
     ) -> Result<Arc<Request>> {
         cancel.check()?;
-        self.check(tokens)?;
+        self.check_tokens(tokens, what.0)?;
         self.resume(cancel)?;
         let cache = self.reserve(tokens.len())?;
+        let all = [&self.tokens[..], tokens].concat();
+        let layout = self.layout(&all, self.tokens.len());
         let (vocab, logits) = (
             self.model().description().vocab,
             std::mem::take(&mut self.logits),
@@ -406,7 +402,7 @@ impl Session {
         Ok(Request::new(
             self.id,
             cache,
-            (tokens.to_vec(), self.tokens.len()),
+            (tokens.to_vec(), self.tokens.len(), layout),
             what,
             (vocab, logits),
             cancel,

@@ -8,7 +8,7 @@ use triad_kernels::Phase;
 use super::Session;
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
-use crate::forward::{Buffers, Chunk, ForwardContext, MatmulContext, Segment};
+use crate::forward::{Buffers, Chunk, ForwardContext, MatmulContext, RowLayout, Segment};
 use crate::linear::{Backend, Observer};
 
 /// Runs rows of prompts on the model's threads, outside of batches.
@@ -60,6 +60,7 @@ impl Session {
                 position: self.tokens.len(),
                 is_branch: false,
                 second: None,
+                layout: RowLayout::default(),
             };
             let mut run = self.prompt_run();
             run.observer = Some(&mut *observer);
@@ -85,7 +86,8 @@ impl Session {
         mut visit: impl FnMut(&[f32]),
     ) -> Result<()> {
         self.model().check_causal()?;
-        self.check_tokens(tokens)?;
+        self.check_length(tokens)?;
+        self.check_text(tokens)?;
         self.resume(cancel)?;
         self.renew();
         let model = Arc::clone(self.model());
@@ -97,6 +99,7 @@ impl Session {
                 position: self.tokens.len(),
                 is_branch: false,
                 second: None,
+                layout: RowLayout::default(),
             };
             let mut run = self.prompt_run();
             let states = model.pool().install(|| {

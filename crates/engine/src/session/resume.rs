@@ -50,7 +50,11 @@ impl Session {
         let request = Request::new(
             self.id,
             std::sync::Arc::clone(&self.cache),
-            (self.tokens[tokens.clone()].to_vec(), tokens.start),
+            (
+                self.tokens[tokens.clone()].to_vec(),
+                tokens.start,
+                self.layout(&self.tokens[..tokens.end], tokens.start),
+            ),
             (phase, LogitsMode::Last),
             (vocab, logits),
             cancel,

@@ -9,6 +9,7 @@ use crate::adapter::Adapters;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::kv::{KvCache, PrefixSalt, save};
+use crate::pictures::is_of_picture;
 
 impl Engine {
     /// Returns a new, empty session.
@@ -92,6 +93,10 @@ impl Session {
     /// If the file cannot be written, or the model's file has changed; an existing file is then kept.
     pub fn save(&self, path: &Path) -> Result<()> {
         self.model().check_unchanged()?;
+        if self.tokens.iter().any(|token| is_of_picture(*token)) {
+            let message = "a conversation with pictures cannot be saved";
+            return Err(Error::Picture(message.into()));
+        }
         let description = self.model().description();
         let model_has_states = description.states().next().is_some();
         let header = save::Header {

@@ -3,6 +3,7 @@
 use super::{Proposal, Propose};
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
+use crate::pictures::is_of_picture;
 
 /// The n-gram lengths of a lookup. The longest match of the latest tokens is continued; of several, the latest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +86,8 @@ impl Propose for LookupProposer {
         let of_tokens = &tokens[self.start..];
         // If the continuation reaches the end of the tokens, it repeats: the tokens may be in a loop.
         let tokens = of_tokens.iter().cycle().take(count);
+        // An answer has no rows of pictures.
+        let tokens = tokens.take_while(|token| !is_of_picture(**token));
         proposals.extend(tokens.map(|token| Proposal {
             token: *token,
             drawn_from: None,

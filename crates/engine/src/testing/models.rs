@@ -344,6 +344,7 @@ pub fn description() -> ModelDescription {
         logit_soft_cap: None,
         token_inputs: None,
         added_inputs: AddedInputs::default(),
+        picture_rope: None,
         head: None,
     }
 }

@@ -11,6 +11,7 @@ mod from_quantized;
 mod int8;
 mod matrix;
 mod mixer;
+mod norm;
 mod quantized;
 mod random;
 mod router;
@@ -35,6 +36,7 @@ pub use expert_memory::{ExpertMemory, ExpertUse};
 pub use int8::Int8Matrix;
 pub use matrix::WeightMatrix;
 pub use mixer::MixerWeights;
+pub use norm::Norm;
 pub use quantized::{linear_to_int4, quantize_linear, quantize_output};
 pub use router::{Branch, Router, RouterPart};
 pub use token_inputs::{TokenInput, TokenInputs};
@@ -180,43 +182,6 @@ impl Weight {
             Self::Float(matrix) => matrix.bytes(),
             Self::Int8(matrix) => matrix.bytes(),
         }
-    }
-}
-
-/// One norm, with the description's offset already added to its weight.
-#[derive(Clone)]
-pub struct Norm {
-    /// Factor of every feature.
-    pub weight: Vec<f32>,
-    /// Bias of every feature; `Some` for every norm that subtracts the mean, zeros if it has no bias.
-    pub bias: Option<Vec<f32>>,
-    /// Added to the mean square or the variance.
-    pub epsilon: f32,
-}
-
-impl Norm {
-    /// Returns a norm whose weights are 1.
-    fn of_ones(norm: &NormDescription, features: usize) -> Self {
-        Self {
-            weight: vec![1.0; features],
-            bias: (norm.kind != NormKind::Rms).then(|| vec![0.0; features]),
-            epsilon: norm.epsilon,
-        }
-    }
-
-    /// Returns the norm on the values of a block.
-    pub(crate) fn of_values(block: &description::BlockDescription) -> Option<Self> {
-        let attention = block.attention()?;
-        Some(Self {
-            weight: vec![1.0; attention.head_dim],
-            bias: None,
-            epsilon: attention.value_norm?,
-        })
-    }
-
-    /// Returns the bytes of factors and biases.
-    pub(crate) fn bytes(&self) -> usize {
-        size_of_val(&self.weight[..]) + self.bias.as_ref().map_or(0, |bias| size_of_val(&bias[..]))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use triad_kernels::BlockArithmetic;
 use triad_kernels::chunks::{chunks_mut, for_each_chunk};
 use triad_model::dequantize::dequantize;
 use triad_model::mapped::MappedBytes;
@@ -17,6 +18,41 @@ use super::{Reader, WeightMatrix, from_quantized};
 /// The number of elements that one task dequantizes.
 const TASK_ELEMENTS: usize = 1 << 16;
 
+/// Returns the values of a matrix in a mapped file. Floats that are not aligned there are widened.
+fn in_file(format: Format, bytes: MappedBytes, arithmetic: BlockArithmetic) -> Storage {
+    let aligned = |size: usize| (bytes.as_ptr() as usize).is_multiple_of(size);
+    match format {
+        Format::F32 if aligned(4) => Storage::MappedF32(bytes),
+        Format::F16 if aligned(2) => Storage::MappedF16(bytes),
+        Format::Bf16 if aligned(2) => Storage::MappedBf16(bytes),
+        Format::Blocks(format) => Storage::MappedBlocks {
+            format,
+            bytes,
+            arithmetic,
+        },
+        Format::F32 | Format::F16 | Format::Bf16 => Storage::F32(widened(format, &bytes).into()),
+    }
+}
+
+impl WeightMatrix {
+    /// Creates a matrix of the values in a mapped file, whose length matches the shape.
+    pub(crate) fn stored(
+        out_features: usize,
+        in_features: usize,
+        format: Format,
+        bytes: MappedBytes,
+        arithmetic: BlockArithmetic,
+    ) -> Self {
+        let storage = in_file(format, bytes, arithmetic);
+        Self::new(out_features, in_features, storage)
+    }
+
+    /// Creates a matrix of floats, whose number matches the shape.
+    pub(crate) fn of_floats(out_features: usize, in_features: usize, values: Vec<f32>) -> Self {
+        Self::new(out_features, in_features, Storage::F32(values.into()))
+    }
+}
+
 impl Reader<'_> {
     /// Reads a matrix that is multiplied with floats.
     pub(super) fn matrix(
@@ -30,7 +66,7 @@ impl Reader<'_> {
         }
         let info = self.checkpoint.tensor(&slice.name)?;
         let storage = match self.bytes(info, slice)? {
-            Bytes::InFile(bytes) => self.in_file(info.format, bytes),
+            Bytes::InFile(bytes) => in_file(info.format, bytes, self.block_arithmetic),
             Bytes::Gathered(bytes) => self.gathered(info.format, bytes),
         };
         Ok(WeightMatrix::new(out_features, in_features, storage))
@@ -59,23 +95,6 @@ impl Reader<'_> {
             rows,
             arithmetic,
         ))
-    }
-
-    fn in_file(&self, format: Format, bytes: MappedBytes) -> Storage {
-        let aligned = |size: usize| (bytes.as_ptr() as usize).is_multiple_of(size);
-        match format {
-            Format::F32 if aligned(4) => Storage::MappedF32(bytes),
-            Format::F16 if aligned(2) => Storage::MappedF16(bytes),
-            Format::Bf16 if aligned(2) => Storage::MappedBf16(bytes),
-            Format::Blocks(format) => Storage::MappedBlocks {
-                format,
-                bytes,
-                arithmetic: self.block_arithmetic,
-            },
-            Format::F32 | Format::F16 | Format::Bf16 => {
-                Storage::F32(widened(format, &bytes).into())
-            }
-        }
     }
 
     fn gathered(&self, format: Format, bytes: Vec<u8>) -> Storage {

@@ -139,10 +139,8 @@ impl TaskGraph {
         };
         // A processor that computes alone runs shadows after their products, with the weights of these.
         let hot_rows = shared.hot_rows.as_ref().filter(|_| !shadows.is_empty());
-        let pass = ForwardContext {
-            hot_rows,
-            ..shared.forward.context(Phase::Prefill)
-        };
+        let mut pass = shared.forward.context(Phase::Prefill);
+        pass.hot_rows = hot_rows;
         let run = ChunkRun {
             pass,
             graph,

@@ -196,6 +196,7 @@ impl ModelProgram for WholeProgram {
                 position,
                 is_branch: false,
                 second: None,
+                layout: triad_engine::forward::RowLayout::default(),
             };
             let pass = self.pass(wanted.phase);
             let mut kernels = CpuBackend(pass.weights);

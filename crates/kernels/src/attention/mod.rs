@@ -173,12 +173,34 @@ pub fn attention(
     shape: &Shape,
     out: &mut [f32],
 ) {
+    attention_together(queries, (first_position, &[]), cache, shape, out);
+}
+
+/// Computes [`attention`], but rows at the positions of one range of `together` also read all positions of that range.
+/// The ranges are disjoint and ascend.
+///
+/// # Panics
+/// As [`attention`]; if a range with a row ends after the last row.
+pub fn attention_together(
+    queries: &[f32],
+    (first_position, together): (usize, &[Range<usize>]),
+    cache: &dyn Cache,
+    shape: &Shape,
+    out: &mut [f32],
+) {
     let width = shape.heads * shape.head_dim;
     let rows = queries.len() / width;
     assert_eq!(
         queries.len(),
         out.len(),
         "queries and output must have the same shape"
+    );
+    let end = first_position + rows;
+    assert!(
+        together
+            .iter()
+            .all(|it| it.end <= end || end <= it.start || it.end <= first_position),
+        "rows that read each other must be computed together"
     );
     let group = shape.heads / shape.kv_heads;
     let arithmetic = match shape.precision {
@@ -198,7 +220,10 @@ pub fn attention(
     let pass = Pass {
         queries,
         first_row: 0,
-        reach: Reach::Earlier { first_position },
+        reach: Reach::Earlier {
+            first_position,
+            together,
+        },
         cache,
         shape,
         group,
@@ -222,9 +247,13 @@ fn strip_rows(arithmetic: Arithmetic, group: usize) -> usize {
 
 /// The positions that rows read.
 #[derive(Clone, Copy)]
-enum Reach {
-    /// The positions up to the row's own; that of the first row is given.
-    Earlier { first_position: usize },
+enum Reach<'a> {
+    /// The positions up to the row's own; that of the first row is given. Rows at the positions of one of these ranges read
+    /// all of it.
+    Earlier {
+        first_position: usize,
+        together: &'a [Range<usize>],
+    },
     /// Every one of this many positions, of which row `r` has the position `r`.
     All { positions: usize },
 }
@@ -234,7 +263,7 @@ struct Pass<'a> {
     queries: &'a [f32],
     /// The place of the first row among the rows of queries and output.
     first_row: usize,
-    reach: Reach,
+    reach: Reach<'a>,
     cache: &'a dyn Cache,
     shape: &'a Shape<'a>,
     /// Query heads per key head.
@@ -367,9 +396,16 @@ impl Pass<'_> {
         let window = self.shape.window;
         let since = |end: usize| window.map_or(0, |window| end.saturating_sub(window));
         match self.reach {
-            Reach::Earlier { first_position } => {
-                let end = first_position + row + 1;
-                since(end)..end
+            Reach::Earlier {
+                first_position,
+                together,
+            } => {
+                let position = first_position + row;
+                let earlier = since(position + 1)..position + 1;
+                match together.iter().find(|range| range.contains(&position)) {
+                    None => earlier,
+                    Some(range) => earlier.start.min(range.start)..range.end,
+                }
             }
             Reach::All { positions } => {
                 let end = window.map_or(positions, |window| positions.min(row + window));

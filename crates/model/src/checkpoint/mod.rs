@@ -11,6 +11,7 @@ mod gguf_parts;
 pub(crate) mod json;
 mod other_types;
 mod source;
+mod vision_folder;
 mod weights;
 mod words;
 
@@ -23,6 +24,7 @@ pub use generation_defaults::GenerationDefaults;
 use gguf_parts::Parts;
 pub use source::{Source, TEXT_LIMITS_NAMES};
 pub(crate) use source::{TOKENIZER_CONFIG, TOOL_TEMPLATES};
+pub(crate) use vision_folder::vision_folder;
 use weights::{Weights, files_of, weight_files};
 
 use crate::dequantize::dequantize;

@@ -7,7 +7,7 @@ use crate::error::Result;
 
 /// One JSON object of a configuration. `null` always counts as absent, since `transformers` writes absent values so.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Config<'a> {
+pub(crate) struct Config<'a> {
     fields: &'a Map<String, Value>,
     /// Path of this object in the file, with a dot at its end unless it is the file's own object.
     place: &'a str,
@@ -26,6 +26,11 @@ impl<'a> Config<'a> {
     pub fn object(&self, key: &str, place: &'a str) -> Result<Option<Self>> {
         self.get(key, "an object", Value::as_object)
             .map(|fields| fields.map(|fields| Self { fields, place }))
+    }
+
+    /// Returns the path of this object in the file, with a dot at its end unless it is the file's own object.
+    pub fn place(&self) -> &'a str {
+        self.place
     }
 
     /// Returns whether this object has no fields.

@@ -239,6 +239,7 @@ impl Draft {
                 norm: norm(NormKind::Rms),
             }),
             added_inputs: self.added_inputs,
+            picture_rope: None,
             head: None,
         };
         description.check()?;

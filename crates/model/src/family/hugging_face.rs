@@ -83,7 +83,7 @@ const FAMILIES: [(&str, &Family); 54] = [
 ];
 
 /// `model_type` of models with images whose text Triad computes, and that of the text if `text_config` does not state it.
-const WITH_IMAGES: [(&str, &str); 11] = [
+const WITH_IMAGES: [(&str, &str); 13] = [
     ("qwen2_vl", "qwen2_vl_text"),
     ("qwen2_5_vl", "qwen2_5_vl_text"),
     ("qwen3_vl", "qwen3_vl_text"),
@@ -95,6 +95,8 @@ const WITH_IMAGES: [(&str, &str); 11] = [
     ("llava", "llama"),
     ("internvl", "qwen2"),
     ("mistral3", "mistral"),
+    ("lfm2_vl", "lfm2"),
+    ("lfm2-vl", "lfm2"),
 ];
 
 /// Fields that would change the computation in a way that Triad does not support, unless null, false, 0 or empty.

@@ -42,6 +42,7 @@ mod names;
 mod next_tokens;
 mod ollama;
 mod parts;
+mod picture_rope;
 mod rope;
 mod shapes;
 mod tensors;
@@ -59,6 +60,7 @@ use crate::tensor::TensorInfo;
 use crate::tensor_map::TensorMap;
 
 pub(crate) use classifier::torch_activation;
+pub(crate) use config::Config;
 pub(crate) use modules::Modules;
 pub use shapes::{SHAPES, shape};
 
@@ -96,6 +98,7 @@ pub fn from_hugging_face(
         description.tied_output = true;
     }
     description.check()?;
+    description.picture_rope = picture_rope::of_config(family, &description, config)?;
     let predicted = hugging_face::more_tokens(config)?;
     let are_equal = (is_quantized, are_equal);
     let map = tensors::hugging_face(family, &description, (tensors, predicted), are_equal)?;
@@ -115,6 +118,7 @@ pub fn from_gguf(
     let (family, mut description) = gguf::describe(metadata, tensors, read_f32)?;
     description.head = classifier::gguf_head(family, metadata, &description, tensors)?;
     description.check()?;
+    description.picture_rope = picture_rope::of_gguf(family, &description, metadata)?;
     let map = tensors::gguf(family, &description, tensors)?;
     Ok((description, map))
 }

@@ -73,6 +73,7 @@ pub fn llama() -> ModelDescription {
         logit_soft_cap: None,
         token_inputs: None,
         added_inputs: AddedInputs::default(),
+        picture_rope: None,
         head: None,
     }
 }

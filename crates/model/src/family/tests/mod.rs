@@ -134,6 +134,7 @@ fn llama_description() -> ModelDescription {
         logit_soft_cap: None,
         token_inputs: None,
         added_inputs: AddedInputs::default(),
+        picture_rope: None,
         head: None,
     }
 }

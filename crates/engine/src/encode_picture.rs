@@ -1,0 +1,45 @@
+//! Encoding pictures with the engine of a model that reads them.
+
+use sha2::{Digest, Sha256};
+
+use crate::cancel::Cancel;
+use crate::engine::Engine;
+use crate::error::Result;
+use crate::kv::PrefixSalt;
+use crate::pictures::Picture;
+use crate::vision::Pixels;
+
+impl Engine {
+    /// Encodes a view of a picture on the model's threads, or finds its rows: those of a picture that was encoded before
+    /// are kept for some time. Only those who give the same salt find them. The prompt of a session that
+    /// [holds](crate::Session::hold) the picture may then have its [tokens](Picture::tokens).
+    ///
+    /// # Errors
+    /// If the model reads no pictures or this engine cannot compute them, the view has a size that the encoder cannot read,
+    /// or `cancel` is set.
+    pub fn picture(&self, pixels: Pixels, salt: PrefixSalt, cancel: &Cancel) -> Result<Picture> {
+        let vision = self.model().vision()?;
+        self.executor().check_pictures()?;
+        vision.rows(pixels.height, pixels.width)?;
+        let key = (salt, hash(pixels));
+        let pictures = self.shared().forward.pictures();
+        if let Some(picture) = pictures.find(&key) {
+            return Ok(picture);
+        }
+        cancel.check()?;
+        let values = self.model().install(|| vision.encode(pixels, cancel))?;
+        vision.check_unchanged()?;
+        let description = vision.description();
+        let cells = description.cells(pixels.height, pixels.width)?;
+        let row_len = description.width * (1 + description.deepstack.len());
+        pictures.add(key, (cells, row_len), values, description.together)
+    }
+}
+
+fn hash(pixels: Pixels) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    hash.update((pixels.height as u64).to_le_bytes());
+    hash.update((pixels.width as u64).to_le_bytes());
+    hash.update(bytemuck::cast_slice::<f32, u8>(pixels.planes));
+    hash.finalize().into()
+}

@@ -1,0 +1,288 @@
+//! Pictures of an engine: the rows that its encoder made of them, and the tokens that stand for the rows.
+//!
+//! A row of a picture is a token of its own, whose number is above those of every vocabulary. An engine gives each
+//! picture other numbers, and the same picture the same ones. So all that compares tokens, prefixes above all, tells
+//! pictures apart, and a picture in a prompt is `rows` tokens like any others.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use crate::error::{Error, Result};
+use crate::kv::PrefixSalt;
+
+/// The first token that stands for a row of a picture.
+const FIRST: u32 = 1 << 31;
+/// Maximum bytes of rows of pictures that no one holds.
+const MAX_BYTES: usize = 256 << 20;
+/// Maximum pictures whose tokens are kept though their rows are not.
+const MAX_KNOWN: usize = 1 << 16;
+
+/// Returns whether a token stands for a row of a picture.
+pub fn is_of_picture(token: u32) -> bool {
+    token >= FIRST
+}
+
+/// A picture, or a tile of one, that an engine has encoded. As long as it is held, by this handle or by a session, its
+/// tokens can be computed. Clones are handles to the same rows.
+#[derive(Clone, Debug)]
+pub struct Picture(Arc<PictureRows>);
+
+/// The rows of a picture.
+#[derive(Debug)]
+pub(crate) struct PictureRows {
+    /// The token of the first row.
+    first: u32,
+    /// Rows and columns of rows.
+    pub(crate) cells: [usize; 2],
+    /// Numbers of a row: the width of the residual stream, once for the input and once for each block after which numbers
+    /// are added.
+    row_len: usize,
+    /// `[rows, row_len]`.
+    values: Vec<f32>,
+    /// Whether the rows read each other.
+    pub(crate) together: bool,
+}
+
+impl PictureRows {
+    /// Returns the number of rows.
+    pub(crate) fn rows(&self) -> usize {
+        self.cells[0] * self.cells[1]
+    }
+
+    /// Returns all numbers of the row that `token` stands for.
+    pub(crate) fn row(&self, token: u32) -> &[f32] {
+        let row = (token - self.first) as usize;
+        &self.values[row * self.row_len..][..self.row_len]
+    }
+
+    fn tokens(&self) -> Range<u32> {
+        self.first..self.first + self.rows() as u32
+    }
+}
+
+impl Picture {
+    /// Returns the tokens of its rows, which a prompt has all of and in order.
+    pub fn tokens(&self) -> Range<u32> {
+        self.0.tokens()
+    }
+
+    /// Returns its rows, `[rows, width]`. With an encoder that adds more after the first blocks, each row is followed by
+    /// these, one after the other.
+    pub fn values(&self) -> &[f32] {
+        &self.0.values
+    }
+
+    pub(crate) fn rows(&self) -> &Arc<PictureRows> {
+        &self.0
+    }
+}
+
+/// What identifies a picture: a hash of its pixels, and the salt of those who may find it.
+pub(crate) type Key = (PrefixSalt, [u8; 32]);
+
+/// The pictures of an engine.
+#[derive(Debug, Default)]
+pub(crate) struct Pictures(RwLock<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    /// The first token of each picture.
+    firsts: BTreeMap<Key, u32>,
+    /// The rows by first token, with the time of their last use.
+    rows: BTreeMap<u32, (Arc<PictureRows>, u64)>,
+    /// The number of tokens given so far.
+    given: u32,
+    now: u64,
+}
+
+impl Pictures {
+    /// Returns the rows that a token is one of.
+    pub(crate) fn of(&self, token: u32) -> Option<Arc<PictureRows>> {
+        let known = self.read();
+        let (_, (rows, _)) = known.rows.range(..=token).next_back()?;
+        rows.tokens().contains(&token).then(|| Arc::clone(rows))
+    }
+
+    /// Returns a picture whose rows are still there.
+    pub(crate) fn find(&self, key: &Key) -> Option<Picture> {
+        let mut known = self.write();
+        known.now += 1;
+        let (now, first) = (known.now, *known.firsts.get(key)?);
+        let (rows, used) = known.rows.get_mut(&first)?;
+        *used = now;
+        Some(Picture(Arc::clone(rows)))
+    }
+
+    /// Adds the rows of a picture, with the tokens that it had before, if it had some.
+    pub(crate) fn add(
+        &self,
+        key: Key,
+        (cells, row_len): ([usize; 2], usize),
+        values: Vec<f32>,
+        together: bool,
+    ) -> Result<Picture> {
+        let mut known = self.write();
+        known.now += 1;
+        let now = known.now;
+        let count = values.len() / row_len;
+        let first = match known.firsts.get(&key) {
+            Some(first) => *first,
+            None => {
+                let given = u32::try_from(count).ok();
+                let given = given.and_then(|count| known.given.checked_add(count));
+                let given = given.filter(|given| *given <= u32::MAX - FIRST);
+                let given = given.ok_or_else(|| {
+                    Error::Picture(
+                        "the engine has seen too many pictures: load the model again".into(),
+                    )
+                })?;
+                FIRST + std::mem::replace(&mut known.given, given)
+            }
+        };
+        known.firsts.insert(key, first);
+        let rows = known.rows.entry(first).or_insert_with(|| {
+            let rows = PictureRows {
+                first,
+                cells,
+                row_len,
+                values,
+                together,
+            };
+            (Arc::new(rows), now)
+        });
+        rows.1 = now;
+        let picture = Picture(Arc::clone(&rows.0));
+        known.evict();
+        Ok(picture)
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Known> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Known> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Known {
+    /// Forgets the rows that were used least recently and that no one holds, until the others fit.
+    fn evict(&mut self) {
+        let bytes = |rows: &PictureRows| size_of_val(&rows.values[..]);
+        let free = |(_, (rows, _)): &(&u32, &(Arc<PictureRows>, u64))| Arc::strong_count(rows) == 1;
+        let mut unheld: Vec<_> = self.rows.iter().filter(free).collect();
+        let mut total: usize = unheld.iter().map(|(_, (rows, _))| bytes(rows)).sum();
+        unheld.sort_by_key(|(_, (_, used))| *used);
+        let mut gone = Vec::new();
+        for (first, (rows, _)) in unheld {
+            if total <= MAX_BYTES {
+                break;
+            }
+            total -= bytes(rows);
+            gone.push(*first);
+        }
+        for first in gone {
+            self.rows.remove(&first);
+        }
+        if self.firsts.len() > MAX_KNOWN {
+            let rows = &self.rows;
+            self.firsts.retain(|_, first| rows.contains_key(first));
+        }
+    }
+}
+
+/// Pictures that a session holds, in the order of their tokens.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Held(Vec<Arc<PictureRows>>);
+
+/// Where the rows of a request are, as far as pictures change it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Layout {
+    /// Positions of RoPE by axis, one for each token of the request; empty: those in the sequence.
+    pub(crate) axes: Vec<[usize; 3]>,
+    /// Positions in the sequence of the rows that read each other, of each picture.
+    pub(crate) together: Vec<Range<usize>>,
+}
+
+impl Held {
+    /// Adds a picture.
+    pub(crate) fn add(&mut self, picture: &Picture) {
+        let rows = picture.rows();
+        if let Err(place) = self.0.binary_search_by_key(&rows.first, |it| it.first) {
+            self.0.insert(place, Arc::clone(rows));
+        }
+    }
+
+    fn of(&self, token: u32) -> Option<&PictureRows> {
+        let next = self.0.partition_point(|rows| rows.first <= token);
+        let rows = &**self.0.get(next.checked_sub(1)?)?;
+        rows.tokens().contains(&token).then_some(rows)
+    }
+
+    /// Returns the number of leading tokens that are of text, or of pictures that are held.
+    pub(crate) fn known(&self, tokens: &[u32]) -> usize {
+        let is_known = |token: &&u32| !is_of_picture(**token) || self.of(**token).is_some();
+        tokens.iter().take_while(is_known).count()
+    }
+
+    /// Checks that the pictures among `tokens`, which follow the token `before`, are held and whole.
+    pub(crate) fn check(&self, before: Option<u32>, tokens: &[u32]) -> Result<()> {
+        let mut expected = before.and_then(|token| self.next(token));
+        for token in tokens {
+            let begins = self.of(*token).map(|rows| rows.first);
+            if expected.is_some_and(|expected| expected != *token)
+                || expected.is_none() && is_of_picture(*token) && begins != Some(*token)
+            {
+                return Err(Error::Picture(
+                    "a prompt has some rows of a picture, expected all of them in order, of a picture that the session holds"
+                        .into(),
+                ));
+            }
+            expected = self.next(*token);
+        }
+        match expected {
+            None => Ok(()),
+            Some(_) => Err(Error::Picture(
+                "a prompt ends within a picture, expected all of its rows".into(),
+            )),
+        }
+    }
+
+    /// Returns the token that has to follow one in a picture.
+    fn next(&self, token: u32) -> Option<u32> {
+        let rows = self.of(token)?;
+        Some(token + 1).filter(|next| rows.tokens().contains(next))
+    }
+
+    /// Returns where the `tokens` from `first` on are, of which all before are known.
+    pub(crate) fn layout(&self, tokens: &[u32], first: usize, has_axes: bool) -> Layout {
+        let mut layout = Layout::default();
+        if self.0.is_empty() {
+            return layout;
+        }
+        let (mut at, mut next) = (0, 0);
+        while at < tokens.len() {
+            let rows = self.of(tokens[at]).filter(|_| is_of_picture(tokens[at]));
+            let Some(rows) = rows else {
+                if has_axes && at >= first {
+                    layout.axes.push([next; 3]);
+                }
+                (at, next) = (at + 1, next + 1);
+                continue;
+            };
+            let count = rows.rows().min(tokens.len() - at);
+            if rows.together && at + count > first {
+                layout.together.push(at..at + count);
+            }
+            let [high, wide] = rows.cells;
+            if has_axes {
+                let of_rows = (0..count).skip(first.saturating_sub(at));
+                let place = |row: usize| [next, next + row / wide, next + row % wide];
+                layout.axes.extend(of_rows.map(place));
+            }
+            (at, next) = (at + count, next + high.max(wide));
+        }
+        layout
+    }
+}

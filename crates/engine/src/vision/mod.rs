@@ -1,0 +1,109 @@
+//! Vision encoders: rows of the text model's width from the pixels of a picture.
+
+mod cells;
+mod encode;
+mod weights;
+
+use std::path::Path;
+
+use triad_kernels::BlockArithmetic;
+use triad_model::description::ModelDescription;
+use triad_model::mapped::MappedFile;
+use triad_model::vision::{VisionDescription, VisionFile};
+
+use crate::error::{Error, Result};
+use weights::VisionWeights;
+
+/// The pixels of one view: a picture or a tile of it, resized and normalized for the encoder.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pixels<'a> {
+    /// Rows of pixels.
+    pub height: usize,
+    /// Pixels of a row.
+    pub width: usize,
+    /// `[3][height][width]`: red, green, blue.
+    pub planes: &'a [f32],
+}
+
+/// The vision encoder of a model.
+pub struct VisionModel {
+    description: VisionDescription,
+    weights: VisionWeights,
+    files: Vec<MappedFile>,
+}
+
+impl VisionModel {
+    /// Opens the encoder at `path` for the text model `text`: an mmproj file, or the folder of a model that reads pictures.
+    /// Matrices are used as they are stored, where the file is mapped.
+    ///
+    /// # Errors
+    /// As [`VisionFile::open`]; if it is the encoder of another model.
+    pub fn load(
+        path: &Path,
+        text: &ModelDescription,
+        block_arithmetic: BlockArithmetic,
+    ) -> Result<Self> {
+        let file = VisionFile::open(path)?;
+        let description = file.description().clone();
+        let refuse = |message: String| {
+            let kind = triad_model::ErrorKind::Unsupported;
+            Err(triad_model::Error::new(kind, message).at(path).into())
+        };
+        if description.width != text.hidden {
+            return refuse(format!(
+                "this encoder of pictures is of another model: its rows are {} wide, those of the model {}",
+                description.width, text.hidden
+            ));
+        }
+        if description.deepstack.len() > text.blocks.len() {
+            return refuse(format!(
+                "this encoder of pictures is of another model: it adds rows after {} blocks, and the model has {}",
+                description.deepstack.len(),
+                text.blocks.len()
+            ));
+        }
+        let needs_axes = description.rope_base.is_some();
+        if needs_axes != text.picture_rope.is_some() {
+            return refuse(format!(
+                "this encoder of pictures is of another model: {} needs a text model {} RoPE of three axes",
+                description.family,
+                if needs_axes { "with" } else { "without" }
+            ));
+        }
+        Ok(Self {
+            weights: VisionWeights::load(&file, block_arithmetic)?,
+            description,
+            files: file.mapped_files().to_vec(),
+        })
+    }
+
+    /// Returns the description.
+    pub fn description(&self) -> &VisionDescription {
+        &self.description
+    }
+
+    /// Returns the number of rows that a view of this size becomes.
+    ///
+    /// # Errors
+    /// If the encoder cannot read views of this size.
+    pub fn rows(&self, height: usize, width: usize) -> Result<usize> {
+        let [high, wide] = self.description.cells(height, width)?;
+        Ok(high * wide)
+    }
+
+    /// Returns the bytes of its weights.
+    pub fn bytes(&self) -> usize {
+        self.weights.bytes()
+    }
+
+    /// Checks that its files have not changed since they were opened.
+    ///
+    /// # Errors
+    /// [`Error::Changed`] if another program changed one in place.
+    pub(crate) fn check_unchanged(&self) -> Result<()> {
+        let mut files = self.files.iter();
+        files
+            .try_for_each(MappedFile::check_unchanged)
+            .map_err(Error::Changed)
+    }
+}

@@ -1,0 +1,400 @@
+//! The description of a vision encoder by parts, and the layers that it has.
+
+use super::limits;
+use crate::description::{Norm, NormKind};
+use crate::error::{Error, ErrorKind, Result};
+
+/// A vision encoder: patches of a picture become rows of a transformer whose attention has no order, and a projector
+/// makes rows of the text model's width from them.
+///
+/// Rows are computed in the order of *cells*: [`Projector::merge`] × `merge` patches become one row of the text model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct VisionDescription {
+    /// Family name, that of llama.cpp's projector: `idefics3`, `gemma3`, `qwen2.5vl_merger`.
+    pub family: String,
+    /// Pixels per side of a patch.
+    pub patch: usize,
+    /// Frames of a patch. A still picture is each of them.
+    pub frames: usize,
+    /// Whether the patch embedding is stored as `[hidden, patch, patch, 3]`, and not as `[hidden, 3, patch, patch]`.
+    pub channels_last: bool,
+    /// Whether the patch embedding has a bias.
+    pub patch_bias: bool,
+    /// Width of the residual stream.
+    pub hidden: usize,
+    /// Heads of attention; divides `hidden`.
+    pub heads: usize,
+    /// Number of blocks that are computed.
+    pub blocks: usize,
+    /// Width of the feed-forward.
+    pub inner: usize,
+    /// Activation of the feed-forward.
+    pub activation: VisionActivation,
+    /// Whether the feed-forward has a gate.
+    pub gated: bool,
+    /// The norms of the blocks, and those of input and output.
+    pub norm: Norm,
+    /// Whether query, key and value are one linear layer.
+    pub joined: bool,
+    /// Whether query, key and value have biases.
+    pub qkv_bias: bool,
+    /// Whether the outputs of both halves of a block have a factor per channel.
+    pub layer_scale: bool,
+    /// Whether there is a row that belongs to no patch.
+    pub class_token: bool,
+    /// Learned embeddings of positions.
+    pub positions: Positions,
+    /// Base of RoPE's frequencies; the first half of a head's pairs rotates by the patch's row, the second by its column.
+    pub rope_base: Option<f32>,
+    /// Whether there is a norm before the first block.
+    pub input_norm: bool,
+    /// Whether there is a norm after the last block.
+    pub output_norm: bool,
+    /// The windows of attention; `None`: all blocks read the whole picture.
+    pub windows: Option<Windows>,
+    /// The projector.
+    pub projector: Projector,
+    /// Blocks after which another projector gives rows that are added to the residual stream after the text model's
+    /// first blocks, one for each.
+    pub deepstack: Vec<usize>,
+    /// Width of the rows: that of the text model's residual stream.
+    pub width: usize,
+    /// Whether the rows of one view read each other in the text model's attention, also later ones.
+    pub together: bool,
+}
+
+/// Activation of a vision encoder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VisionActivation {
+    /// GELU with the error function.
+    Gelu,
+    /// GELU in its tanh form.
+    GeluTanh,
+    /// `x · sigmoid(1.702 · x)`.
+    QuickGelu,
+    /// `x · sigmoid(x)`.
+    Silu,
+}
+
+/// Learned embeddings of positions: a square table with a row for each patch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Positions {
+    /// None.
+    None,
+    /// One row per patch of the only size of views.
+    Fixed {
+        /// Rows and columns of the table.
+        side: usize,
+    },
+    /// The row at the patch's place relative to the picture's size, in the arithmetic of `transformers`' Idefics3.
+    Nearest {
+        /// Rows and columns of the table.
+        side: usize,
+    },
+    /// The table, resized to the patches: bilinear, and with antialias if it becomes smaller.
+    Resized {
+        /// Rows and columns of the table.
+        side: usize,
+    },
+    /// Between four rows, so that the corners of picture and table coincide.
+    Bilinear {
+        /// Rows and columns of the table.
+        side: usize,
+    },
+}
+
+impl Positions {
+    /// Returns the rows and columns of the table; 0 without one.
+    pub fn side(self) -> usize {
+        match self {
+            Self::None => 0,
+            Self::Fixed { side }
+            | Self::Nearest { side }
+            | Self::Resized { side }
+            | Self::Bilinear { side } => side,
+        }
+    }
+}
+
+/// Windows of attention.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Windows {
+    /// Cells per side of a window.
+    pub side: usize,
+    /// Whether each block reads the whole picture in spite of it.
+    pub whole: Vec<bool>,
+}
+
+/// The layers that make rows of the text model from the patches of a cell.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Projector {
+    /// Patches per side of a cell.
+    pub merge: usize,
+    /// Whether the patches of a cell are averaged; otherwise they are joined.
+    pub mean: bool,
+    /// The norm.
+    pub norm: Option<ProjectorNorm>,
+    /// Output width of the first of two linear layers; `None`: there is one.
+    pub inner: Option<usize>,
+    /// The activation between two linear layers.
+    pub activation: VisionActivation,
+    /// Whether linear layers have biases.
+    pub bias: bool,
+    /// Whether the last linear layer is stored as `[inputs, outputs]`.
+    pub transposed: bool,
+}
+
+/// The norm of a projector.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ProjectorNorm {
+    /// The norm.
+    pub norm: Norm,
+    /// Whether it is computed on joined or averaged patches, or on each patch before.
+    pub after_merge: bool,
+}
+
+/// A layer of an encoder, which has weights and perhaps a bias.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum VisionLayer {
+    /// Patch embedding `[hidden, 3, frames, patch, patch]`, or `[hidden, patch · patch · 3]` with the channels last.
+    Patch,
+    /// The row of no patch `[hidden]`.
+    Class,
+    /// Positions `[rows, hidden]`; that of the class token is the first.
+    Positions,
+    /// Norm before the first block.
+    InputNorm,
+    /// Norm after the last block.
+    OutputNorm,
+    /// A layer of this block.
+    Block(usize, VisionBlockLayer),
+    /// A layer of the projector, or of one for deepstack: these are numbered from 1.
+    Projector(usize, ProjectorLayer),
+}
+
+/// A layer of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum VisionBlockLayer {
+    AttentionNorm,
+    QueryKeyValue,
+    Query,
+    Key,
+    Value,
+    AttentionOutput,
+    AttentionScale,
+    FeedForwardNorm,
+    Gate,
+    Up,
+    Down,
+    FeedForwardScale,
+}
+
+/// A layer of a projector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum ProjectorLayer {
+    Norm,
+    First,
+    Last,
+}
+
+/// A layer with its shape.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LayerShape {
+    /// The layer.
+    pub layer: VisionLayer,
+    /// Shape of the weights: `[out_features, in_features]` of a linear layer.
+    pub shape: Vec<usize>,
+    /// Whether it has a bias, as long as the first dimension.
+    pub bias: bool,
+}
+
+impl VisionDescription {
+    /// Returns the width of a head.
+    pub fn head_dim(&self) -> usize {
+        self.hidden / self.heads
+    }
+
+    /// Returns the pixels per side of a cell, which height and width of a view are multiples of.
+    pub fn cell(&self) -> usize {
+        self.patch * self.projector.merge
+    }
+
+    /// Returns rows and columns of cells of a view of this size.
+    ///
+    /// # Errors
+    /// If the encoder cannot read views of this size.
+    pub fn cells(&self, height: usize, width: usize) -> Result<[usize; 2]> {
+        let fits = |size: usize| match self.positions {
+            Positions::Fixed { side } => size == side * self.patch,
+            _ => {
+                size > 0 && size.is_multiple_of(self.cell()) && size / self.patch <= limits::PATCHES
+            }
+        };
+        let patches = (height / self.patch).checked_mul(width / self.patch);
+        if !(fits(height) && fits(width) && patches.is_some_and(|count| count <= limits::PATCHES)) {
+            let expected = match self.positions {
+                Positions::Fixed { side } => {
+                    format!("{} × {}", side * self.patch, side * self.patch)
+                }
+                _ => format!(
+                    "multiples of {} with at most {} patches",
+                    self.cell(),
+                    limits::PATCHES
+                ),
+            };
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!(
+                    "a view of {width} × {height} pixels for the encoder {}, expected {expected}",
+                    self.family
+                ),
+            ));
+        }
+        Ok([height, width].map(|size| size / self.cell()))
+    }
+
+    /// Returns the maximum rows of a view that read each other in the text model; 0 if they do not.
+    pub fn together_rows(&self) -> usize {
+        match self.together {
+            true => {
+                let side = self.positions.side() / self.projector.merge;
+                side * side
+            }
+            false => 0,
+        }
+    }
+
+    /// Returns all layers.
+    pub fn layers(&self) -> Vec<LayerShape> {
+        use {ProjectorLayer as P, VisionBlockLayer as B, VisionLayer as L};
+        let (hidden, inner) = (self.hidden, self.inner);
+        let mut layers = Vec::new();
+        let mut add = |layer: L, shape: &[usize], bias: bool| {
+            let shape = shape.to_vec();
+            layers.push(LayerShape { layer, shape, bias });
+        };
+        let with_bias = |norm: &Norm| norm.kind == NormKind::Layer;
+        let norm = with_bias(&self.norm);
+        let patch = [hidden, 3, self.frames, self.patch, self.patch];
+        match self.channels_last {
+            true => add(
+                L::Patch,
+                &[hidden, 3 * self.patch * self.patch],
+                self.patch_bias,
+            ),
+            false => add(L::Patch, &patch, self.patch_bias),
+        }
+        if self.class_token {
+            add(L::Class, &[hidden], false);
+        }
+        if self.positions != Positions::None {
+            let side = self.positions.side();
+            let rows = side * side + usize::from(self.class_token);
+            add(L::Positions, &[rows, hidden], false);
+        }
+        if self.input_norm {
+            add(L::InputNorm, &[hidden], norm);
+        }
+        for block in 0..self.blocks {
+            let mut add =
+                |layer: B, shape: &[usize], bias| add(L::Block(block, layer), shape, bias);
+            add(B::AttentionNorm, &[hidden], norm);
+            if self.joined {
+                add(B::QueryKeyValue, &[3 * hidden, hidden], self.qkv_bias);
+            } else {
+                for layer in [B::Query, B::Key, B::Value] {
+                    add(layer, &[hidden, hidden], self.qkv_bias);
+                }
+            }
+            add(B::AttentionOutput, &[hidden, hidden], true);
+            add(B::FeedForwardNorm, &[hidden], norm);
+            if self.gated {
+                add(B::Gate, &[inner, hidden], true);
+            }
+            add(B::Up, &[inner, hidden], true);
+            add(B::Down, &[hidden, inner], true);
+            if self.layer_scale {
+                add(B::AttentionScale, &[hidden], false);
+                add(B::FeedForwardScale, &[hidden], false);
+            }
+        }
+        if self.output_norm {
+            add(L::OutputNorm, &[hidden], norm);
+        }
+        let projector = &self.projector;
+        let merged = match projector.mean {
+            true => hidden,
+            false => hidden * projector.merge * projector.merge,
+        };
+        for stage in 0..=self.deepstack.len() {
+            let mut add = |layer: P, shape: &[usize], bias| {
+                add(L::Projector(stage, layer), shape, bias);
+            };
+            if let Some(norm) = self.projector_norm(stage) {
+                let width = if norm.after_merge { merged } else { hidden };
+                add(P::Norm, &[width], with_bias(&norm.norm));
+            }
+            if let Some(inner) = projector.inner {
+                add(P::First, &[inner, merged], projector.bias);
+            }
+            let inputs = projector.inner.unwrap_or(merged);
+            let shape = match projector.transposed {
+                true => [inputs, self.width],
+                false => [self.width, inputs],
+            };
+            add(P::Last, &shape, projector.bias);
+        }
+        layers
+    }
+
+    /// Returns the norm of a projector: 0 is the one after the last block, others are those of deepstack, whose norm comes
+    /// after the merge.
+    pub fn projector_norm(&self, stage: usize) -> Option<ProjectorNorm> {
+        let norm = self.projector.norm?;
+        Some(ProjectorNorm {
+            after_merge: norm.after_merge || stage > 0,
+            ..norm
+        })
+    }
+
+    /// Returns the description if its numbers fit together.
+    ///
+    /// # Errors
+    /// If they do not.
+    pub(super) fn checked(self) -> Result<Self> {
+        let refuse = |message: String| {
+            let message = format!("the encoder of pictures {message}");
+            Err(Error::new(ErrorKind::Malformed, message))
+        };
+        if !self.hidden.is_multiple_of(self.heads) {
+            return refuse(format!(
+                "has {} heads, expected a divisor of its width, {}",
+                self.heads, self.hidden
+            ));
+        }
+        if self.rope_base.is_some() && !self.head_dim().is_multiple_of(4) {
+            return refuse(format!(
+                "has heads of width {}, expected a multiple of 4 for its RoPE",
+                self.head_dim()
+            ));
+        }
+        if let Positions::Fixed { side } = self.positions
+            && !side.is_multiple_of(self.projector.merge)
+        {
+            return refuse(format!(
+                "has {side} patches per side, expected a multiple of {}, which become one row",
+                self.projector.merge
+            ));
+        }
+        let ascends = self.deepstack.is_sorted_by(|one, next| one < next);
+        if !ascends || self.deepstack.last().is_some_and(|it| *it >= self.blocks) {
+            return refuse(format!(
+                "projects after the blocks {:?}, expected ascending numbers below {}",
+                self.deepstack, self.blocks
+            ));
+        }
+        Ok(self)
+    }
+}

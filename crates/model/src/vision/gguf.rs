@@ -1,0 +1,452 @@
+//! Encoders of llama.cpp's mmproj files: metadata fields and names of tensors.
+
+use std::collections::BTreeMap;
+
+use super::description::{
+    Positions, Projector, ProjectorLayer as P, ProjectorNorm, VisionActivation,
+    VisionBlockLayer as B, VisionDescription, VisionLayer as L, Windows,
+};
+use super::hugging_face::layer_norm;
+use super::limits;
+use super::tensors::{LayerTensors, Names};
+use crate::description::{Norm, NormKind};
+use crate::error::{Error, ErrorKind, Result};
+use crate::gguf::{Metadata, Value};
+use crate::tensor::TensorInfo;
+
+/// Projectors that Triad computes, by llama.cpp's names.
+const PROJECTORS: [&str; 8] = [
+    "idefics3",
+    "gemma3",
+    "mlp",
+    "qwen2vl_merger",
+    "qwen2.5vl_merger",
+    "qwen3vl_merger",
+    "internvl",
+    "lfm2",
+];
+
+/// The metadata of an mmproj file.
+struct Fields<'a> {
+    metadata: &'a Metadata,
+    tensors: &'a BTreeMap<String, TensorInfo>,
+}
+
+impl Fields<'_> {
+    fn size(&self, key: &str, most: usize) -> Result<Option<usize>> {
+        let key = format!("clip.vision.{key}");
+        match self.metadata.integer(&key)? {
+            Some(size) if !(1..=most).contains(&size) => {
+                let expected = format!("an integer from 1 to {most}");
+                Err(wrong(&key, size, &expected))
+            }
+            size => Ok(size),
+        }
+    }
+
+    fn required(&self, key: &str, most: usize) -> Result<usize> {
+        self.size(key, most)?.ok_or_else(|| {
+            let message = format!("metadata has no field `clip.vision.{key}`");
+            Error::new(ErrorKind::Missing, message)
+        })
+    }
+
+    fn flag(&self, key: &str) -> Result<bool> {
+        Ok(self.metadata.bool(key)?.unwrap_or(false))
+    }
+
+    fn has(&self, tensor: &str) -> bool {
+        self.tensors.contains_key(tensor)
+    }
+
+    /// Returns the first dimension of a tensor that must be there.
+    fn first_dimension(&self, tensor: &str) -> Result<usize> {
+        let info = super::tensors::find(self.tensors, tensor)?;
+        let first = info.shape.first().copied().unwrap_or(0);
+        match (1..=limits::WIDTH).contains(&first) {
+            true => Ok(first),
+            false => {
+                let message = format!("tensor {tensor:?} has the shape {:?}", info.shape);
+                Err(Error::new(ErrorKind::Malformed, message))
+            }
+        }
+    }
+}
+
+/// Describes the encoder of an mmproj file.
+pub(super) fn describe(
+    metadata: &Metadata,
+    tensors: &BTreeMap<String, TensorInfo>,
+) -> Result<(VisionDescription, Names)> {
+    let architecture = metadata.string("general.architecture")?.unwrap_or("");
+    if architecture != "clip" {
+        let message = format!(
+            "this is no encoder of pictures (metadata field `general.architecture` is `{architecture}`, expected `clip`)"
+        );
+        return Err(Error::new(ErrorKind::Missing, message));
+    }
+    let fields = Fields { metadata, tensors };
+    if metadata.bool("clip.has_vision_encoder")? == Some(false) {
+        return Err(wrong("clip.has_vision_encoder", "false", "true"));
+    }
+    let key = match metadata.get("clip.vision.projector_type") {
+        Some(_) => "clip.vision.projector_type",
+        None => "clip.projector_type",
+    };
+    // The oldest files do not name LLaVA's projector.
+    let projector = metadata.string(key)?.unwrap_or("mlp");
+    let Some(family) = PROJECTORS.iter().find(|it| **it == projector) else {
+        return Err(wrong(key, projector, &PROJECTORS.join(", ")));
+    };
+    let description = match *family {
+        "idefics3" => idefics3(&fields),
+        "gemma3" => gemma3(&fields),
+        "mlp" => llava(&fields),
+        "internvl" => internvl(&fields),
+        "lfm2" => lfm2(&fields),
+        family => qwen(family, &fields),
+    }?;
+    let description = description.checked()?;
+    let names = names(&description, &fields);
+    Ok((description, names))
+}
+
+/// Returns what most encoders have in common; `last` is the last linear layer, whose rows are the outputs.
+fn common(family: &str, width: usize, fields: &Fields<'_>) -> Result<VisionDescription> {
+    let epsilon = "clip.vision.attention.layer_norm_epsilon";
+    let epsilon = fields.metadata.float(epsilon)?.ok_or_else(|| {
+        Error::new(
+            ErrorKind::Missing,
+            format!("metadata has no field `{epsilon}`"),
+        )
+    })?;
+    if !(1e-20..=1.0).contains(&epsilon) {
+        let key = "clip.vision.attention.layer_norm_epsilon";
+        return Err(wrong(key, epsilon, "a number from 1e-20 to 1"));
+    }
+    let joined = fields.has("v.blk.0.attn_qkv.weight");
+    let query = if joined { "attn_qkv" } else { "attn_q" };
+    let activation = match (fields.flag("clip.use_gelu")?, fields.flag("clip.use_silu")?) {
+        (true, false) => VisionActivation::GeluTanh,
+        (false, true) => VisionActivation::Silu,
+        (false, false) => VisionActivation::QuickGelu,
+        (true, true) => return Err(wrong("clip.use_silu", "true", "one activation")),
+    };
+    Ok(VisionDescription {
+        family: family.to_owned(),
+        patch: fields.required("patch_size", limits::PATCH)?,
+        frames: 1,
+        channels_last: false,
+        patch_bias: fields.has("v.patch_embd.bias"),
+        hidden: fields.required("embedding_length", limits::WIDTH)?,
+        heads: fields.required("attention.head_count", limits::WIDTH)?,
+        blocks: fields.required("block_count", limits::BLOCKS)?,
+        inner: fields.required("feed_forward_length", limits::WIDTH)?,
+        activation,
+        gated: fields.has("v.blk.0.ffn_gate.weight"),
+        norm: layer_norm(epsilon),
+        joined,
+        qkv_bias: fields.has(&format!("v.blk.0.{query}.bias")),
+        layer_scale: fields.has("v.blk.0.ls1.weight"),
+        class_token: fields.has("v.class_embd"),
+        positions: Positions::None,
+        rope_base: None,
+        input_norm: fields.has("v.pre_ln.weight"),
+        output_norm: fields.has("v.post_ln.weight"),
+        windows: None,
+        projector: Projector {
+            merge: 1,
+            mean: false,
+            norm: None,
+            inner: None,
+            activation: VisionActivation::Gelu,
+            bias: false,
+            transposed: false,
+        },
+        deepstack: Vec::new(),
+        width,
+        together: false,
+    })
+}
+
+/// Returns the patches per side of a picture.
+fn side(fields: &Fields<'_>, patch: usize) -> Result<usize> {
+    let pixels = fields.required("image_size", limits::PATCHES * limits::PATCH)?;
+    let side = pixels / patch;
+    match side > 0 && side * side <= limits::PATCHES {
+        true => Ok(side),
+        false => {
+            let expected = format!("1 to {} patches of {patch} pixels", limits::PATCHES);
+            Err(wrong("clip.vision.image_size", pixels, &expected))
+        }
+    }
+}
+
+fn idefics3(fields: &Fields<'_>) -> Result<VisionDescription> {
+    let width = fields.first_dimension("mm.model.fc.weight")?;
+    let shared = common("idefics3", width, fields)?;
+    let merge = fields.required("projector.scale_factor", limits::MERGE)?;
+    Ok(VisionDescription {
+        positions: Positions::Nearest {
+            side: side(fields, shared.patch)?,
+        },
+        projector: Projector {
+            merge,
+            ..shared.projector
+        },
+        ..shared
+    })
+}
+
+fn gemma3(fields: &Fields<'_>) -> Result<VisionDescription> {
+    let matrix = super::tensors::find(fields.tensors, "mm.input_projection.weight")?;
+    let width = matrix.shape.last().copied().unwrap_or(0);
+    let shared = common("gemma3", width, fields)?;
+    let side = side(fields, shared.patch)?;
+    let merge = fields.size("projector.scale_factor", limits::MERGE)?;
+    Ok(VisionDescription {
+        positions: Positions::Fixed { side },
+        together: true,
+        projector: Projector {
+            merge: merge.unwrap_or(4),
+            mean: true,
+            norm: Some(ProjectorNorm {
+                // The file has the whole factor.
+                norm: Norm {
+                    kind: NormKind::Rms,
+                    ..shared.norm
+                },
+                after_merge: true,
+            }),
+            transposed: true,
+            ..shared.projector
+        },
+        ..shared
+    })
+}
+
+fn llava(fields: &Fields<'_>) -> Result<VisionDescription> {
+    let width = fields.first_dimension("mm.2.weight")?;
+    let shared = common("mlp", width, fields)?;
+    let side = side(fields, shared.patch)?;
+    // Files have the blocks that the projector needs, without those after them.
+    let blocks = match fields.metadata.integers("clip.vision.feature_layer")? {
+        None => shared.blocks,
+        Some([layer]) if (1..=shared.blocks as i64).contains(layer) => *layer as usize,
+        Some(layers) => {
+            let expected = format!("one number of {} blocks", shared.blocks);
+            let layers = layers.iter().take(8).collect::<Vec<_>>();
+            let key = "clip.vision.feature_layer";
+            return Err(wrong(key, format!("{layers:?}"), &expected));
+        }
+    };
+    Ok(VisionDescription {
+        blocks,
+        positions: Positions::Fixed { side },
+        projector: Projector {
+            inner: Some(fields.first_dimension("mm.0.weight")?),
+            bias: true,
+            ..shared.projector
+        },
+        ..shared
+    })
+}
+
+fn internvl(fields: &Fields<'_>) -> Result<VisionDescription> {
+    let width = fields.first_dimension("mm.model.mlp.3.weight")?;
+    let shared = common("internvl", width, fields)?;
+    let side = side(fields, shared.patch)?;
+    let activation = match shared.activation {
+        // The flag does not tell which GELU: the model's is that with the error function.
+        VisionActivation::GeluTanh => VisionActivation::Gelu,
+        other => other,
+    };
+    Ok(VisionDescription {
+        activation,
+        positions: Positions::Fixed { side },
+        projector: Projector {
+            merge: fields.required("projector.scale_factor", limits::MERGE)?,
+            norm: Some(ProjectorNorm {
+                norm: layer_norm(1e-5),
+                after_merge: true,
+            }),
+            inner: Some(fields.first_dimension("mm.model.mlp.1.weight")?),
+            bias: true,
+            ..shared.projector
+        },
+        ..shared
+    })
+}
+
+fn lfm2(fields: &Fields<'_>) -> Result<VisionDescription> {
+    let width = fields.first_dimension("mm.2.weight")?;
+    let shared = common("lfm2", width, fields)?;
+    let rows = fields.first_dimension("v.position_embd.weight")?;
+    Ok(VisionDescription {
+        positions: Positions::Resized { side: rows.isqrt() },
+        projector: Projector {
+            merge: fields.required("projector.scale_factor", limits::MERGE)?,
+            norm: fields.has("mm.input_norm.weight").then(|| ProjectorNorm {
+                norm: layer_norm(1e-5),
+                after_merge: true,
+            }),
+            inner: Some(fields.first_dimension("mm.1.weight")?),
+            bias: fields.has("mm.1.bias"),
+            ..shared.projector
+        },
+        ..shared
+    })
+}
+
+fn qwen(family: &str, fields: &Fields<'_>) -> Result<VisionDescription> {
+    let width = fields.first_dimension("mm.2.weight")?;
+    let shared = common(family, width, fields)?;
+    let merge = fields
+        .size("spatial_merge_size", limits::MERGE)?
+        .unwrap_or(2);
+    let is_2_5 = family == "qwen2.5vl_merger";
+    let kind = if is_2_5 {
+        NormKind::Rms
+    } else {
+        NormKind::Layer
+    };
+    let norm = Norm {
+        kind,
+        ..shared.norm
+    };
+    let windows = match (is_2_5, fields.size("n_wa_pattern", limits::BLOCKS)?) {
+        (true, Some(pattern)) => {
+            let pixels = fields.size("window_size", limits::WIDTH)?.unwrap_or(112);
+            let side = pixels / shared.patch / merge;
+            if side == 0 {
+                let expected = format!("at least {} pixels", shared.patch * merge);
+                return Err(wrong("clip.vision.window_size", pixels, &expected));
+            }
+            let whole = (1..=shared.blocks).map(|block| block.is_multiple_of(pattern));
+            Some(Windows {
+                side,
+                whole: whole.collect(),
+            })
+        }
+        _ => None,
+    };
+    let positions = match fields.tensors.get("v.position_embd.weight") {
+        Some(info) if family == "qwen3vl_merger" => {
+            let rows = info.shape.first().copied().unwrap_or(0);
+            Positions::Bilinear { side: rows.isqrt() }
+        }
+        _ => Positions::None,
+    };
+    let deepstack = match fields.metadata.get("clip.vision.is_deepstack_layers") {
+        None => Vec::new(),
+        Some(Value::Bools(layers)) => (0..layers.len()).filter(|it| layers[*it]).collect(),
+        Some(_) => {
+            let key = "clip.vision.is_deepstack_layers";
+            return Err(wrong(key, "no array of booleans", "one"));
+        }
+    };
+    Ok(VisionDescription {
+        frames: match fields.has("v.patch_embd.weight.1") {
+            true => 2,
+            false => 1,
+        },
+        norm,
+        positions,
+        rope_base: Some(1e4),
+        windows,
+        deepstack,
+        // This norm is that of the merger.
+        output_norm: false,
+        projector: Projector {
+            merge,
+            norm: Some(ProjectorNorm {
+                norm,
+                after_merge: false,
+            }),
+            inner: Some(fields.first_dimension("mm.0.weight")?),
+            bias: true,
+            ..shared.projector
+        },
+        ..shared
+    })
+}
+
+/// Returns the names of a file's tensors.
+fn names(description: &VisionDescription, fields: &Fields<'_>) -> Names {
+    let family = description.family.clone();
+    let frames = description.frames;
+    let deepstack = description.deepstack.clone();
+    // Older files have the two matrices of the feed-forward under each other's name.
+    let shape = |name: &str| Some(fields.tensors.get(name)?.shape.clone());
+    let (hidden, inner) = (description.hidden, description.inner);
+    let is_swapped = hidden != inner && shape("v.blk.0.ffn_up.weight") == Some(vec![hidden, inner]);
+    let [up, down] = match is_swapped {
+        true => ["ffn_down", "ffn_up"],
+        false => ["ffn_up", "ffn_down"],
+    };
+    let find = move |layer: L| match layer {
+        L::Patch => LayerTensors {
+            weights: match frames {
+                1 => vec!["v.patch_embd.weight".to_owned()],
+                _ => ["v.patch_embd.weight", "v.patch_embd.weight.1"]
+                    .map(str::to_owned)
+                    .to_vec(),
+            },
+            bias: Some("v.patch_embd.bias".to_owned()),
+        },
+        L::Class => LayerTensors::bare("v.class_embd"),
+        L::Positions => LayerTensors::bare("v.position_embd.weight"),
+        L::InputNorm => LayerTensors::stem("v.pre_ln"),
+        L::OutputNorm => LayerTensors::stem("v.post_ln"),
+        L::Block(block, layer) => {
+            let name = match layer {
+                B::AttentionNorm => "ln1",
+                B::QueryKeyValue => "attn_qkv",
+                B::Query => "attn_q",
+                B::Key => "attn_k",
+                B::Value => "attn_v",
+                B::AttentionOutput => "attn_out",
+                B::AttentionScale => "ls1",
+                B::FeedForwardNorm => "ln2",
+                B::Gate => "ffn_gate",
+                B::Up => up,
+                B::Down => down,
+                B::FeedForwardScale => "ls2",
+            };
+            LayerTensors::stem(&format!("v.blk.{block}.{name}"))
+        }
+        L::Projector(stage, layer) if stage > 0 => {
+            let name = match layer {
+                P::Norm => "norm",
+                P::First => "fc1",
+                P::Last => "fc2",
+            };
+            let block = deepstack[stage - 1];
+            LayerTensors::stem(&format!("v.deepstack.{block}.{name}"))
+        }
+        L::Projector(_, layer) => match (family.as_str(), layer) {
+            ("idefics3", _) => LayerTensors::stem("mm.model.fc"),
+            ("gemma3", P::Norm) => LayerTensors::stem("mm.soft_emb_norm"),
+            ("gemma3", _) => LayerTensors::bare("mm.input_projection.weight"),
+            ("lfm2", P::Norm) => LayerTensors::stem("mm.input_norm"),
+            ("lfm2", P::First) => LayerTensors::stem("mm.1"),
+            ("internvl", P::Norm) => LayerTensors::stem("mm.model.mlp.0"),
+            ("internvl", P::First) => LayerTensors::stem("mm.model.mlp.1"),
+            ("internvl", P::Last) => LayerTensors::stem("mm.model.mlp.3"),
+            (_, P::Norm) => LayerTensors::stem("v.post_ln"),
+            (_, P::First) => LayerTensors::stem("mm.0"),
+            (_, P::Last) => LayerTensors::stem("mm.2"),
+        },
+    };
+    Names {
+        find: Box::new(find),
+        prefixes: vec!["v.".to_owned(), "mm.".to_owned()],
+        ignored: Vec::new(),
+        blocks: ("v.blk.".to_owned(), description.blocks),
+    }
+}
+
+fn wrong(key: &str, value: impl std::fmt::Display, expected: &str) -> Error {
+    let message = format!("metadata field `{key}` is {value}, expected {expected}");
+    Error::new(ErrorKind::Unsupported, message)
+}

@@ -1,0 +1,127 @@
+//! Pictures for models with a vision encoder: decoding, resizing, tiles and normalization.
+//!
+//! A [`Processor`] converts a [`Picture`] to what the vision encoder reads ([`View`]) and to what stands for the picture
+//! in the prompt ([`Piece`]). It does what the processors of `transformers` 5 do with their default backend, torchvision,
+//! to the pixel.
+//!
+//! ```no_run
+//! use triad_pictures::{Picture, Processor};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let processor = Processor::from_folder("SmolVLM-256M-Instruct".as_ref())?;
+//! let picture = Picture::decode(&std::fs::read("screen.png")?)?;
+//! let prepared = processor.prepare(&picture)?;
+//! println!("{} views", prepared.views.len());
+//! # Ok(())
+//! # }
+//! ```
+#![forbid(unsafe_code)]
+
+mod check;
+mod decode;
+mod error;
+mod families;
+mod jpeg;
+pub mod limits;
+mod picture;
+mod prompt;
+mod resize;
+mod settings;
+mod source;
+mod view;
+
+use std::path::Path;
+
+use triad_model::gguf::Metadata;
+
+pub use error::{Error, Result};
+pub use picture::Picture;
+pub use prompt::Piece;
+pub use source::{from_base64, from_data_url};
+pub use view::View;
+
+use families::Family;
+use settings::Settings;
+use view::Pixels;
+
+/// The views of a picture and their places in a prompt.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Prepared {
+    /// Inputs of the encoder.
+    pub views: Vec<View>,
+    /// Parts of the prompt, in order.
+    pub pieces: Vec<Piece>,
+}
+
+impl Prepared {
+    /// Returns the number of rows of all views.
+    pub fn rows(&self) -> usize {
+        let rows = self.pieces.iter().map(|piece| match piece {
+            Piece::Rows { rows, .. } => *rows,
+            Piece::Text(_) => 0,
+        });
+        rows.sum()
+    }
+}
+
+/// Prepares pictures for one model.
+#[derive(Clone, Debug)]
+pub struct Processor {
+    family: Family,
+    pixels: Pixels,
+}
+
+impl Processor {
+    /// Reads `config.json`, `preprocessor_config.json` and `processor_config.json` in `folder`.
+    ///
+    /// Each field of the image processor is used or known to have no effect; of `processor_config.json` only what
+    /// concerns pictures is read.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error that names the file and the field if one is missing, invalid or not supported.
+    pub fn from_folder(folder: &Path) -> Result<Self> {
+        settings::from_folder(folder).map(Self::new)
+    }
+
+    /// Reads the keys `clip.*` of an mmproj file, whose `path` errors name.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error that names the key if one is missing, invalid or not supported.
+    pub fn from_gguf(path: &Path, metadata: &Metadata) -> Result<Self> {
+        settings::from_gguf(path, metadata).map(Self::new)
+    }
+
+    fn new(settings: Settings) -> Self {
+        let Settings { family, pixels } = settings;
+        Self { family, pixels }
+    }
+
+    /// Resizes, cuts and normalizes `picture`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the picture is beyond the [limits](crate::limits) or the model can't take one of its size.
+    pub fn prepare(&self, picture: &Picture) -> Result<Prepared> {
+        picture.check()?;
+        self.family.prepare(picture, &self.pixels)
+    }
+
+    /// Returns the special token that stands for a picture in a text that a chat template made. The pieces of a picture
+    /// take its place.
+    pub fn placeholder(&self) -> &'static str {
+        self.family.tokens().placeholder
+    }
+
+    /// Returns the text that stands for a picture in a message if the chat template writes no pictures. It contains
+    /// the placeholder.
+    pub fn marker(&self) -> &'static str {
+        self.family.tokens().marker
+    }
+
+    /// Returns the special token in place of which a row of an encoder's output is.
+    pub fn row_token(&self) -> &'static str {
+        self.family.tokens().row
+    }
+}

@@ -1,0 +1,23 @@
+//! Decodes arbitrary bytes as a picture, and prepares it for a model.
+#![no_main]
+
+use std::path::Path;
+use std::sync::LazyLock;
+
+use libfuzzer_sys::fuzz_target;
+use triad_pictures::{Picture, Processor};
+
+static PROCESSOR: LazyLock<Processor> = LazyLock::new(|| {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/pictures");
+    Processor::from_folder(&golden.join("processors/small-lfm2-vl")).expect("the settings are valid")
+});
+
+fuzz_target!(|bytes: &[u8]| {
+    let Ok(picture) = Picture::decode(bytes) else {
+        return;
+    };
+    // Larger ones take too long.
+    if picture.rgb.len() < 1 << 20 {
+        let _ = PROCESSOR.prepare(&picture);
+    }
+});
