@@ -20,6 +20,7 @@ impl ForwardContext<'_> {
         }
         self.add_inputs(tokens, chunk, &mut x);
         self.token_inputs(tokens, &x, buffers);
+        self.begin_streams(&x, buffers);
         let mut all = write(&buffers.angles);
         all.resize_with(self.rotation.distinct.len(), Angles::default);
         for (angles, (frequencies, factor)) in all.iter_mut().zip(&self.rotation.distinct) {
@@ -51,6 +52,7 @@ impl ForwardContext<'_> {
         if let Some(last) = self.weights.blocks.len().checked_sub(1) {
             self.add_last_adapters(last, chunk);
             self.end_block(last, chunk);
+            self.end_streams(chunk.rows(), chunk.buffers);
         }
     }
 }

@@ -5,13 +5,14 @@ use super::{encoder_families, expert_families, mixer_families};
 use crate::description::RopePairing;
 
 /// `general.architecture` of every family, and how it pairs RoPE's dimensions. Mistral's files say `llama`.
-pub(super) const FAMILIES: [(&str, &Family, RopePairing); 42] = [
+pub(super) const FAMILIES: [(&str, &Family, RopePairing); 43] = [
     ("llama", &traits::LLAMA, RopePairing::Adjacent),
     ("qwen2", &traits::QWEN2, RopePairing::Halves),
     ("qwen3", &traits::QWEN3, RopePairing::Halves),
     ("gemma", &traits::GEMMA, RopePairing::Halves),
     ("gemma2", &traits::GEMMA2, RopePairing::Halves),
     ("gemma3", &traits::GEMMA3, RopePairing::Halves),
+    ("gemma3n", &traits::GEMMA3N, RopePairing::Halves),
     ("gemma4", &traits::GEMMA4, RopePairing::Halves),
     ("phi2", &traits::PHI2, RopePairing::Halves),
     ("phi3", &traits::PHI3, RopePairing::Halves),

@@ -21,6 +21,7 @@ mod expert_families;
 mod expert_names;
 mod expert_tensors;
 mod experts;
+mod gemma3n;
 mod gemma4;
 mod gguf;
 mod gguf_families;
@@ -42,6 +43,7 @@ mod ollama;
 mod parts;
 mod rope;
 mod shapes;
+mod stream_tensors;
 mod tensors;
 #[cfg(test)]
 mod tests;
