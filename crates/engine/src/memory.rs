@@ -78,6 +78,8 @@ pub fn of_weights(checkpoint: &Checkpoint) -> usize {
         .iter()
         .filter_map(|block| block.token_input.as_ref());
     let token_inputs = map.token_inputs.iter();
+    let of_streams = map.blocks.iter().filter_map(|block| block.streams.as_ref());
+    let streams = map.streams.iter();
     linears
         .map(|linear| &linear.weight)
         .chain([&map.embedding])
@@ -86,6 +88,8 @@ pub fn of_weights(checkpoint: &Checkpoint) -> usize {
         .chain(map.head.iter().map(|layer| &layer.linear.weight))
         .chain(of_blocks.flat_map(|input| [&input.gate, &input.output]))
         .chain(token_inputs.flat_map(|inputs| [&inputs.table, &inputs.projection]))
+        .chain(of_streams.flat_map(|it| [&it.router, &it.left, &it.right]))
+        .chain(streams.flat_map(|it| it.projections.iter().chain(&it.outputs)))
         .map(bytes_of)
         .sum::<usize>()
         + of_mixers(checkpoint.description())
@@ -129,9 +133,15 @@ pub fn of_random_weights(description: &ModelDescription) -> usize {
     let matrices = if description.tied_output { 1 } else { 2 };
     let embedding = matrices * description.vocab * description.hidden;
     let token_inputs = description.token_inputs.map_or(0, |inputs| {
-        let of_block = inputs.width * (description.vocab + 3 * description.hidden);
+        let rows = inputs.table_rows(description.vocab);
+        let of_block = inputs.width * (rows + 3 * description.hidden);
         description.blocks.len() * of_block
     });
-    (description.blocks.iter().map(block).sum::<usize>() + embedding + token_inputs) * 2
+    let streams = description.streams.map_or(0, |streams| {
+        let of_block = (streams.count + 2 * streams.rank) * description.hidden;
+        let shared = 2 * (streams.count - 1) * description.hidden * description.hidden;
+        description.blocks.len() * of_block + shared
+    });
+    (description.blocks.iter().map(block).sum::<usize>() + embedding + token_inputs + streams) * 2
         + of_mixers(description)
 }

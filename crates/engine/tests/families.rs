@@ -19,7 +19,7 @@ const TOLERANCE: f32 = 1e-4;
 
 /// Checkpoint, its session in the golden file, and the context of a session here, which determines the frequencies of
 /// LongRoPE.
-const CASES: [(&str, &str, usize); 119] = [
+const CASES: [(&str, &str, usize); 122] = [
     ("llama", "llama", 512),
     ("llama.gguf", "llama", 512),
     ("llama-biases", "llama-biases", 512),
@@ -126,6 +126,9 @@ const CASES: [(&str, &str, usize); 119] = [
     ("gemma2.gguf", "gemma2", 512),
     ("gemma3", "gemma3", 512),
     ("gemma3.gguf", "gemma3", 512),
+    ("gemma3n", "gemma3n", 512),
+    ("gemma3n-unscaled", "gemma3n-unscaled", 512),
+    ("gemma3n-long.gguf", "gemma3n-long", 512),
     ("gemma4", "gemma4", 512),
     ("gemma4.gguf", "gemma4", 512),
     ("gemma4-one-layer", "gemma4-one-layer", 512),

@@ -50,6 +50,7 @@ mod phase;
 pub mod pool;
 mod product;
 pub mod rope;
+pub mod streams;
 mod sync;
 #[cfg(test)]
 mod testing;

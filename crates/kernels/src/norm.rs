@@ -72,12 +72,17 @@ pub fn layer_norm(x: &[f32], weight: &[f32], bias: &[f32], epsilon: f32, out: &m
 
 #[inline(always)]
 fn inverse_rms(x: &[f32], epsilon: f32) -> f32 {
-    1.0 / (sum(x, |x| x * x) / x.len() as f32 + epsilon).sqrt()
+    1.0 / (mean_square(x) + epsilon).sqrt()
+}
+
+#[inline(always)]
+pub(crate) fn mean_square(x: &[f32]) -> f32 {
+    sum(x, |x| x * x) / x.len() as f32
 }
 
 /// Sums `term` over `x` in many partial sums: as fast as several vector registers, and more exact than one running sum.
 #[inline(always)]
-fn sum(x: &[f32], term: impl Fn(f32) -> f32) -> f32 {
+pub(crate) fn sum(x: &[f32], term: impl Fn(f32) -> f32) -> f32 {
     let mut sums = [0.0f32; 64];
     let (blocks, rest) = x.as_chunks::<64>();
     for block in blocks {

@@ -9,6 +9,7 @@ mod encoder;
 mod feed_forward;
 mod mixer;
 mod picture_rope;
+mod streams;
 mod token_inputs;
 
 use serde::{Deserialize, Serialize};
@@ -25,6 +26,7 @@ pub use mixer::{
     DeltaNet, GateNorm, HeadSharing, Mamba2, Mixer, MixerWeight, ShortConv, StateSize,
 };
 pub use picture_rope::PictureRope;
+pub use streams::Streams;
 pub use token_inputs::TokenInputs;
 
 /// A transformer: embedding, blocks, final norm, output matrix. An [encoder](ModelDescription::is_encoder) has no output
@@ -59,9 +61,12 @@ pub struct ModelDescription {
     pub output_bias: bool,
     /// The soft cap: logits become `cap · tanh(logits / cap)` (Gemma 2).
     pub logit_soft_cap: Option<f32>,
-    /// Inputs of all blocks by token (Gemma 4).
+    /// Inputs of all blocks by token (Gemma 3n and 4).
     #[serde(default)]
     pub token_inputs: Option<TokenInputs>,
+    /// Several residual streams (Gemma 3n).
+    #[serde(default)]
+    pub streams: Option<Streams>,
     /// Learned embeddings of positions and token types.
     #[serde(default)]
     pub added_inputs: AddedInputs,
@@ -235,12 +240,16 @@ impl ModelDescription {
                 let token_input = self
                     .token_inputs
                     .map_or(0, |it| it.block_parameters(self.hidden));
+                let streams = self
+                    .streams
+                    .map_or(0, |it| it.block_parameters(self.hidden));
                 linears
                     + block.residual.norms() * norm(&block.norm)
                     + qk_norm
                     + mixer
                     + router
                     + token_input
+                    + streams
                     + usize::from(block.scaled)
             })
             .sum();
@@ -259,6 +268,9 @@ impl ModelDescription {
             + output
             + output_bias
             + token_inputs
+            + self
+                .streams
+                .map_or(0, |it| it.shared_parameters(self.hidden))
             + self.added_inputs.parameters(self.hidden)
             + self.head.as_ref().map_or(0, Head::parameters)
     }
@@ -318,12 +330,19 @@ impl ModelDescription {
         match self.has_experts() {
             _ if self.is_encoder() => Some("is an encoder"),
             true => Some("is a mixture of experts"),
+            false if self.streams.is_some() => Some("has several residual streams"),
+            false if self.has_cutoffs() => Some("sets small gates to 0"),
             false if residuals.any(is_single) => Some("has blocks without a feed-forward"),
             false if self.blocks.iter().any(BlockDescription::has_factors) => {
                 Some("has factors on parts of blocks")
             }
             false => None,
         }
+    }
+
+    fn has_cutoffs(&self) -> bool {
+        let mut feed_forwards = self.blocks.iter().map(|block| &block.feed_forward);
+        feed_forwards.any(|it| it.cutoff.is_some())
     }
 
     /// Returns whether the experts of a block are a branch next to a dense feed-forward.

@@ -239,11 +239,41 @@ pub struct BranchTensors {
 /// The tensors of the inputs by token outside the blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenInputsTensors {
-    /// Table `[vocab, blocks · width]`.
+    /// Table `[rows, blocks · width]`.
     pub table: TensorSlice,
     /// Projection of the embedding `[blocks · width, hidden]`.
     pub projection: TensorSlice,
     /// Norm of each projection.
+    pub norm: NormTensors,
+}
+
+/// The tensors of several residual streams outside the blocks: one for each stream but the first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StreamTensors {
+    /// Projections of the embedding `[hidden, hidden]`.
+    pub projections: Vec<TensorSlice>,
+    /// Outputs `[hidden, hidden]`.
+    pub outputs: Vec<TensorSlice>,
+}
+
+/// The tensors of several residual streams of a block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BlockStreamTensors {
+    /// Norm of the router's input.
+    pub router_norm: NormTensors,
+    /// Router `[streams, hidden]`.
+    pub router: TensorSlice,
+    /// Prediction `[streams · streams, streams]`.
+    pub prediction: TensorSlice,
+    /// Correction `[streams, streams]`.
+    pub correction: TensorSlice,
+    /// Factors on what the gate of the input by token reads, `[hidden]`.
+    pub scale: Option<TensorSlice>,
+    /// The first layer next to attention, `[rank, hidden]`.
+    pub left: TensorSlice,
+    /// The second layer next to attention, `[hidden, rank]`.
+    pub right: TensorSlice,
+    /// Norm of its output.
     pub norm: NormTensors,
 }
 
@@ -290,6 +320,8 @@ pub struct BlockTensors {
     pub mixer: BTreeMap<MixerWeight, MixerTensor>,
     /// The input by token, if the model has them.
     pub token_input: Option<TokenInputTensors>,
+    /// Several residual streams, if the model has them.
+    pub streams: Option<BlockStreamTensors>,
     /// The factor on the residual stream after the block, one number.
     pub scale: Option<TensorSlice>,
 }
@@ -307,6 +339,8 @@ pub struct TensorMap {
     pub output: LinearTensors,
     /// The inputs of blocks by token.
     pub token_inputs: Option<TokenInputsTensors>,
+    /// Several residual streams.
+    pub streams: Option<StreamTensors>,
     /// Learned embeddings of positions and token types.
     pub added_inputs: AddedInputsTensors,
     /// The layers after pooling.

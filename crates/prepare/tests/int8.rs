@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use triad_engine::quantization::{DecodeWeights, Quantization};
+use triad_engine::quantization::{DecodeWeights, OutputWeights, Quantization};
 use triad_engine::{
     Branch, Cancel, KvFormat, LoadOptions, Model, Session, SessionOptions, Threads,
 };
@@ -95,6 +95,78 @@ fn with_all_shadows_every_family_stays_close_to_float() {
             "{family}: {difference}"
         );
     }
+}
+
+/// Checkpoints of families with other parts than [`FAMILIES`].
+const OTHER_PARTS: [&str; 27] = [
+    "granite",
+    "smollm3",
+    "glm4",
+    "hunyuan",
+    "exaone4",
+    "ministral3",
+    "minicpm",
+    "qwen3_moe",
+    "gpt_oss",
+    "lfm2_moe",
+    "granitemoe",
+    "ernie4_5_moe",
+    "glm4_moe",
+    "qwen3_5",
+    "qwen3_5_moe",
+    "qwen3_next",
+    "granitehybrid",
+    "granitemoehybrid",
+    "nemotron_h",
+    "nemotron_h-moe",
+    "falcon_h1",
+    "deepseek_v2",
+    "deepseek_v3",
+    "glm4_moe_lite",
+    "gemma2",
+    "gemma3n",
+    "gemma4",
+];
+
+/// Returns the correlation of two lists of numbers.
+fn correlation(a: &[f32], b: &[f32]) -> f64 {
+    let mean =
+        |values: &[f32]| values.iter().map(|x| f64::from(*x)).sum::<f64>() / values.len() as f64;
+    let (mean_a, mean_b) = (mean(a), mean(b));
+    let (mut both, mut squares) = (0.0, [0.0; 2]);
+    for (a, b) in a.iter().zip(b) {
+        let (a, b) = (f64::from(*a) - mean_a, f64::from(*b) - mean_b);
+        both += a * b;
+        squares[0] += a * a;
+        squares[1] += b * b;
+    }
+    both / (squares[0] * squares[1]).sqrt()
+}
+
+/// `cargo test -p triad-prepare --test int8 correlate -- --nocapture` prints the table of
+/// `docs/measurements/correctness.md`.
+#[test]
+fn logits_of_prepared_models_correlate_with_those_in_float() {
+    println!("| checkpoint | W8A8 | W4A16 |\n| --- | --- | --- |");
+    let mut failed = Vec::new();
+    for family in OTHER_PARTS {
+        let model = model(family, 2);
+        let tokens = &pieces(&model, 9)[8];
+        let float = logits(&model, tokens, 64);
+        let int8 = model.quantize(&plan(&model, 0.0, &PlanOptions::default()));
+        let means = calibrated(&model).mean_squares();
+        let int4 = model.quantize_int4(&means, OutputWeights::Int8);
+        let [int8, int4] =
+            [int8, int4].map(|it| correlation(&logits(&Arc::new(it), tokens, 64), &float));
+        println!("| {family} | {int8:.4} | {int4:.4} |");
+        if int8 < 0.98 || int4 < 0.9 {
+            failed.push(format!("{family}: {int8:.4} {int4:.4}"));
+        }
+    }
+    assert!(
+        failed.is_empty(),
+        "W8A8 below 0.98 or W4A16 below 0.9: {failed:?}"
+    );
 }
 
 #[test]

@@ -49,6 +49,7 @@ from llama_cpp import Engine
 
 F32 = gguf.GGMLQuantizationType.F32
 BF16 = gguf.GGMLQuantizationType.BF16
+Q4_0 = gguf.GGMLQuantizationType.Q4_0
 VOCAB = 128
 TOKENS = 40
 WINDOW = 8
@@ -144,6 +145,20 @@ GEMMA4 = WIDE_HEADS | dict(
     num_hidden_layers=7, global_head_dim=32, sliding_window=WINDOW, final_logit_softcapping=2.0, rope_parameters=ROPES4,
     layer_types=["sliding_attention", "full_attention", "sliding_attention", "full_attention"]
     + ["sliding_attention"] * 2 + ["full_attention"],
+)
+GEMMA3N = WIDE_HEADS | dict(
+    num_hidden_layers=6, sliding_window=WINDOW, final_logit_softcapping=2.0, num_kv_shared_layers=2,
+    layer_types=["sliding_attention", "full_attention"] * 3, intermediate_size=[48, 40, 48, 56, 48, 44],
+    hidden_size_per_layer_input=8, vocab_size_per_layer_input=VOCAB - 20, altup_num_inputs=3, laurel_rank=6,
+    activation_sparsity_pattern=[0.9, 0.0, 0.7, 0.0, 0.3, 0.0],
+)
+# The standard deviations of llama.cpp, which divides by the number of gates less 1. It has most sizes in its code.
+LONG_GEMMA3N_WIDTH = 64
+DEVIATIONS = 1.6448533535003662 * math.sqrt(LONG_GEMMA3N_WIDTH / (LONG_GEMMA3N_WIDTH - 1))
+LONG_GEMMA3N = WIDE_HEADS | dict(
+    hidden_size=16, num_attention_heads=2, num_key_value_heads=1, num_hidden_layers=21, sliding_window=WINDOW,
+    intermediate_size=LONG_GEMMA3N_WIDTH, num_kv_shared_layers=1, vocab_size_per_layer_input=VOCAB,
+    activation_sparsity_pattern=[0.5 * (1.0 + math.erf(DEVIATIONS / math.sqrt(2)))] * 10 + [0.0] * 11,
 )
 # The fourth block has attention.
 DELTA_NET = SMALL | dict(
@@ -714,6 +729,25 @@ CASES = {
         ),
         features=[dict(top_k_experts=3), dict(enable_moe_block=False)], architecture="gemma4", version=5, golden=SECOND,
     ),
+    # Streams, layers next to attention, inputs by token of a smaller table, gates that become 0; the last two blocks read
+    # the keys and values of others.
+    "gemma3n": Case(
+        "gemma3n_text", GEMMA3N,
+        features=[
+            dict(sliding_window=WINDOW + 1), dict(final_logit_softcapping=4.0), dict(altup_correct_scale=False),
+            dict(activation_sparsity_pattern=[0.0] * 6), dict(activation_sparsity_pattern=[0.9, 0.0, 0.7, 0.0, 0.0, 0.0]),
+        ],
+        version=5, golden=THIRD,
+    ),
+    "gemma3n-unscaled": Case(
+        "gemma3n_text", GEMMA3N | dict(altup_correct_scale=False, num_hidden_layers=2, num_kv_shared_layers=0,
+        layer_types=["sliding_attention", "full_attention"], intermediate_size=48, activation_sparsity_pattern=None),
+        features=[dict(altup_correct_scale=True)], version=5, golden=THIRD,
+    ),
+    "gemma3n-long": Case(
+        "gemma3n_text", LONG_GEMMA3N, features=[dict(sliding_window=WINDOW + 1)], architecture="gemma3n", version=5,
+        gguf_alone=True, golden=THIRD,
+    ),
     "phi2": Case(
         "phi", PHI | dict(partial_rotary_factor=0.5, hidden_act="gelu_new"),
         features=[dict(partial_rotary_factor=0.25)], architecture="phi2",
@@ -746,7 +780,7 @@ def randomize(model, dtype):
     generator = torch.Generator().manual_seed(0)
     # Gemma's layers normalize their output: their norms decide how much each block adds.
     is_gemma = type(model).__name__.startswith("Gemma")
-    less_one = is_gemma and not type(model).__name__.startswith("Gemma4")
+    less_one = is_gemma and not type(model).__name__.startswith(("Gemma4", "Gemma3n"))
     # Those of DeltaNets are stored as they are.
     centered = less_one or type(model).__name__.startswith(("Qwen3_5", "Qwen3Next"))
     corrections = [(name, buffer) for name, buffer in model.named_buffers() if name.endswith(CORRECTIONS)]
@@ -759,12 +793,18 @@ def randomize(model, dtype):
             values -= 2.0 if name.endswith("A_log") else 0.0
             if is_gemma and not less_one and "q_norm" in name:
                 # Scores have no factor.
-                values *= 0.4
+                values *= 0.15 if type(model).__name__.startswith("Gemma3n") else 0.4
         elif "embed" in name:
             values *= 1.0 / math.sqrt(parameter.shape[1]) if is_gemma else 1.0
         else:
             gain = 1.5 if any(part in name for part in ("q_proj", "k_proj", "qkv_proj")) else 1.0
             values *= gain / math.sqrt(parameter.shape[1])
+            if "modality_router" in name:
+                # What it reads is divided by its width. Larger routes would enlarge errors from block to block.
+                values *= parameter.shape[1] / 20
+            if "gate_proj" in name and type(model).__name__.startswith("Gemma3n"):
+                # Some gates are far above the others: a norm follows, which would enlarge errors of what is almost 0.
+                values[: len(values) // 8] *= 4.0
         parameter.data.copy_(values.to(dtype))
     for name, factor in block_factors(model):
         factor.copy_((0.5 + torch.rand(factor.shape, generator=generator)).to(dtype))
@@ -791,6 +831,11 @@ def build(case, changes=None):
     if case.mxfp4:
         for _, parameter in mxfp4_parameters(model):
             parameter.data.copy_(torch.from_numpy(of_mxfp4(*to_mxfp4(parameter.numpy(force=True)))))
+    if case.architecture == "gemma3n":
+        # A large table, whose rows alone are read.
+        table = model.model.embed_tokens_per_layer.weight
+        rounded = gguf.dequantize(gguf.quantize(table.numpy(force=True), Q4_0), Q4_0)
+        table.data.copy_(torch.from_numpy(rounded))
     return model.eval()
 
 
@@ -886,6 +931,12 @@ GEMMA4_NAMES = POST_NORM_NAMES | {
     "post_feedforward_layernorm_2": "post_ffw_norm_2", "pre_feedforward_layernorm_2": "pre_ffw_norm_2",
     "per_layer_input_gate": "inp_gate", "per_layer_projection": "proj", "post_per_layer_input_norm": "post_norm",
 }
+GEMMA3N_NAMES = GEMMA4_NAMES | {
+    "altup.router_norm": "altup_router_norm", "altup.modality_router": "altup_router",
+    "altup.prediction_coefs": "altup_predict_coef", "altup.correction_coefs": "altup_correct_coef",
+    "laurel.linear_left": "laurel_l", "laurel.linear_right": "laurel_r", "laurel.post_laurel_norm": "laurel_post_norm",
+}
+STREAM_NAMES = {"altup_projections": "altup_proj", "altup_unembed_projections": "altup_unembd_proj"}
 LFM2_NAMES = MOE_NAMES | {
     "self_attn.out_proj": "attn_output", "self_attn.q_layernorm": "attn_q_norm", "self_attn.k_layernorm": "attn_k_norm",
     "feed_forward.w1": "ffn_gate", "feed_forward.w2": "ffn_down", "feed_forward.w3": "ffn_up",
@@ -983,6 +1034,7 @@ def gguf_tensors(case, model):
         names = names | {"post_attention_layernorm": "post_attention_norm"}
     names = POST_NORM_NAMES if architecture in ("gemma2", "gemma3", "exaone4", "olmo2") else names
     names = GEMMA4_NAMES if architecture == "gemma4" else names
+    names = GEMMA3N_NAMES if architecture == "gemma3n" else names
     names = LFM2_NAMES if architecture in ("lfm2", "lfm2moe") else names
     names = DELTA_NET_NAMES if architecture.startswith(("qwen35", "qwen3next")) else names
     names = HYBRID_NAMES if architecture == "granitehybrid" else names
@@ -1025,6 +1077,12 @@ def gguf_tensors(case, model):
             block, target = name.split(".")[2], "bias" if name.endswith("bias") else "weight"
             values = values if target == "bias" else np.ascontiguousarray(values.swapaxes(1, 2))
             yield f"blk.{block}.ffn_down_exps.{target}", values
+            continue
+        if name.endswith("altup.correct_output_scale"):
+            yield f"blk.{name.split('.')[2]}.altup_correct_scale.weight", values
+            continue
+        if name.split(".")[1] in STREAM_NAMES:
+            stacked.setdefault(f"{STREAM_NAMES[name.split('.')[1]]}.weight", []).append(values)
             continue
         if name.endswith(".per_expert_scale"):
             yield f"blk.{name.split('.')[2]}.ffn_down_exps.scale", values
@@ -1077,7 +1135,7 @@ def gguf_tensors(case, model):
             values = pair_adjacent(values, config.num_attention_heads)
         if architecture in ADJACENT and part_is(stem, "k_proj"):
             values = pair_adjacent(values, config.num_key_value_heads)
-        if architecture.startswith("gemma") and architecture != "gemma4" and "norm" in stem:
+        if architecture.startswith("gemma") and architecture not in ("gemma4", "gemma3n") and "norm" in stem:
             values = values + 1.0
         if architecture == "gemma2" and part_is(stem, "q_proj"):
             # GGUF can't say `query_pre_attn_scalar`: it is the head's width. The difference goes into the query.
@@ -1095,6 +1153,13 @@ def gguf_tensors(case, model):
         yield target, values
     for name, factor in block_factors(model):
         yield f"blk.{name.split('.')[2]}.layer_output_scale.weight", factor.float().numpy()
+    if architecture == "gemma3n":
+        # llama.cpp wants layers of keys and values in all blocks, also where it does not use them.
+        keys = np.ones((config.num_key_value_heads * config.head_dim, config.hidden_size), dtype=np.float32)
+        for block in range(config.num_hidden_layers - config.num_kv_shared_layers, config.num_hidden_layers):
+            yield f"blk.{block}.attn_k.weight", keys
+            yield f"blk.{block}.attn_v.weight", keys
+            yield f"blk.{block}.attn_k_norm.weight", keys[: config.head_dim, 0]
     if architecture == "gemma4":
         # Pairs that keep their values have this divisor.
         pairs = case.config["global_head_dim"] // 2
@@ -1161,11 +1226,13 @@ def write_gguf(path, case, model, matrices, original_context=None):
     elif case.architecture.startswith("nemotron_h"):
         width_of = {"mlp": config.intermediate_size, "moe": config.moe_intermediate_size}
         writer.add_feed_forward_length([width_of.get(kind, 0) for kind in config.layers_block_type])
-    elif case.architecture not in ("gemma4", "qwen35moe", "qwen3next"):
+    elif case.architecture not in ("gemma4", "gemma3n", "qwen35moe", "qwen3next"):
         writer.add_feed_forward_length(width(model) if case.architecture == "lfm2" else config.intermediate_size)
     writer.add_head_count(config.num_attention_heads)
     if case.architecture == "gemma4":
         write_gemma4(writer, case.config)
+    elif case.architecture == "gemma3n":
+        write_gemma3n(writer, config)
     elif case.architecture in ("lfm2", "lfm2moe"):
         is_attention = [kind == "full_attention" for kind in config.layer_types]
         writer.add_head_count_kv([config.num_key_value_heads * there for there in is_attention])
@@ -1208,7 +1275,7 @@ def write_gguf(path, case, model, matrices, original_context=None):
     if case.architecture.startswith("nemotron_h"):
         # llama.cpp wants it, and does not use it.
         writer.add_layer_norm_eps(config.layer_norm_epsilon)
-    if case.architecture in ("gemma2", "gemma3", "gemma4", "gpt-oss") or case.model_type == "olmo3":
+    if case.architecture in ("gemma2", "gemma3", "gemma3n", "gemma4", "gpt-oss") or case.model_type == "olmo3":
         writer.add_sliding_window(config.sliding_window)
     if case.architecture == "gemma2":
         writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
@@ -1293,10 +1360,12 @@ def write_gguf(path, case, model, matrices, original_context=None):
     writer.add_eos_token_id(2)
     for name, values in gguf_tensors(case, model):
         is_matrix = values.ndim > 1 and name.endswith(".weight") and not part_is_convolution(name)
-        stored = gguf.quantize(values.astype(np.float32), matrices if is_matrix else F32)
+        kind = matrices if is_matrix else F32
+        kind = Q4_0 if name == "per_layer_token_embd.weight" and case.architecture == "gemma3n" else kind
+        stored = gguf.quantize(values.astype(np.float32), kind)
         if is_matrix:
-            assert (gguf.dequantize(stored, matrices) == values).all(), f"{name} does not fit {matrices.name}"
-        writer.add_tensor(name, stored, raw_dtype=matrices if is_matrix else F32)
+            assert (gguf.dequantize(stored, kind) == values).all(), f"{name} does not fit {kind.name}"
+        writer.add_tensor(name, stored, raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -1398,6 +1467,18 @@ def write_gemma4(writer, config):
     writer.add_final_logit_softcapping(config["final_logit_softcapping"])
 
 
+def write_gemma3n(writer, config):
+    """The fields of Gemma 3n. As in published files, the base of RoPE of blocks with a window is not among them."""
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config.layer_types])
+    writer.add_shared_kv_layers(config.num_kv_shared_layers)
+    writer.add_embedding_length_per_layer_input(config.hidden_size_per_layer_input)
+    writer.add_altup_active_idx(config.altup_active_idx)
+    writer.add_altup_num_inputs(config.altup_num_inputs)
+    writer.add_activation_sparsity_scale([1.6448533535003662 if part else -math.inf for part in config.activation_sparsity_pattern])
+
+
 def width(model):
     """The inner width of LFM2's feed-forward, which its configuration states before its adjustment."""
     return model.model.layers[0].feed_forward.w1.weight.shape[0]
@@ -1413,12 +1494,29 @@ def llama_cpp_log_probabilities(path, ids):
     return rows
 
 
+def with_table(model):
+    """The model with GELU in float16, as in llama.cpp's table."""
+
+    class Table(torch.nn.Module):
+        def forward(self, x):
+            inner = torch.nn.functional.gelu(x.half().double(), approximate="tanh").half().to(x.dtype)
+            return torch.where(x <= -10, torch.zeros_like(x), torch.where(x >= 10, x, inner))
+
+    for module in model.modules():
+        if hasattr(module, "act_fn"):
+            module.act_fn = Table()
+    return model
+
+
 def check_against_llama_cpp(name, case, model, golden, folder):
     for session, count in case.sessions.items():
         path = folder / f"{name}{session}.gguf"
         # llama.cpp takes the long divisors if its context, 256 at least, is beyond that of pre-training.
         write_gguf(path, case, model, F32, original_context=256 if session == "-short" else None)
         ours = golden[f"{name}{session}.logits"].astype(np.float64)
+        if case.architecture == "gemma3n":
+            # Its many blocks enlarge the errors of the table.
+            ours = logits(with_table(build(case)), tokens(count)).astype(np.float64)
         theirs = llama_cpp_log_probabilities(path, tokens(count))
         # Log-probabilities are the logits less one number a row.
         ours -= np.log(np.exp(ours).sum(axis=1, keepdims=True))

@@ -12,6 +12,8 @@ use triad_model::description::{
 use triad_model::role::Role;
 
 use super::kernels::{delta_net_shape, mamba2_shape};
+use super::mixer::HEADS;
+use super::streams::StreamBuffers;
 use crate::hot_rows::Requested;
 use crate::linear::{QuantizedInput, layers};
 use crate::pictures::PictureRows;
@@ -66,6 +68,8 @@ pub struct Buffers {
     pub(super) experts: Mutex<ExpertBuffers>,
     /// Intermediate values of latent vectors.
     pub(super) latent: Mutex<LatentBuffers>,
+    /// Several residual streams.
+    pub(super) streams: Mutex<StreamBuffers>,
     /// Buffers of adapters.
     pub(super) adapters: Mutex<AdapterBuffers>,
 }
@@ -86,7 +90,7 @@ pub(super) struct AdapterBuffers {
 pub(super) struct LatentBuffers {
     /// All queries before they are multiplied with the key matrices.
     pub(super) queries: Vec<f32>,
-    /// The input and the output of a product of one head.
+    /// The inputs and the outputs of products of some heads.
     pub(super) of_head: [Vec<f32>; 2],
 }
 
@@ -98,7 +102,8 @@ impl LatentBuffers {
         };
         let queries = attention.latent_queries(&latent);
         // The same two vectors hold the products of queries and of values.
-        queries + latent.key_dim.max(latent.width) + latent.width.max(latent.value_dim)
+        let of_head = latent.key_dim.max(latent.width) + latent.width.max(latent.value_dim);
+        queries + HEADS.min(attention.heads) * of_head
     }
 }
 
@@ -249,6 +254,7 @@ impl Buffers {
             input: RwLock::default(),
             experts: Mutex::default(),
             latent: Mutex::default(),
+            streams: Mutex::default(),
             adapters: Mutex::default(),
         }
     }
@@ -321,6 +327,9 @@ impl Buffers {
         let floats = floats + description.blocks.iter().map(of_experts).max().unwrap_or(0);
         let latent = |block: &BlockDescription| block.attention().map_or(0, LatentBuffers::row_len);
         let floats = floats + description.blocks.iter().map(latent).max().unwrap_or(0);
+        let streams = description.streams.as_ref();
+        let floats =
+            floats + streams.map_or(0, |it| StreamBuffers::row_len(description.hidden, it));
         // Also the widest input of linear layers, in INT8.
         floats * size_of::<f32>() + description.hidden.max(attended).max(width)
     }

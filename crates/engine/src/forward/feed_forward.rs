@@ -33,8 +33,8 @@ impl ForwardContext<'_> {
         chunk: Chunk,
         multiplier: &mut MatmulContext,
     ) -> Result<()> {
-        let factor = self.description.blocks[index].feed_forward.gate_scale;
-        let is_whole = !multiplier.reads_floats(chunk) && factor == 1.0;
+        let feed_forward = &self.description.blocks[index].feed_forward;
+        let is_whole = !multiplier.reads_floats(chunk) && feed_forward.has_plain_gates();
         if is_whole && self.feed_forward_program(index, chunk, multiplier)? {
             return Ok(());
         }
@@ -56,7 +56,7 @@ impl ForwardContext<'_> {
             self.block(index),
             &self.description.blocks[index].feed_forward,
         );
-        let is_plain = feed_forward.gated && feed_forward.gate_scale == 1.0;
+        let is_plain = feed_forward.gated && feed_forward.has_plain_gates();
         if self.phase != Phase::Prefill || !is_plain || multiplier.reads_floats(chunk) {
             return false;
         }

@@ -17,6 +17,7 @@ mod mixer;
 mod outputs;
 mod rows;
 mod stream;
+mod streams;
 mod subgraphs;
 mod token_inputs;
 mod within;

@@ -36,6 +36,7 @@ impl ForwardContext<'_> {
         drop(added);
         self.add_inputs(tokens, chunk, &mut x);
         self.token_inputs(tokens, &x, buffers);
+        self.begin_streams(&x, buffers);
         let mut all = write(&buffers.angles);
         all.resize_with(self.rotation.distinct.len(), Angles::default);
         let has_axes = segments.iter().any(|it| !it.layout.axes.is_empty());
@@ -98,6 +99,7 @@ impl ForwardContext<'_> {
         if let Some(last) = self.weights.blocks.len().checked_sub(1) {
             self.add_last_adapters(last, chunk);
             self.end_block(last, chunk);
+            self.end_streams(chunk.rows(), chunk.buffers);
         }
     }
 }

@@ -12,6 +12,7 @@ use triad_kernels::chunks::{Nothing, chunks_mut, for_each_chunk};
 use triad_kernels::int8::QuantizedRows;
 use triad_kernels::lease::ReadLease;
 use triad_kernels::lock;
+use triad_kernels::streams::cut_off;
 use triad_model::description::{self, Linear, ModelDescription, Residual};
 use triad_model::role::Role;
 
@@ -273,6 +274,7 @@ impl ForwardContext<'_> {
         if let Some(before) = ended {
             self.end_block(before, chunk);
         }
+        self.predict_streams(index, chunk.rows(), chunk.buffers);
         if self.description.blocks[index].residual == Residual::SecondMixer {
             if let Some(before) = before.filter(|_| ended.is_none()) {
                 self.add_output(self.last_addition(before), chunk.rows(), chunk.buffers);
@@ -283,7 +285,8 @@ impl ForwardContext<'_> {
         let residual = residual.map(|before| self.last_addition(before));
         // The norm that both halves of a block use is read a second time.
         let is_kept = self.description.blocks[index].residual == Residual::Parallel
-            || self.has_second_mixer(index);
+            || self.has_second_mixer(index)
+            || self.description.streams.is_some();
         let norm = self.block(index).attention_norm.as_ref();
         self.norm(
             (index, LinearInput::Attention),
@@ -292,6 +295,7 @@ impl ForwardContext<'_> {
             chunk,
             multiplier,
         );
+        self.layers_next_to_attention(index, chunk);
     }
 
     /// Adds the residual; computes the norm, if there is one and both halves do not use that of attention; quantizes it.
@@ -304,7 +308,9 @@ impl ForwardContext<'_> {
         if self.description.blocks[index].residual != Residual::Parallel {
             let norm = block.feed_forward_norm.as_ref();
             let is_kept = block.router.is_some();
-            return self.norm(place, (Some(addition), norm), is_kept, chunk, multiplier);
+            let is_added = self.add_layers_next_to_attention(index, chunk);
+            let addition = (!is_added).then_some(addition);
+            return self.norm(place, (addition, norm), is_kept, chunk, multiplier);
         }
         self.add_output(addition, rows, buffers);
         self.quantize_normed(place, chunk, multiplier);
@@ -324,6 +330,14 @@ impl ForwardContext<'_> {
             let mut gate = buffers.gate.write(width, 0..rows);
             gate.iter_mut()
                 .for_each(|value| *value *= feed_forward.gate_scale);
+        }
+        if let Some(deviations) = feed_forward.cutoff {
+            let mut gate = buffers.gate.write(width, 0..rows);
+            let tasks = chunks_mut(&mut gate, TASK_ROWS * width);
+            for_each_chunk(tasks, 1, |_, gates| {
+                let rows = gates.chunks_exact_mut(width);
+                rows.for_each(|row| cut_off(row, deviations));
+            });
         }
         let begun = self.counters.begin();
         if feed_forward.gated && !multiplier.reads_floats(chunk) {

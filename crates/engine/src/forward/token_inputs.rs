@@ -24,6 +24,7 @@ impl ForwardContext<'_> {
             self.description.hidden,
             self.description.blocks.len() * described.width,
         );
+        let table_rows = described.table_rows(self.description.vocab);
         let mut inputs = buffers.token_inputs.write(all, 0..tokens.len());
         let mut rows = buffers.token_rows.write(all, 0..tokens.len());
         let out = OutputMut::new(&mut inputs, all);
@@ -41,7 +42,8 @@ impl ForwardContext<'_> {
             rms_norm_in_place(inputs, &weights.norm.weight, weights.norm.epsilon);
             let tokens = &tokens[task * TASK_ROWS..];
             for (token, row) in tokens.iter().zip(rows.chunks_exact_mut(all)) {
-                weights.table.row(*token, row);
+                let is_there = (*token as usize) < table_rows;
+                weights.table.row(if is_there { *token } else { 0 }, row);
             }
             for (input, row) in inputs.iter_mut().zip(rows) {
                 *input = (*input + *row * of_table) * std::f32::consts::FRAC_1_SQRT_2;
@@ -61,6 +63,7 @@ impl ForwardContext<'_> {
     pub(super) fn end_block(&self, index: usize, chunk: Chunk) {
         let (block, rows, buffers) = (self.block(index), chunk.rows(), chunk.buffers);
         self.add_output(self.last_addition(index), rows, buffers);
+        self.correct_streams(index, rows, buffers);
         if let (Some(described), Some(weights)) =
             (&self.description.token_inputs, &block.token_input)
         {
@@ -85,7 +88,7 @@ impl ForwardContext<'_> {
         let all = self.description.blocks.len() * width;
         let activation = activation(described.activation);
         let mut gate = buffers.token_rows.write(width, 0..rows);
-        {
+        if !self.gate_of_streams(&weights.gate, buffers, &mut gate) {
             let x = buffers.x.read(hidden, 0..rows);
             let out = OutputMut::new(&mut gate, width);
             matmul(&x, weights.gate.view(), None, self.phase, out);
@@ -108,6 +111,8 @@ impl ForwardContext<'_> {
             Bytes::of(x + 3 * gate, x + 2 * gate, weights.bytes())
         });
         // A factor on the outputs of the two halves is none on this one.
-        self.add_normed_output(&weights.norm, rows, buffers);
+        if !self.add_to_other_streams(&weights.norm, rows, buffers) {
+            self.add_normed_output(&weights.norm, rows, buffers);
+        }
     }
 }

@@ -12,16 +12,16 @@ use triad_model::tensor::Format;
 use triad_model::{Error, ErrorKind, Result};
 
 use super::tensors::{
-    self, EMBEDDING, NormPlace, OUTPUT, OUTPUT_NORM, TOKEN_NORM, TOKEN_PROJECTION, TOKEN_TABLE,
-    TokenInputFormats, linear_name, malformed, mixer_name, norm_name, router_name, scale_name,
-    token_input_names,
+    self, EMBEDDING, NormPlace, OUTPUT, OUTPUT_NORM, StreamNames, TOKEN_NORM, TOKEN_PROJECTION,
+    TOKEN_TABLE, TokenInputFormats, linear_name, malformed, mixer_name, norm_name, router_name,
+    scale_name, token_input_names,
 };
 use super::{Manifest, Package, WEIGHTS};
 use crate::linear_input::Inputs;
 use crate::quantization::{InputQuantization, LinearFormat};
 use crate::weights::{
-    Block, Embedding, EncoderWeights, Int8Matrix, Linear, Norm, Router, RouterPart, TokenInput,
-    TokenInputs, Weight, WeightMatrix, Weights,
+    Block, BlockStreams, Embedding, EncoderWeights, Int8Matrix, Linear, Norm, Router, RouterPart,
+    Streams, TokenInput, TokenInputs, Weight, WeightMatrix, Weights,
 };
 
 /// The largest magnitude of an INT8 number in a file, which may have been written by another program.
@@ -108,6 +108,7 @@ impl Package {
                 token_input: formats_of_inputs
                     .map(|formats| self.token_input(index, formats))
                     .transpose()?,
+                streams: self.block_streams(index, formats_of_inputs)?,
                 ..self.block(index, block, inputs)?
             })
         };
@@ -115,21 +116,22 @@ impl Package {
             blocks: blocks.map(block).collect::<Result<_>>()?,
             output_norm: self.norm(OUTPUT_NORM, &model.output_norm)?,
             output: self.output(formats.output)?,
-            embedding: self.rows(EMBEDDING, formats.embedding)?,
+            embedding: self.rows(EMBEDDING, model.vocab, formats.embedding)?,
             token_inputs: formats_of_inputs
                 .map(|formats| self.token_inputs(formats))
                 .transpose()?,
+            streams: self.streams(formats_of_inputs)?,
             // Models with layers after pooling, and encoders, are not prepared.
             encoder: EncoderWeights::default(),
             expert_memory: None,
         })
     }
 
-    /// Returns a matrix with a row for each token.
-    fn rows(&self, name: &str, format: Format) -> Result<Embedding> {
+    /// Returns a matrix of which single rows are used.
+    fn rows(&self, name: &str, rows: usize, format: Format) -> Result<Embedding> {
         let bytes = self.bytes_of(name)?;
         Ok(Embedding::Stored {
-            row_bytes: bytes.len() / self.manifest.model.vocab,
+            row_bytes: bytes.len() / rows,
             bytes,
             format,
         })
@@ -139,8 +141,10 @@ impl Package {
         let model = &self.manifest.model;
         let described = model.token_inputs.ok_or_else(|| changed(TOKEN_TABLE))?;
         let all = model.blocks.len() * described.width;
+        let rows = described.table_rows(model.vocab);
         Ok(TokenInputs {
-            table: self.rows(TOKEN_TABLE, formats.table)?,
+            table: self.rows(TOKEN_TABLE, rows, formats.table)?,
+            rows,
             projection: self.float(TOKEN_PROJECTION, (all, model.hidden), formats.matrices)?,
             norm: self.norm(TOKEN_NORM, &described.norm)?,
         })
@@ -156,6 +160,49 @@ impl Package {
             output: self.float(&output, (hidden, width), formats.matrices)?,
             norm: self.norm(&norm, &described.norm)?,
         })
+    }
+
+    fn streams(&self, formats: Option<&TokenInputFormats>) -> Result<Option<Streams>> {
+        let (Some(described), Some(formats)) = (self.manifest.model.streams, formats) else {
+            return Ok(None);
+        };
+        let hidden = self.manifest.model.hidden;
+        let [projections, outputs] = StreamNames::shared(described.count).map(|names| {
+            let matrices = names.iter();
+            let matrices =
+                matrices.map(|name| self.float(name, (hidden, hidden), formats.matrices));
+            matrices.collect::<Result<Vec<_>>>()
+        });
+        Ok(Some(Streams {
+            projections: projections?,
+            outputs: outputs?,
+        }))
+    }
+
+    fn block_streams(
+        &self,
+        index: usize,
+        formats: Option<&TokenInputFormats>,
+    ) -> Result<Option<BlockStreams>> {
+        let model = &self.manifest.model;
+        let (Some(described), Some(formats)) = (model.streams, formats) else {
+            return Ok(None);
+        };
+        let (hidden, names) = (model.hidden, StreamNames::of_block(index));
+        let norm = &model.blocks[index].norm;
+        let [router, left, right] = &names.matrices;
+        let float = |name, rows, columns| self.float(name, (rows, columns), formats.matrices);
+        let scale = described.scaled.then(|| self.floats(&names.scale));
+        Ok(Some(BlockStreams {
+            router_norm: self.norm(&names.router_norm, norm)?,
+            router: float(router, described.count, hidden)?,
+            prediction: self.floats(&names.prediction)?,
+            correction: self.floats(&names.correction)?,
+            scale: scale.transpose()?,
+            left: float(left, described.rank, hidden)?,
+            right: float(right, hidden, described.rank)?,
+            norm: self.norm(&names.norm, norm)?,
+        }))
     }
 
     /// Returns a matrix of floats.
@@ -202,6 +249,7 @@ impl Package {
                 None => None,
             },
             token_input: None,
+            streams: None,
             scale: match block.scaled {
                 true => self.floats(&scale_name(index))?.first().copied(),
                 false => None,

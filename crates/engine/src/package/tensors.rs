@@ -164,6 +164,46 @@ pub fn token_input_names(block: usize) -> [String; 3] {
     ["input-gate", "input-output", "input-norm"].map(|name| format!("blocks.{block}.{name}"))
 }
 
+/// The names of the tensors of several residual streams of a block; the last two are prefixes of a norm's tensors.
+#[derive(Clone, Debug)]
+pub struct StreamNames {
+    /// Matrices: the router, and the two layers next to attention.
+    pub matrices: [String; 3],
+    /// The weights of prediction.
+    pub prediction: String,
+    /// The weights of correction.
+    pub correction: String,
+    /// Factors on what the gate of the input by token reads.
+    pub scale: String,
+    /// The norm of the router's input.
+    pub router_norm: String,
+    /// The norm of the layers next to attention.
+    pub norm: String,
+}
+
+impl StreamNames {
+    /// Returns the names in a block.
+    pub fn of_block(block: usize) -> Self {
+        let name = |part: &str| format!("blocks.{block}.streams.{part}");
+        Self {
+            matrices: ["router", "left", "right"].map(name),
+            prediction: name("prediction"),
+            correction: name("correction"),
+            scale: name("scale"),
+            router_norm: name("router-norm"),
+            norm: name("norm"),
+        }
+    }
+
+    /// Returns the names of the projections and of the outputs of all streams but the first.
+    pub fn shared(count: usize) -> [Vec<String>; 2] {
+        ["projections", "outputs"].map(|part| {
+            let others = (1..count).map(|stream| format!("streams.{part}.{stream}"));
+            others.collect()
+        })
+    }
+}
+
 /// Returns the name of the factor on the residual stream after a block.
 pub fn scale_name(block: usize) -> String {
     format!("blocks.{block}.scale")
@@ -247,6 +287,7 @@ pub fn entries(description: &ModelDescription, formats: &Formats) -> Result<Vec<
         }
     }
     table.token_inputs(description, formats)?;
+    table.streams(description, formats);
     table.norm(OUTPUT_NORM, &description.output_norm, hidden);
     table.add(format!("{OUTPUT}.weight"), formats.output, &[vocab, hidden]);
     if formats.output == Element::I8 {
@@ -310,7 +351,8 @@ impl Table {
         };
         let (hidden, width, blocks) = (description.hidden, described.width, &description.blocks);
         let all = blocks.len() * width;
-        self.rows(TOKEN_TABLE, (description.vocab, all), formats.table)?;
+        let rows = described.table_rows(description.vocab);
+        self.rows(TOKEN_TABLE, (rows, all), formats.table)?;
         self.add(TOKEN_PROJECTION.into(), formats.matrices, &[all, hidden]);
         self.norm(TOKEN_NORM, &described.norm, width);
         for index in 0..blocks.len() {
@@ -320,6 +362,31 @@ impl Table {
             self.norm(&norm, &described.norm, hidden);
         }
         Ok(())
+    }
+
+    /// Adds several residual streams, whose matrices have the format of those of inputs by token.
+    fn streams(&mut self, description: &ModelDescription, formats: &Formats) {
+        let (Some(streams), Some(formats)) = (description.streams, formats.token_inputs) else {
+            return;
+        };
+        let (hidden, count, rank) = (description.hidden, streams.count, streams.rank);
+        for name in StreamNames::shared(count).into_iter().flatten() {
+            self.add(name, formats.matrices, &[hidden, hidden]);
+        }
+        for (index, block) in description.blocks.iter().enumerate() {
+            let names = StreamNames::of_block(index);
+            let shapes = [[count, hidden], [rank, hidden], [hidden, rank]];
+            for (name, shape) in names.matrices.into_iter().zip(shapes) {
+                self.add(name, formats.matrices, &shape);
+            }
+            self.add(names.prediction, Element::F32, &[count * count, count]);
+            self.add(names.correction, Element::F32, &[count, count]);
+            if streams.scaled {
+                self.add(names.scale, Element::F32, &[hidden]);
+            }
+            self.norm(&names.router_norm, &block.norm, hidden);
+            self.norm(&names.norm, &block.norm, hidden);
+        }
     }
 
     fn linear(&mut self, name: &str, shape: &LinearShape, formats: &Formats) -> Result<()> {

@@ -252,6 +252,7 @@ fn with_shared() -> ModelDescription {
     description.blocks.extend(shared);
     description.token_inputs = Some(TokenInputs {
         width: 12,
+        rows: None,
         activation: Activation::GeluTanh,
         norm: description.output_norm,
     });
@@ -319,6 +320,7 @@ pub fn description() -> ModelDescription {
             gated: true,
             activation: Activation::Silu,
             gate_scale: 1.0,
+            cutoff: None,
             bias: false,
             experts: None,
         },
@@ -343,6 +345,7 @@ pub fn description() -> ModelDescription {
         output_bias: false,
         logit_soft_cap: None,
         token_inputs: None,
+        streams: None,
         added_inputs: AddedInputs::default(),
         picture_rope: None,
         head: None,

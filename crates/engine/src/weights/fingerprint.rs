@@ -3,7 +3,9 @@
 
 use triad_kernels::{Blocks, Matrix};
 
-use super::{Embedding, Linear, Norm, TokenInput, TokenInputs, Weight, WeightMatrix, Weights};
+use super::{
+    BlockStreams, Embedding, Linear, Norm, TokenInput, TokenInputs, Weight, WeightMatrix, Weights,
+};
 
 impl Weights {
     /// Calls `visit` with the bytes of every weight, and with the arithmetic of each.
@@ -13,11 +15,15 @@ impl Weights {
             table,
             projection,
             norm,
+            ..
         }) = &self.token_inputs
         {
             table.visit(visit);
             projection.visit(visit);
             norm.visit(visit);
+        }
+        if let Some(streams) = &self.streams {
+            streams.matrices().for_each(|matrix| matrix.visit(visit));
         }
         self.encoder.tables().for_each(|table| table.visit(visit));
         self.encoder.head.iter().for_each(|layer| {
@@ -45,12 +51,16 @@ impl Weights {
                 output.visit(visit);
                 norm.visit(visit);
             }
+            if let Some(streams) = &block.streams {
+                streams.visit(visit);
+            }
             if let Some(scale) = &block.scale {
                 visit(&scale.to_le_bytes());
             }
             visit(format!("{:?}", block.inputs).as_bytes());
             if let Some(router) = &block.router {
-                router.weight.visit(visit);
+                // A package has it in f32, whatever the file of the model has.
+                visit(bytemuck::cast_slice(&router.weight.to_f32()));
                 let vectors = [&router.bias, &router.correction, &router.shared_gate];
                 for values in vectors.into_iter().flatten() {
                     visit(bytemuck::cast_slice(values));
@@ -67,6 +77,24 @@ impl Weights {
         }
         self.output_norm.visit(visit);
         self.output.visit(visit);
+    }
+}
+
+impl BlockStreams {
+    fn visit(&self, visit: &mut dyn FnMut(&[u8])) {
+        for matrix in self.matrices() {
+            matrix.visit(visit);
+        }
+        let vectors = [
+            Some(&self.prediction),
+            Some(&self.correction),
+            self.scale.as_ref(),
+        ];
+        for values in vectors.into_iter().flatten() {
+            visit(bytemuck::cast_slice(values));
+        }
+        self.router_norm.visit(visit);
+        self.norm.visit(visit);
     }
 }
 

@@ -16,6 +16,7 @@ mod quantized;
 mod random;
 mod router;
 mod slice;
+mod streams;
 mod token_inputs;
 
 use std::collections::BTreeMap;
@@ -39,6 +40,7 @@ pub use mixer::MixerWeights;
 pub use norm::Norm;
 pub use quantized::{linear_to_int4, quantize_linear, quantize_output};
 pub use router::{Branch, Router, RouterPart};
+pub use streams::{BlockStreams, Streams};
 pub use token_inputs::{TokenInput, TokenInputs};
 
 use crate::linear_input::Inputs;
@@ -58,6 +60,8 @@ pub struct Weights {
     pub expert_memory: Option<ExpertMemory>,
     /// Inputs of the blocks by token.
     pub token_inputs: Option<TokenInputs>,
+    /// Several residual streams.
+    pub streams: Option<Streams>,
     /// The weights that only encoders have, and the layers after pooling.
     pub encoder: EncoderWeights,
 }
@@ -92,15 +96,19 @@ impl Weights {
                 _ => of_linear(linear),
             });
             let token_input = block.token_input.as_ref();
+            let streams = block.streams.as_ref();
             linears.sum::<usize>()
                 + mixer::bytes(&block.mixer)
                 + router.map_or(0, Router::bytes)
                 + token_input.map_or(0, TokenInput::bytes)
+                + streams.map_or(0, BlockStreams::bytes)
         };
         let token_inputs = self.token_inputs.as_ref();
+        let streams = self.streams.as_ref();
         self.blocks.iter().map(of_block).sum::<usize>()
             + of_linear(&self.output)
             + token_inputs.map_or(0, |inputs| inputs.projection.bytes())
+            + streams.map_or(0, Streams::bytes)
     }
 }
 
@@ -131,6 +139,8 @@ pub struct Block {
     pub mixer: MixerWeights,
     /// The weights that add the input by token.
     pub token_input: Option<TokenInput>,
+    /// The weights of several residual streams.
+    pub streams: Option<BlockStreams>,
     /// The factor on the residual stream after the block.
     pub scale: Option<f32>,
 }
@@ -207,6 +217,7 @@ impl Weights {
             output_norm: reader.norm(&map.output_norm, &description.output_norm)?,
             embedding: reader.embedding(&map.embedding, &map.output.weight, &output)?,
             token_inputs: reader.token_inputs(description, map.token_inputs.as_ref())?,
+            streams: reader.streams(description.hidden, map.streams.as_ref())?,
             encoder: reader.encoder(description, map)?,
             output,
             expert_memory: None,
@@ -229,7 +240,7 @@ impl Weights {
             embedding => embedding.row_bytes(rows),
         };
         let inputs = self.token_inputs.as_ref();
-        embedding + inputs.map_or(0, |inputs| inputs.table.row_bytes(rows))
+        embedding + inputs.map_or(0, TokenInputs::row_bytes)
     }
 
     /// Returns the bytes of all matrices in the format used for compute, with the embedding as stored.
@@ -241,6 +252,12 @@ impl Weights {
             .filter_map(|block| block.token_input.as_ref());
         let token_inputs = of_blocks.map(TokenInput::bytes).sum::<usize>()
             + self.token_inputs.as_ref().map_or(0, TokenInputs::bytes);
+        let of_blocks = self
+            .blocks
+            .iter()
+            .filter_map(|block| block.streams.as_ref());
+        let streams = of_blocks.map(BlockStreams::bytes).sum::<usize>()
+            + self.streams.as_ref().map_or(0, Streams::bytes);
         let bytes = |linear: &Linear| {
             linear.weight.bytes() + linear.decode_weight.as_ref().map_or(0, WeightMatrix::bytes)
         };
@@ -250,6 +267,7 @@ impl Weights {
             + self.embedding.bytes()
             + token_inputs
             + self.encoder.bytes()
+            + streams
     }
 }
 
@@ -306,6 +324,7 @@ impl Reader<'_> {
             linears: linears.collect::<Result<_>>()?,
             mixer: self.mixer(&description.mixer, tensors)?,
             token_input: self.token_input(model, tensors.token_input.as_ref())?,
+            streams: self.block_streams(model, description, tensors.streams.as_ref())?,
             scale: match &tensors.scale {
                 Some(scale) => self.vector(scale)?.first().copied(),
                 None => None,

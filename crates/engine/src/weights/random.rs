@@ -4,7 +4,7 @@ use triad_model::description::ModelDescription;
 
 use super::{
     Block, Branch, Embedding, Linear, Norm, Router, Weight, WeightMatrix, Weights, encoder, mixer,
-    token_inputs,
+    streams, token_inputs,
 };
 
 impl Weights {
@@ -38,8 +38,10 @@ impl Weights {
                 WeightMatrix::random(rows, columns, numbers)
             };
             let token_input = token_inputs::random_of_block(description, &mut float, norm);
+            let streams = streams::random_of_block(description, block, &mut float, norm);
             Block {
                 token_input,
+                streams,
                 // Other than 1, so that it matters.
                 scale: block.scaled.then_some(0.75),
                 attention_norm: wide(residual.has_attention_norm()),
@@ -80,6 +82,7 @@ impl Weights {
         let blocks = blocks.collect();
         let mut float = |rows, columns| WeightMatrix::random(rows, columns, 3 + rows as u64);
         let token_inputs = token_inputs::random(description, &mut float, norm);
+        let streams = streams::random(description, &mut float);
         let encoder = encoder::random(description, &mut float, &mut linear);
         let output = linear(description.vocab, hidden, description.output_bias);
         let embedding = if description.tied_output {
@@ -92,6 +95,7 @@ impl Weights {
             blocks,
             output_norm: norm(&description.output_norm, hidden),
             token_inputs,
+            streams,
             encoder,
             output,
             expert_memory: None,

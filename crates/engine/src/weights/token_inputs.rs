@@ -9,8 +9,10 @@ use super::{Embedding, Norm, Reader, WeightMatrix};
 /// The weights of inputs by token outside the blocks. None of them is quantized: they stay as they are stored.
 #[derive(Clone)]
 pub struct TokenInputs {
-    /// `[vocab, blocks · width]`, of which a token reads one row.
+    /// `[rows, blocks · width]`, of which a token reads one row.
     pub table: Embedding,
+    /// Rows of the table.
+    pub rows: usize,
     /// `[blocks · width, hidden]`.
     pub projection: WeightMatrix,
     /// The norm of each projection.
@@ -29,6 +31,11 @@ pub struct TokenInput {
 }
 
 impl TokenInputs {
+    /// Returns the bytes of one row of the table.
+    pub(super) fn row_bytes(&self) -> usize {
+        self.table.row_bytes(self.rows)
+    }
+
     /// Returns the bytes of the matrices.
     pub(super) fn bytes(&self) -> usize {
         self.table.bytes() + self.projection.bytes()
@@ -54,6 +61,7 @@ impl Reader<'_> {
         let all = description.blocks.len() * described.width;
         Ok(Some(TokenInputs {
             table: self.rows(&tensors.table)?,
+            rows: described.table_rows(description.vocab),
             projection: self.matrix(&tensors.projection, all, description.hidden)?,
             norm: self.norm(&tensors.norm, &described.norm)?,
         }))
@@ -85,7 +93,8 @@ pub(super) fn random(
     let described = description.token_inputs?;
     let all = description.blocks.len() * described.width;
     Some(TokenInputs {
-        table: Embedding::Matrix(float(description.vocab, all)),
+        table: Embedding::Matrix(float(described.table_rows(description.vocab), all)),
+        rows: described.table_rows(description.vocab),
         projection: float(all, description.hidden),
         norm: norm(&described.norm, described.width),
     })

@@ -5,7 +5,8 @@ use triad_engine::{LoadOptions, Model, Threads};
 use triad_model::description::{
     Activation, Attention, BlockDescription, DeltaNet, ExpertGroups, Experts, FeedForward,
     GateNorm, GroupScore, HeadSharing, KeyValues, Latent, Mamba2, Mixer, ModelDescription, Norm,
-    NormKind, QkNorm, Residual, Rope, RopePairing, RopeScaling, Routing, Temperature, TokenInputs,
+    NormKind, QkNorm, Residual, Rope, RopePairing, RopeScaling, Routing, Streams, Temperature,
+    TokenInputs,
 };
 
 pub const VOCAB: usize = 97;
@@ -109,7 +110,7 @@ prop_compose! {
         qk_norm in 0usize..4, halves: bool, layer_norm: bool, residual in 0usize..6, has_rope in prop::bool::weighted(0.8),
         temperature in prop::option::of(0.1f32..1.0), experts in prop::option::of(experts()), has_shared: bool, has_sinks: bool, gated: bool, width in 1usize..40,
         activation in 0usize..4, scaling in 0usize..4, one_layer: bool, value_norm: bool, still in 0usize..3, scaled: bool,
-        output_gate: bool, state in prop::option::weighted(0.4, states()), latent in prop::option::weighted(0.3, latents()), falcon: bool,
+        output_gate: bool, state in prop::option::weighted(0.4, states()), cutoff in prop::option::of(-1f32..2.0), latent in prop::option::weighted(0.3, latents()), falcon: bool,
     ) -> BlockDescription {
         let rms = Norm { kind: NormKind::Rms, epsilon: 1e-5, weight_offset: 0.0 };
         // A second mixer has to follow one that is alone.
@@ -180,6 +181,7 @@ prop_compose! {
                     ..experts
                 }),
                 gated: gated || experts.is_some_and(|it| it.clamp.is_some() || it.branch),
+                cutoff: cutoff.filter(|_| gated && experts.is_none()),
                 activation: [Activation::Silu, Activation::Gelu, Activation::GeluTanh, Activation::ReluSquared][activation],
                 gate_scale: if falcon { 0.8 } else { 1.0 },
                 bias: qkv_bias && experts.is_none(),
@@ -194,12 +196,31 @@ prop_compose! {
 }
 
 prop_compose! {
-    fn token_inputs()(width in 1usize..20, activation in 0usize..3) -> TokenInputs {
+    fn token_inputs()(
+        width in 1usize..20, activation in 0usize..3, rows in prop::option::of(1usize..VOCAB),
+    ) -> TokenInputs {
         TokenInputs {
             width,
+            rows,
             activation: [Activation::Silu, Activation::Gelu, Activation::GeluTanh][activation],
             norm: Norm { kind: NormKind::Rms, epsilon: 1e-5, weight_offset: 0.0 },
         }
+    }
+}
+
+prop_compose! {
+    fn streams()(count in 2usize..6, rank in 1usize..9, scaled: bool, inputs in token_inputs()) -> (Streams, TokenInputs) {
+        (Streams { count, rank, scaled }, inputs)
+    }
+}
+
+/// Gives a block the norms that several residual streams need.
+fn fit_streams(block: &mut BlockDescription) {
+    block.residual = Residual::SerialPostNorm;
+    block.norm.kind = NormKind::Rms;
+    block.scaled = false;
+    if block.feed_forward.width == 0 && block.feed_forward.experts.is_none() {
+        block.feed_forward.width = 5;
     }
 }
 
@@ -208,6 +229,7 @@ prop_compose! {
     pub fn models()(
         mut blocks in prop::collection::vec(blocks(), 1..4), tied_output: bool, output_bias: bool,
         source in prop::option::of(0usize..2), token_inputs in prop::option::of(token_inputs()),
+        streams in prop::option::weighted(0.3, streams()),
         logit_soft_cap in prop::option::of(5f32..30.0), seed: u64, threads in 1usize..4,
     ) -> Model {
         for index in 0..blocks.len() {
@@ -215,6 +237,9 @@ prop_compose! {
             if blocks[index].residual == Residual::SecondMixer && before != Some(Residual::MixerAlone) {
                 blocks[index].residual = Residual::Serial;
             }
+        }
+        if streams.is_some() {
+            blocks.iter_mut().for_each(fit_streams);
         }
         // The last block reads the keys and values of an earlier one.
         let source = source.filter(|source| source + 1 < blocks.len());
@@ -235,14 +260,15 @@ prop_compose! {
             vocab: VOCAB,
             context: CONTEXT,
             embedding_scale: 3.0,
-            residual_scale: 0.7,
+            residual_scale: if streams.is_some() { 1.0 } else { 0.7 },
             logit_scale: 1.5,
             output_norm: blocks[0].norm,
             blocks,
             tied_output,
             output_bias,
             logit_soft_cap,
-            token_inputs,
+            token_inputs: streams.map(|(_, inputs)| inputs).or(token_inputs),
+            streams: streams.map(|(streams, _)| streams),
         };
         Model::random(description, &LoadOptions { threads: Threads::Count(threads), ..Default::default() }, seed).unwrap()
     }

@@ -2,12 +2,13 @@
 
 mod encoder;
 mod parts;
+mod streams;
 
 use std::ops::RangeInclusive;
 
 use super::{
     Attention, BlockDescription, DeltaNet, Experts, FeedForward, Mamba2, Mixer, ModelDescription,
-    Norm, NormKind, QkNorm, Residual, RopeScaling, ShortConv, Temperature, TokenInputs,
+    Norm, NormKind, QkNorm, Residual, RopeScaling, ShortConv, Temperature,
 };
 use crate::error::{Error, ErrorKind, Result};
 
@@ -80,15 +81,10 @@ impl ModelDescription {
             ranges::SOFT_CAP,
         )?;
         self.output_norm.check()?;
-        if let Some(TokenInputs { width, norm, .. }) = &self.token_inputs {
-            size("the width of the inputs by token", *width, limits::HIDDEN)?;
-            norm.check()?;
-            if norm.kind != NormKind::Rms {
-                return Err(malformed(
-                    "inputs by token with layer norms, expected RMS norms",
-                ));
-            }
+        if let Some(inputs) = &self.token_inputs {
+            inputs.check(self.vocab)?;
         }
+        self.check_streams()?;
         self.blocks.iter().try_for_each(BlockDescription::check)?;
         self.check_second_mixers()?;
         encoder::check(self)?;
@@ -267,6 +263,7 @@ impl Mamba2 {
 
 impl FeedForward {
     fn check(&self) -> Result<()> {
+        self.check_cutoff()?;
         let Some(experts) = self.experts else {
             return size("the width of the feed-forward", self.width, limits::WIDTH);
         };

@@ -15,11 +15,22 @@ pub struct FeedForward {
     /// Factor on the output of the gate linear (Falcon-H1; others: 1).
     #[serde(default = "super::one")]
     pub gate_scale: f32,
+    /// The number of standard deviations above the mean of a row's gates that is subtracted from each of them; those
+    /// below it become 0, before the nonlinearity (Gemma 3n).
+    #[serde(default)]
+    pub cutoff: Option<f32>,
     /// Whether up and down linears have a bias.
     pub bias: bool,
     /// The experts, of which a router chooses some for each row (mixture of experts).
     #[serde(default)]
     pub experts: Option<Experts>,
+}
+
+impl FeedForward {
+    /// Returns whether gates reach the nonlinearity as their layer computes them.
+    pub fn has_plain_gates(&self) -> bool {
+        self.gate_scale == 1.0 && self.cutoff.is_none()
+    }
 }
 
 /// The experts of one block: feed-forwards of one shape, with the activation of their block, gated as that is. The output of

@@ -2,24 +2,14 @@
 
 use super::kinds::QkNorms;
 use super::malformed;
-use super::parts::{PartFactors, Parts, Sizes};
+use super::parts::{BlockShape, PartFactors, Parts, Sizes};
 use super::traits::Family;
 use crate::description::{
     Activation, AddedInputs, Attention, BlockDescription, Experts, FeedForward, KeyValues, Mixer,
-    ModelDescription, Norm, NormKind, QkNorm, Residual, Rope, RopeScaling, Temperature,
+    ModelDescription, Norm, NormKind, QkNorm, Residual, Rope, RopeScaling, Streams, Temperature,
     TokenInputs, limits,
 };
 use crate::error::Result;
-
-/// The shape of one block.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct BlockShape {
-    pub kv_heads: usize,
-    pub head_dim: usize,
-    /// Width of the feed-forward.
-    pub width: usize,
-    pub key_values: KeyValues,
-}
 
 /// A model as a file describes it, with sizes within [`limits`](crate::description::limits).
 #[derive(Debug)]
@@ -81,6 +71,10 @@ pub(super) struct Draft {
     pub shapes: Option<Vec<BlockShape>>,
     /// Width of the inputs by token, if there are some.
     pub token_width: Option<usize>,
+    /// Rows of their table, if they are fewer than tokens.
+    pub token_rows: Option<usize>,
+    /// Several residual streams.
+    pub streams: Option<Streams>,
     /// Whether the residual stream after each block has a factor.
     pub scaled: bool,
     /// Learned embeddings of positions and token types.
@@ -119,6 +113,7 @@ impl Draft {
             key_values: self
                 .latent
                 .map_or(KeyValues::Own, |it| KeyValues::Latent(it.latent)),
+            cutoff: None,
         };
         let shapes = self
             .shapes
@@ -173,7 +168,7 @@ impl Draft {
                 .skip(1)
                 .for_each(|it| *it = Residual::Serial);
         }
-        let feed_forward = |has_experts: bool, width: usize| {
+        let feed_forward = |has_experts: bool, (width, cutoff): (usize, Option<f32>)| {
             let experts = self.experts.filter(|_| has_experts);
             FeedForward {
                 width: match experts {
@@ -183,6 +178,7 @@ impl Draft {
                 gated: family.gated,
                 activation: self.activation,
                 gate_scale: self.part_factors.gate,
+                cutoff,
                 bias: self.feed_forward_bias,
                 experts: experts.map(|(experts, _)| experts),
             }
@@ -203,7 +199,7 @@ impl Draft {
                 },
                 feed_forward_scale: factors.feed_forward,
                 mixer: mixer.clone().unwrap_or(attention),
-                feed_forward: feed_forward(has_experts, width),
+                feed_forward: feed_forward(has_experts, (width, shape.cutoff)),
                 scaled: self.scaled,
                 norm: norm(family.norm),
                 residual,
@@ -235,9 +231,11 @@ impl Draft {
             logit_soft_cap: self.logit_soft_cap,
             token_inputs: self.token_width.map(|width| TokenInputs {
                 width,
+                rows: self.token_rows,
                 activation: self.activation,
                 norm: norm(NormKind::Rms),
             }),
+            streams: self.streams,
             added_inputs: self.added_inputs,
             picture_rope: None,
             head: None,

@@ -2,8 +2,8 @@
 //! from those of the others; the last blocks read the keys and values of the last block of their kind before them.
 
 use super::config::Config;
-use super::draft::BlockShape;
 use super::gguf::Reader;
+use super::parts::{BlockShape, OwnParts};
 use super::traits::Family;
 use super::{FULL, ReadF32, SLIDING, malformed, missing, unsupported};
 use crate::description::{KeyValues, Rope, RopePairing, RopeScaling, limits};
@@ -23,18 +23,6 @@ const ROTATED: f64 = 0.25;
 /// A divisor of RoPE's frequencies in GGUF from which on a pair keeps its values; the files have 1e30.
 const STILL: f32 = 1e20;
 
-/// The properties of a model that only this family has.
-#[derive(Debug)]
-pub(super) struct Gemma4 {
-    pub shapes: Vec<BlockShape>,
-    /// Width of the inputs by token, if there are some.
-    pub token_width: Option<usize>,
-    /// Whether the blocks have a factor on their output.
-    pub scaled: bool,
-    /// RoPE of the blocks without a window, and of those with one.
-    pub ropes: [Rope; 2],
-}
-
 /// The numbers that the other blocks' shapes follow from.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sizes {
@@ -50,7 +38,7 @@ pub(super) fn hugging_face(
     config: &Config<'_>,
     windows: &[Option<usize>],
     sizes: Sizes,
-) -> Result<Gemma4> {
+) -> Result<OwnParts> {
     config.refuse(&REFUSED)?;
     if family.experts.is_none() {
         config.refuse(&["enable_moe_block"])?;
@@ -64,13 +52,7 @@ pub(super) fn hugging_face(
             "config.json: `{BIDIRECTIONAL}` is other than \"vision\", which Triad does not support"
         )));
     }
-    let default = |key: &str| {
-        family
-            .sizes
-            .iter()
-            .find(|(name, _)| *name == key)
-            .map(|(_, size)| *size)
-    };
+    let default = |key: &str| family.size(key);
     let blocks = windows.len();
     let shared = config.count("num_kv_shared_layers")?.unwrap_or(0);
     let first_shared = first_shared(shared, blocks, "config.json: `num_kv_shared_layers`")?;
@@ -105,6 +87,7 @@ pub(super) fn hugging_face(
             head_dim,
             width,
             key_values,
+            cutoff: None,
         })
     };
     let shapes: Vec<BlockShape> = heads
@@ -122,16 +105,18 @@ pub(super) fn hugging_face(
         config_rope(config, true, width_of(true))?,
         config_rope(config, false, width_of(false))?,
     ];
-    Ok(Gemma4 {
+    Ok(OwnParts {
         token_width: token_width(config, sizes.vocab, &default)?,
+        token_rows: None,
         scaled: true,
+        streams: None,
         shapes,
-        ropes,
+        ropes: Some(ropes),
     })
 }
 
 /// Returns the first block that reads the keys and values of another one.
-fn first_shared(shared: usize, blocks: usize, field: &str) -> Result<usize> {
+pub(super) fn first_shared(shared: usize, blocks: usize, field: &str) -> Result<usize> {
     blocks
         .checked_sub(shared)
         .filter(|first| *first > 0)
@@ -143,7 +128,11 @@ fn first_shared(shared: usize, blocks: usize, field: &str) -> Result<usize> {
 }
 
 /// Returns the last block of the same kind before the first one that reads keys and values of others.
-fn source(windows: &[Option<usize>], first_shared: usize, block: usize) -> Result<usize> {
+pub(super) fn source(
+    windows: &[Option<usize>],
+    first_shared: usize,
+    block: usize,
+) -> Result<usize> {
     let is_same = |other: &usize| windows[*other].is_some() == windows[block].is_some();
     (0..first_shared).rfind(is_same).ok_or_else(|| {
         malformed(format!(
@@ -293,7 +282,7 @@ impl Reader<'_> {
         &self,
         windows: &[Option<usize>],
         read_f32: &ReadF32<'_>,
-    ) -> Result<Gemma4> {
+    ) -> Result<OwnParts> {
         let reader = self;
         let blocks = windows.len();
         let field = "attention.shared_kv_layers";
@@ -336,6 +325,7 @@ impl Reader<'_> {
                 head_dim,
                 width: inner[block],
                 key_values,
+                cutoff: None,
             })
         };
         let field = reader.key("embedding_length_per_layer_input");
@@ -349,18 +339,24 @@ impl Reader<'_> {
                 )));
             }
         };
-        Ok(Gemma4 {
+        Ok(OwnParts {
             shapes: (0..blocks).map(shape).collect::<Result<_>>()?,
             token_width,
+            token_rows: None,
+            streams: None,
             scaled: reader.has("blk.0.layer_output_scale.weight"),
-            ropes: gguf_ropes(reader, windows, widths, read_f32)?,
+            ropes: Some(gguf_ropes(reader, windows, widths, read_f32)?),
         })
     }
 }
 
 /// Returns the block whose keys and values a block reads. llama.cpp takes the last two blocks before the first that
 /// reads those of others.
-fn gguf_source(windows: &[Option<usize>], first_shared: usize, block: usize) -> Result<usize> {
+pub(super) fn gguf_source(
+    windows: &[Option<usize>],
+    first_shared: usize,
+    block: usize,
+) -> Result<usize> {
     let is_full = windows[block].is_none();
     let source = first_shared.checked_sub(if is_full { 1 } else { 2 });
     source.filter(|source| windows[*source].is_none() == is_full).ok_or_else(|| {
@@ -372,7 +368,12 @@ fn gguf_source(windows: &[Option<usize>], first_shared: usize, block: usize) -> 
 }
 
 /// Returns a size of each block, which a file states once if all are equal.
-fn sizes(reader: &Reader<'_>, field: &str, most: usize, blocks: usize) -> Result<Vec<usize>> {
+pub(super) fn sizes(
+    reader: &Reader<'_>,
+    field: &str,
+    most: usize,
+    blocks: usize,
+) -> Result<Vec<usize>> {
     let key = reader.key(field);
     let Some(Value::Integers(list)) = reader.metadata.get(&key) else {
         let size = reader.size(field, most)?;

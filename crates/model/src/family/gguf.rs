@@ -220,6 +220,10 @@ impl Reader<'_> {
         let windows = self.windows(blocks)?;
         let own = match family.shapes {
             BlockShapes::Same => None,
+            BlockShapes::Gemma3n => {
+                let kv_heads = self.kv_heads(heads, blocks)?[0];
+                Some(self.gemma3n(&windows, kv_heads, head_dim)?)
+            }
             BlockShapes::Gemma4 => Some(self.gemma4(&windows, read_f32)?),
         };
         let of_rope = latent.map_or(head_dim, |latent| latent.rope_dims);
@@ -241,7 +245,10 @@ impl Reader<'_> {
             Some(own) => {
                 let kv_heads = own.shapes.iter().map(|shape| shape.kv_heads);
                 (
-                    own.ropes[0].clone(),
+                    match &own.ropes {
+                        Some([rope, _]) => rope.clone(),
+                        None => self.rope(pairing, of_rope, context, read_f32)?,
+                    },
                     kv_heads.collect(),
                     own.shapes[0].width,
                 )
@@ -298,8 +305,11 @@ impl Reader<'_> {
             has_rope: self.has_rope(&windows)?,
             windows,
             temperature: self.temperature(context)?,
-            local_rope: match (&own, family.local_rope) {
-                (Some(own), _) => own.ropes[1].clone(),
+            local_rope: match (
+                own.as_ref().and_then(|own| own.ropes.as_ref()),
+                family.local_rope,
+            ) {
+                (Some([_, local]), _) => local.clone(),
                 (None, LocalRope::Base(default)) => Rope {
                     base: self.positive("rope.freq_base_swa")?.unwrap_or(default),
                     scaling: RopeScaling::None,
@@ -314,6 +324,8 @@ impl Reader<'_> {
             rope,
             tied: !self.has("output.weight"),
             token_width: own.as_ref().and_then(|own| own.token_width),
+            token_rows: own.as_ref().and_then(|own| own.token_rows),
+            streams: own.as_ref().and_then(|own| own.streams),
             scaled: own.as_ref().is_some_and(|own| own.scaled),
             shapes: own.map(|own| own.shapes),
             added_inputs: self.added_inputs()?,
@@ -395,7 +407,7 @@ impl Reader<'_> {
         head_dim: usize,
         blocks: usize,
     ) -> Result<f32> {
-        if self.family.shapes == BlockShapes::Gemma4 {
+        if self.family.shapes != BlockShapes::Same {
             return Ok(1.0);
         }
         if let Some(scale) = self.positive("attention.scale")? {

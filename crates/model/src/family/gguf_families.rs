@@ -12,6 +12,7 @@ pub(super) const FAMILIES: [(&str, &Family, RopePairing); 43] = [
     ("gemma", &traits::GEMMA, RopePairing::Halves),
     ("gemma2", &traits::GEMMA2, RopePairing::Halves),
     ("gemma3", &traits::GEMMA3, RopePairing::Halves),
+    ("gemma3n", &traits::GEMMA3N, RopePairing::Halves),
     ("gemma4", &traits::GEMMA4, RopePairing::Halves),
     ("phi2", &traits::PHI2, RopePairing::Halves),
     ("phi3", &traits::PHI3, RopePairing::Halves),

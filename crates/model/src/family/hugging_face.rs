@@ -11,6 +11,7 @@ use super::encoder;
 use super::encoder_families;
 use super::expert_families;
 use super::experts;
+use super::gemma3n;
 use super::gemma4;
 use super::kinds::{BlockShapes, Layout, Mixers, Multipliers, NoRope, QkNorms, SoftCaps};
 use super::latent;
@@ -25,7 +26,7 @@ use crate::description::{Activation, Mixer, ModelDescription, NormKind, limits};
 use crate::error::Result;
 
 /// `model_type` of every family.
-const FAMILIES: [(&str, &Family); 54] = [
+const FAMILIES: [(&str, &Family); 56] = [
     ("llama", &traits::LLAMA),
     ("mistral", &traits::MISTRAL),
     ("qwen2", &traits::QWEN2),
@@ -34,6 +35,8 @@ const FAMILIES: [(&str, &Family); 54] = [
     ("gemma2", &traits::GEMMA2),
     ("gemma3", &traits::GEMMA3),
     ("gemma3_text", &traits::GEMMA3),
+    ("gemma3n", &traits::GEMMA3N),
+    ("gemma3n_text", &traits::GEMMA3N),
     ("gemma4", &traits::GEMMA4),
     ("gemma4_text", &traits::GEMMA4),
     ("gemma4_unified", &traits::GEMMA4_UNIFIED),
@@ -155,7 +158,7 @@ pub(super) fn describe(config: &Value) -> Result<(&'static Family, ModelDescript
     }
     for part in [outer, config] {
         let own: &[&str] = match family.shapes {
-            BlockShapes::Same => &[],
+            BlockShapes::Same | BlockShapes::Gemma3n => &[],
             BlockShapes::Gemma4 => &gemma4::FIELDS,
         };
         REFUSED
@@ -207,17 +210,10 @@ pub(super) fn more_tokens(config: &Value) -> Result<usize> {
 }
 
 fn draft(family: &Family, config: &Config<'_>, tied: bool) -> Result<Draft> {
-    let default = |key: &str| {
-        family
-            .sizes
-            .iter()
-            .find(|(name, _)| *name == key)
-            .map(|(_, size)| *size)
-    };
     let size = |key: &str, most: usize| {
         config
             .size(key, most)
-            .map(|size| size.or_else(|| default(key)))
+            .map(|size| size.or_else(|| family.size(key)))
     };
     let required =
         |key: &str, most: usize| size(key, most).and_then(|size| config.required(key, size));
@@ -269,7 +265,7 @@ fn draft(family: &Family, config: &Config<'_>, tied: bool) -> Result<Draft> {
     };
     let factors = multipliers::read(family, config, (hidden, blocks))?;
     let query_scalar = match family.query_scalar {
-        Some(default) if family.shapes == BlockShapes::Gemma4 => default,
+        Some(default) if family.shapes != BlockShapes::Same => default,
         Some(default) => config
             .positive("query_pre_attn_scalar")?
             .map_or(default, |scalar| scalar as f32),
@@ -298,6 +294,7 @@ fn draft(family: &Family, config: &Config<'_>, tied: bool) -> Result<Draft> {
         None => size("num_key_value_heads", limits::HEADS)?.unwrap_or(heads),
     };
     let width = match family.mixers {
+        _ if family.shapes == BlockShapes::Gemma3n => gemma3n::widths(family, config, blocks)?[0],
         // Without a dense feed-forward, a file need not state its width.
         Mixers::DeltaNet if has_experts.iter().all(|it| *it) => 0,
         // Blocks may have experts, or no feed-forward at all.
@@ -312,17 +309,16 @@ fn draft(family: &Family, config: &Config<'_>, tied: bool) -> Result<Draft> {
         }
         Mixers::ShortConv => mixer::adjusted_width(config)?,
     };
+    let sizes = gemma4::Sizes {
+        kv_heads,
+        head_dim,
+        width,
+        vocab,
+    };
     let own = match family.shapes {
         BlockShapes::Same => None,
-        BlockShapes::Gemma4 => {
-            let sizes = gemma4::Sizes {
-                kv_heads,
-                head_dim,
-                width,
-                vocab,
-            };
-            Some(gemma4::hugging_face(family, config, &windows, sizes)?)
-        }
+        BlockShapes::Gemma3n => Some(gemma3n::hugging_face(family, config, &windows, sizes)?),
+        BlockShapes::Gemma4 => Some(gemma4::hugging_face(family, config, &windows, sizes)?),
     };
     let rope = ConfigRope {
         family,
@@ -330,8 +326,9 @@ fn draft(family: &Family, config: &Config<'_>, tied: bool) -> Result<Draft> {
         head_dim: latent.map_or(head_dim, |latent| latent.rope_dims),
         context,
     };
-    let mut ropes = match &own {
-        Some(own) => own.ropes.clone(),
+    let own_ropes = own.as_ref().and_then(|own| own.ropes.clone());
+    let mut ropes = match own_ropes {
+        Some(ropes) => ropes,
         None if family.no_rope == NoRope::Everywhere => [rope.none(), rope.none()],
         None => [rope.read(false)?, rope.read(true)?],
     };
@@ -403,6 +400,8 @@ fn draft(family: &Family, config: &Config<'_>, tied: bool) -> Result<Draft> {
         latent,
         tied,
         token_width: own.as_ref().and_then(|own| own.token_width),
+        token_rows: own.as_ref().and_then(|own| own.token_rows),
+        streams: own.as_ref().and_then(|own| own.streams),
         scaled: own.as_ref().is_some_and(|own| own.scaled),
         shapes: own.map(|own| own.shapes),
         added_inputs,

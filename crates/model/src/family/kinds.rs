@@ -270,6 +270,9 @@ pub(super) struct SoftCaps {
 pub(super) enum BlockShapes {
     /// All blocks have the same.
     Same,
+    /// Shapes of Gemma 3n: the last blocks read the keys and values of earlier ones, and some set small gates to 0. There
+    /// are inputs by token and several residual streams.
+    Gemma3n,
     /// Shapes of Gemma 4: heads depend on the window, the last blocks read the keys and values of earlier ones, and all
     /// may have inputs by token and a factor on their output.
     Gemma4,

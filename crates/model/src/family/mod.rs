@@ -23,6 +23,7 @@ mod expert_families;
 mod expert_names;
 mod expert_tensors;
 mod experts;
+mod gemma3n;
 mod gemma4;
 mod gguf;
 mod gguf_families;
@@ -45,6 +46,7 @@ mod parts;
 mod picture_rope;
 mod rope;
 mod shapes;
+mod stream_tensors;
 mod tensors;
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,34 @@
 //! Parts of blocks that only some families have, as the readers of files give them to a draft.
 
-use crate::description::{Latent, Residual};
+use crate::description::{KeyValues, Latent, Residual, Rope, Streams};
+
+/// The shape of one block.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BlockShape {
+    pub kv_heads: usize,
+    pub head_dim: usize,
+    /// Width of the feed-forward.
+    pub width: usize,
+    pub key_values: KeyValues,
+    /// The standard deviations that are subtracted from gates.
+    pub cutoff: Option<f32>,
+}
+
+/// The parts of a model whose blocks differ in shape.
+#[derive(Debug)]
+pub(super) struct OwnParts {
+    pub shapes: Vec<BlockShape>,
+    /// Width of the inputs by token, if there are some.
+    pub token_width: Option<usize>,
+    /// Rows of their table, if they are fewer than tokens.
+    pub token_rows: Option<usize>,
+    /// Whether the blocks have a factor on their output.
+    pub scaled: bool,
+    /// Several residual streams.
+    pub streams: Option<Streams>,
+    /// RoPE of the blocks without a window, and of those with one, if the family reads it in another way.
+    pub ropes: Option<[Rope; 2]>,
+}
 
 /// The sizes of attention with latent vectors.
 #[derive(Clone, Copy, Debug)]

@@ -235,6 +235,7 @@ impl Mapper<'_> {
             output_norm,
             output: LinearTensors { weight, bias },
             token_inputs: self.token_inputs()?,
+            streams: self.streams()?,
             added_inputs: self.added_inputs()?,
             head: self.head()?,
             unused: Vec::new(),
@@ -295,6 +296,7 @@ impl Mapper<'_> {
         Ok(BlockTensors {
             scale,
             token_input: self.token_input(&prefix)?,
+            streams: self.block_streams(&prefix, &block.norm)?,
             query_norm,
             key_norm,
             attention_norm,

@@ -10,13 +10,15 @@ impl Mapper<'_> {
     /// Returns the tensors of inputs by token outside the blocks.
     pub(super) fn token_inputs(&mut self) -> Result<Option<TokenInputsTensors>> {
         let ModelDescription { hidden, vocab, .. } = *self.description;
-        let Some(TokenInputs { width, norm, .. }) = self.description.token_inputs else {
+        let Some(inputs) = self.description.token_inputs else {
             return Ok(None);
         };
+        let TokenInputs { width, norm, .. } = inputs;
+        let rows = inputs.table_rows(vocab);
         let (names, root) = (self.names.token_inputs, self.root);
         let all = self.description.blocks.len() * width;
         Ok(Some(TokenInputsTensors {
-            table: self.whole(&format!("{root}{}.weight", names.table), &[vocab, all])?,
+            table: self.whole(&format!("{root}{}.weight", names.table), &[rows, all])?,
             projection: self.whole(
                 &format!("{root}{}.weight", names.projection),
                 &[all, hidden],

@@ -119,6 +119,14 @@ impl Family {
         ["gemma3", "gemma-embedding", "exaone4"].contains(&self.name)
     }
 
+    /// Returns the default of a size in a `config.json`.
+    pub fn size(&self, field: &str) -> Option<usize> {
+        let mut sizes = self.sizes.iter();
+        sizes
+            .find(|(name, _)| *name == field)
+            .map(|(_, size)| *size)
+    }
+
     /// Returns whether the experts are a branch next to dense layers.
     pub fn has_expert_branches(&self) -> bool {
         let experts = self.experts.as_ref();
@@ -476,6 +484,36 @@ pub(super) const GEMMA4: Family = Family {
         ("global_head_dim", 512),
         ("hidden_size_per_layer_input", 256),
         ("vocab_size_per_layer_input", 262_144),
+    ],
+    ..GEMMA3
+};
+
+/// The text model of Gemma 3n.
+pub(super) const GEMMA3N: Family = Family {
+    name: "gemma3n",
+    norms_less_one: false,
+    query_scalar: Some(1.0),
+    windows: Windows::AllButEvery(5),
+    window: Some(512),
+    soft_caps: Some(SoftCaps {
+        scores: None,
+        logits: Some(30.0),
+    }),
+    bias_fields: GEMMA4.bias_fields,
+    shapes: BlockShapes::Gemma3n,
+    value_norm: true,
+    context: 32_768,
+    sizes: &[
+        ("vocab_size", 262_400),
+        ("hidden_size", 2048),
+        ("intermediate_size", 16_384),
+        ("num_hidden_layers", 35),
+        ("num_attention_heads", 8),
+        ("num_key_value_heads", 2),
+        ("hidden_size_per_layer_input", 256),
+        ("vocab_size_per_layer_input", 262_144),
+        ("altup_num_inputs", 4),
+        ("laurel_rank", 64),
     ],
     ..GEMMA3
 };

@@ -9,14 +9,14 @@ use std::path::{Path, PathBuf};
 
 use triad_engine::package::preparation::PlanOptions;
 use triad_engine::package::tensors::{
-    self, EMBEDDING, Formats, NormPlace, OUTPUT, OUTPUT_NORM, TOKEN_NORM, TOKEN_PROJECTION,
-    TOKEN_TABLE, TokenInputFormats, linear_name, mixer_name, norm_name, router_name, scale_name,
-    token_input_names,
+    self, EMBEDDING, Formats, NormPlace, OUTPUT, OUTPUT_NORM, StreamNames, TOKEN_NORM,
+    TOKEN_PROJECTION, TOKEN_TABLE, TokenInputFormats, linear_name, mixer_name, norm_name,
+    router_name, scale_name, token_input_names,
 };
 use triad_engine::quantization::{DecodeWeights, Quantization};
 use triad_engine::weights::{
-    Block, Embedding, Linear, Norm, RouterPart, TokenInputs, Weight, WeightMatrix, linear_to_int4,
-    quantize_linear, quantize_output,
+    Block, BlockStreams, Embedding, Linear, Norm, RouterPart, Streams, TokenInputs, Weight,
+    WeightMatrix, linear_to_int4, quantize_linear, quantize_output,
 };
 use triad_engine::{Cancel, Inputs, LinearInput, Model};
 use triad_kernels::Matrix;
@@ -72,7 +72,10 @@ pub(super) fn weights(
     let stored = stored
         .ok_or_else(|| Error::new(ErrorKind::Unsupported, "the model is quantized already"))?;
     let token_inputs = match &weights.token_inputs {
-        Some(inputs) => Some(token_input_formats(inputs, &weights.blocks)?),
+        Some(inputs) => {
+            let streams = weights.streams.as_ref();
+            Some(token_input_formats(inputs, streams, &weights.blocks)?)
+        }
         None => None,
     };
     let formats = Formats {
@@ -114,6 +117,9 @@ pub(super) fn weights(
             file.float(&output, &input.output, formats.matrices)?;
             file.norm(&norm, &input.norm)?;
         }
+        if let (Some(formats), Some(streams)) = (&token_inputs, &block.streams) {
+            file.streams(&StreamNames::of_block(index), streams, formats.matrices)?;
+        }
         for (name, linear) in &block.linears {
             cancel.check()?;
             let quantized = model.install(|| linears.quantize(index, *name, linear));
@@ -135,6 +141,12 @@ pub(super) fn weights(
         let (_, table) = embedding_of(&inputs.table)?;
         file.put(TOKEN_TABLE, &table)?;
         release_rows(&inputs.table);
+    }
+    if let (Some(formats), Some(streams)) = (&token_inputs, &weights.streams) {
+        let names = StreamNames::shared(streams.projections.len() + 1);
+        for (name, matrix) in names.iter().flatten().zip(streams.matrices()) {
+            file.float(name, matrix, formats.matrices)?;
+        }
     }
     file.finish()?;
     progress(total, total);
@@ -166,11 +178,19 @@ fn release_rows(embedding: &Embedding) {
     }
 }
 
-/// Returns the formats of inputs by token: the table stays as stored, and all matrices have one element type.
-fn token_input_formats(inputs: &TokenInputs, blocks: &[Block]) -> Result<TokenInputFormats> {
+/// Returns the formats of inputs by token: the table stays as stored, and all matrices have one element type, with those of
+/// several residual streams.
+fn token_input_formats(
+    inputs: &TokenInputs,
+    streams: Option<&Streams>,
+    blocks: &[Block],
+) -> Result<TokenInputFormats> {
     let of_blocks = blocks.iter().filter_map(|block| block.token_input.as_ref());
+    let of_streams = blocks.iter().filter_map(|block| block.streams.as_ref());
     let mut matrices = of_blocks
         .flat_map(|input| [&input.gate, &input.output])
+        .chain(of_streams.flat_map(BlockStreams::matrices))
+        .chain(streams.into_iter().flat_map(Streams::matrices))
         .map(|matrix| float_element(matrix.view()));
     let first = float_element(inputs.projection.view());
     let (table, _) = embedding_of(&inputs.table)?;
@@ -354,6 +374,24 @@ impl Output {
             (Matrix::F32(values), _) => self.put(name, bytemuck::cast_slice(values)),
             _ => self.put(name, bytemuck::cast_slice(&matrix.to_f32())),
         }
+    }
+
+    fn streams(
+        &mut self,
+        names: &StreamNames,
+        streams: &BlockStreams,
+        element: Element,
+    ) -> Result<()> {
+        for (name, matrix) in names.matrices.iter().zip(streams.matrices()) {
+            self.float(name, matrix, element)?;
+        }
+        self.floats(&names.prediction, &streams.prediction)?;
+        self.floats(&names.correction, &streams.correction)?;
+        if let Some(scale) = &streams.scale {
+            self.floats(&names.scale, scale)?;
+        }
+        self.norm(&names.router_norm, &streams.router_norm)?;
+        self.norm(&names.norm, &streams.norm)
     }
 
     fn floats(&mut self, name: &str, values: &[f32]) -> Result<()> {

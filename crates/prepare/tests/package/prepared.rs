@@ -154,11 +154,12 @@ fn a_package_in_w4a16_computes_the_logits_of_the_model_that_was_quantized_in_mem
 }
 
 #[test]
-fn a_package_has_inputs_by_token_and_factors_of_blocks_as_they_are_stored() {
-    for (index, file) in ["gemma4.gguf", "gemma4-one-layer.gguf"]
-        .into_iter()
-        .enumerate()
-    {
+fn a_package_has_inputs_by_token_streams_and_factors_of_blocks_as_they_are_stored() {
+    for (file, has_any) in [
+        ("gemma4.gguf", true),
+        ("gemma4-one-layer.gguf", false),
+        ("gemma3n-long.gguf", true),
+    ] {
         let place = Place::new();
         let families = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/families/");
         for linears in [LinearFormat::W8a8, LinearFormat::W4a16] {
@@ -197,7 +198,7 @@ fn a_package_has_inputs_by_token_and_factors_of_blocks_as_they_are_stored() {
             assert_eq!(opened.fingerprint(), in_memory.fingerprint());
             assert_eq!(opened.weights().bytes(), in_memory.weights().bytes());
             let has_inputs = opened.weights().token_inputs.is_some();
-            assert_eq!(has_inputs, index == 0, "{file}");
+            assert_eq!(has_inputs, has_any, "{file}");
             assert_eq!(package.manifest().token_inputs.is_some(), has_inputs);
             assert_eq!(logits(opened), logits(in_memory), "{file} {linears:?}");
         }
@@ -243,6 +244,7 @@ fn a_package_has_latent_vectors_parts_of_blocks_and_experts_without_gates() {
             };
             let opened = Model::load(package.path(), &load).unwrap();
             assert_eq!(opened.description(), float.description());
+            assert_eq!(opened.fingerprint(), in_memory.fingerprint(), "{file}");
             assert_eq!(logits(opened), logits(in_memory), "{file} {linears:?}");
         }
     }

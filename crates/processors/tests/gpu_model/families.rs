@@ -50,6 +50,7 @@ pub fn llama() -> ModelDescription {
             gated: true,
             activation: Activation::Silu,
             gate_scale: 1.0,
+            cutoff: None,
             bias: false,
             experts: None,
         },
@@ -72,6 +73,7 @@ pub fn llama() -> ModelDescription {
         output_bias: false,
         logit_soft_cap: None,
         token_inputs: None,
+        streams: None,
         added_inputs: AddedInputs::default(),
         picture_rope: None,
         head: None,
@@ -101,6 +103,7 @@ pub fn all() -> Vec<(&'static str, ModelDescription)> {
             gated: false,
             activation: Activation::GeluTanh,
             gate_scale: 1.0,
+            cutoff: None,
             bias: true,
             experts: None,
         };

@@ -13,6 +13,9 @@ use crate::forward::buffers::LatentBuffers;
 use crate::forward::subgraphs::{ForwardContext, TASK_ROWS};
 use crate::statistics::{Bytes, Operator};
 
+/// The heads that are computed together: more than most machines have cores, and few enough to need little memory.
+pub(in crate::forward) const HEADS: usize = 16;
+
 impl ForwardContext<'_> {
     /// Computes the queries `[rows, heads, head_dim]` that fit latent vectors, without their RoPE: of each head the part
     /// with RoPE, then the other one times the head's key matrix. Norms the latent vectors in the buffer of keys, and moves
@@ -56,22 +59,34 @@ impl ForwardContext<'_> {
             .separate_queries
             .write(attention.heads * head_dim, 0..rows);
         let query_dim = latent.key_dim + dims;
-        for head in 0..attention.heads {
-            let rows = absorbed.chunks_exact_mut(attention.heads * head_dim);
-            for (query, out) in queries.chunks_exact(of_all).zip(rows) {
-                let query = &query[head * query_dim..][..query_dim];
-                out[head * head_dim..][..dims].copy_from_slice(&query[latent.key_dim..]);
+        let out_row = attention.heads * head_dim;
+        let tasks = chunks_mut(&mut absorbed, TASK_ROWS * out_row);
+        for_each_chunk(tasks, 1, |task, absorbed| {
+            let given = queries[task * TASK_ROWS * of_all..].chunks_exact(of_all);
+            for (given, out) in given.zip(absorbed.chunks_exact_mut(out_row)) {
+                let heads = out.chunks_exact_mut(head_dim);
+                for (query, out) in given.chunks_exact(query_dim).zip(heads) {
+                    out[..dims].copy_from_slice(&query[latent.key_dim..]);
+                }
             }
-            let place = Place {
-                from: (of_all, head * query_dim..head * query_dim + latent.key_dim),
-                to: (
-                    attention.heads * head_dim,
-                    head * head_dim + dims..(head + 1) * head_dim,
-                ),
-            };
-            let matrix = &block.mixer[&MixerWeight::LatentKey];
-            self.product_of_head((matrix, head), &place, (queries, &mut absorbed), of_head);
-        }
+        });
+        let places = [
+            Place {
+                of_head: query_dim,
+                columns: 0..latent.key_dim,
+            },
+            Place {
+                of_head: head_dim,
+                columns: dims..head_dim,
+            },
+        ];
+        let matrices = &block.mixer[&MixerWeight::LatentKey];
+        self.products_of_heads(
+            (matrices, attention.heads),
+            &places,
+            (queries, &mut absorbed),
+            of_head,
+        );
         self.counters.end(begun, Operator::Mixer, || {
             let weights = [MixerWeight::LatentQuery, MixerWeight::LatentKey];
             let weights = weights.iter().filter_map(|it| block.mixer.get(it));
@@ -94,19 +109,17 @@ impl ForwardContext<'_> {
         let (dims, head_dim) = (attention.rope.dims, attention.head_dim);
         let LatentBuffers { of_head, .. } = &mut *lock(&buffers.latent);
         let matrix = &self.block(index).mixer[&MixerWeight::LatentValue];
-        for head in 0..attention.heads {
-            let place = Place {
-                from: (
-                    attention.heads * head_dim,
-                    head * head_dim + dims..(head + 1) * head_dim,
-                ),
-                to: (
-                    attention.output_width(),
-                    head * latent.value_dim..(head + 1) * latent.value_dim,
-                ),
-            };
-            self.product_of_head((matrix, head), &place, (sums, out), of_head);
-        }
+        let places = [
+            Place {
+                of_head: head_dim,
+                columns: dims..head_dim,
+            },
+            Place {
+                of_head: latent.value_dim,
+                columns: 0..latent.value_dim,
+            },
+        ];
+        self.products_of_heads((matrix, attention.heads), &places, (sums, out), of_head);
         self.counters.end(begun, Operator::Mixer, || {
             Bytes::of(
                 size_of_val(sums),
@@ -116,31 +129,54 @@ impl ForwardContext<'_> {
         });
     }
 
-    /// Multiplies some columns of rows with the matrix of one head.
-    fn product_of_head(
+    /// Multiplies some columns of each head with the matrix of that head. A task computes one head.
+    fn products_of_heads(
         &self,
-        (matrices, head): (&[f32], usize),
-        Place { from, to }: &Place,
+        (matrices, heads): (&[f32], usize),
+        [from, to]: &[Place; 2],
         (x, out): (&[f32], &mut [f32]),
         [gathered, product]: &mut [Vec<f32>; 2],
     ) {
-        let (inner, outer) = (from.1.len(), to.1.len());
-        gathered.clear();
-        for row in x.chunks_exact(from.0) {
-            gathered.extend_from_slice(&row[from.1.clone()]);
-        }
-        product.resize(gathered.len() / inner * outer, 0.0);
-        let matrix = &matrices[head * inner * outer..][..inner * outer];
-        let of_product = OutputMut::new(product, outer);
-        matmul(gathered, Matrix::F32(matrix), None, self.phase, of_product);
-        for (row, values) in out.chunks_exact_mut(to.0).zip(product.chunks_exact(outer)) {
-            row[to.1.clone()].copy_from_slice(values);
+        let (inner, outer) = (from.columns.len(), to.columns.len());
+        let (in_row, out_row) = (heads * from.of_head, heads * to.of_head);
+        let rows = x.len() / in_row;
+        for first in (0..heads).step_by(HEADS) {
+            let count = HEADS.min(heads - first);
+            gathered.resize(count * rows * inner, 0.0);
+            product.resize(count * rows * outer, 0.0);
+            let tasks = (
+                chunks_mut(gathered, rows * inner),
+                chunks_mut(product, rows * outer),
+            );
+            for_each_chunk(tasks, 1, |head, (gathered, product)| {
+                let head = first + head;
+                for (row, gathered) in x.chunks_exact(in_row).zip(gathered.chunks_exact_mut(inner))
+                {
+                    let columns = &row[head * from.of_head..][from.columns.clone()];
+                    gathered.copy_from_slice(columns);
+                }
+                let matrix = Matrix::F32(&matrices[head * inner * outer..][..inner * outer]);
+                let of_product = OutputMut::new(product, outer);
+                matmul(gathered, matrix, None, self.phase, of_product);
+            });
+            let product = &*product;
+            let tasks = chunks_mut(out, TASK_ROWS * out_row);
+            for_each_chunk(tasks, 1, |task, out| {
+                for (row, out) in out.chunks_exact_mut(out_row).enumerate() {
+                    let row = task * TASK_ROWS + row;
+                    let heads = out.chunks_exact_mut(to.of_head).skip(first);
+                    for (head, out) in heads.take(count).enumerate() {
+                        let values = &product[(head * rows + row) * outer..][..outer];
+                        out[to.columns.clone()].copy_from_slice(values);
+                    }
+                }
+            });
         }
     }
 }
 
-/// The columns of a product's input and output within rows of these widths.
+/// Some columns of each head in rows of heads of this width.
 struct Place {
-    from: (usize, Range<usize>),
-    to: (usize, Range<usize>),
+    of_head: usize,
+    columns: Range<usize>,
 }

@@ -600,6 +600,7 @@ fn phi2_is_parallel_with_layer_norms_biases_and_half_rotary_heads() {
         gated: false,
         activation: Activation::GeluTanh,
         gate_scale: 1.0,
+        cutoff: None,
         bias: true,
         experts: None,
     };

@@ -1,6 +1,7 @@
 //! Tests the description of every family from a configuration and from metadata, and the refusals.
 
 mod experts;
+mod gemma3n;
 mod gemma4;
 mod gguf;
 mod granite_hybrid;
@@ -109,6 +110,7 @@ fn llama_description() -> ModelDescription {
             gated: true,
             activation: Activation::Silu,
             gate_scale: 1.0,
+            cutoff: None,
             bias: false,
             experts: None,
         },
@@ -133,6 +135,7 @@ fn llama_description() -> ModelDescription {
         output_bias: false,
         logit_soft_cap: None,
         token_inputs: None,
+        streams: None,
         added_inputs: AddedInputs::default(),
         picture_rope: None,
         head: None,

@@ -62,6 +62,9 @@ impl DeviceModel<'_> {
         check.that(description.token_inputs.is_none(), || {
             "it has inputs of blocks by token, which shaders do not compute".to_owned()
         })?;
+        check.that(description.streams.is_none(), || {
+            "it has several residual streams, which shaders do not compute".to_owned()
+        })?;
         // The other checks rely on this one.
         for (index, described) in description.blocks.iter().enumerate() {
             check.that(described.attention().is_some(), || {
@@ -150,6 +153,10 @@ fn not_computed(block: &BlockDescription) -> Option<&'static str> {
         (block.scaled, "a factor on the residual stream after it"),
         (attention.output_gate, "gates on the output of attention"),
         (block.feed_forward.experts.is_some(), "experts"),
+        (
+            block.feed_forward.cutoff.is_some(),
+            "small gates that become 0",
+        ),
         (
             attention.temperature.is_some(),
             "a factor on queries by position",
