@@ -7,7 +7,6 @@ use triad_kernels::streams::{MAX_STREAMS, add_layers, correct, match_magnitude, 
 use triad_kernels::{OutputMut, lock, matmul};
 
 use super::Buffers;
-use super::rows::normalize;
 use super::subgraphs::{Chunk, ForwardContext, TASK_ROWS};
 use crate::statistics::{Bytes, Operator};
 use crate::weights::{BlockStreams, Norm, Streams, WeightMatrix};
@@ -294,7 +293,7 @@ impl ForwardContext<'_> {
         let hidden = self.description.hidden;
         normed.resize(x.len(), 0.0);
         routes.resize(x.len() / hidden * weights.router.out_features(), 0.0);
-        normalize(&weights.router_norm, x, normed);
+        weights.router_norm.normalize(x, normed);
         self.product(normed, &weights.router, routes);
         let factor = 1.0 / hidden as f32;
         routes

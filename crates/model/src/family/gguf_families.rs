@@ -5,7 +5,7 @@ use super::{encoder_families, expert_families, mixer_families};
 use crate::description::RopePairing;
 
 /// `general.architecture` of every family, and how it pairs RoPE's dimensions. Mistral's files say `llama`.
-pub(super) const FAMILIES: [(&str, &Family, RopePairing); 43] = [
+pub(super) const FAMILIES: [(&str, &Family, RopePairing); 44] = [
     ("llama", &traits::LLAMA, RopePairing::Adjacent),
     ("qwen2", &traits::QWEN2, RopePairing::Halves),
     ("qwen3", &traits::QWEN3, RopePairing::Halves),

@@ -37,11 +37,6 @@ impl<'a> Limit<'a> {
         }
     }
 
-    /// Returns the maximum number of requested tokens.
-    pub(super) fn most(&self) -> usize {
-        self.most
-    }
-
     /// Returns the start of a text that has far more bytes than requested tokens usually have. It ends with a word: a part
     /// of one may have more tokens than the whole, as a vocabulary of words (`is_of_words`) lacks long ones.
     pub(super) fn start_of<'t>(&self, text: &'t str, is_of_words: bool) -> Option<&'t str> {

@@ -56,7 +56,7 @@ impl TokenInputs {
         self.norm.check()?;
         match self.norm.kind {
             NormKind::Rms => Ok(()),
-            NormKind::Layer => Err(malformed(
+            NormKind::Centered | NormKind::Layer => Err(malformed(
                 "inputs by token with layer norms, expected RMS norms",
             )),
         }
