@@ -209,6 +209,96 @@ fn a_dense_layer_that_is_not_what_its_configuration_states_is_refused_by_name() 
     assert_eq!(changed.unwrap().head, None);
 }
 
+#[test]
+fn the_description_of_modernbert_has_its_parts() {
+    let model = with("modern-bert", "config.json", |_| {}).unwrap();
+    let residuals = model.blocks.iter().map(|block| block.residual);
+    assert!(model.is_encoder() && !model.writes());
+    assert_eq!(
+        residuals.collect::<Vec<_>>(),
+        [
+            Residual::SerialAfterNorm,
+            Residual::Serial,
+            Residual::Serial,
+            Residual::Serial,
+            Residual::Serial
+        ]
+    );
+    let attentions = model.blocks.iter().filter_map(|block| block.attention());
+    let of: Vec<_> = attentions.map(|it| (it.window, it.rope.base)).collect();
+    // 16 / 2 + 1: as far as the half on both sides.
+    let (global, local) = ((None, 160_000.0), (Some(9), 10_000.0));
+    assert_eq!(of, [global, local, local, global, local]);
+    for (field, value) in [
+        ("norm_bias", json!(true)),
+        (
+            "rope_scaling",
+            json!({"rope_type": "linear", "factor": 2.0}),
+        ),
+        ("sliding_window", json!(9)),
+        ("local_rope_theta", Json::Null),
+        ("layer_types", json!(vec!["full_attention"; 5])),
+        ("is_causal", json!(true)),
+    ] {
+        let error = with("modern-bert", "config.json", |it| it[field] = value.clone());
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains(field), "{error}");
+    }
+    for (field, value) in [
+        ("classifier_pooling", json!("max")),
+        ("classifier_activation", json!("relu")),
+    ] {
+        let error = with("rerank-modern-bert", "config.json", |it| {
+            it[field] = value.clone()
+        });
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains(field), "{error}");
+    }
+}
+
+#[test]
+fn words_that_score_a_pair_are_refused_by_name_where_they_cannot() {
+    let model = with("rerank-qwen3", "config.json", |_| {}).unwrap();
+    assert!(model.writes() && model.vector_width() == 1);
+    type Change = fn(&mut Json);
+    let file = "1_LogitScore/config.json";
+    let changes: [(&str, &str, Change); 7] = [
+        (file, "true_token_id", |it| it["true_token_id"] = json!(268)),
+        (file, "true_token_id", |it| {
+            it["true_token_id"] = json!(null)
+        }),
+        (file, "false_token_id", |it| {
+            it["false_token_id"] = json!("no")
+        }),
+        (file, "module_input_name", |it| {
+            it["module_input_name"] = json!("logits");
+        }),
+        ("modules.json", "LogitScore", |it| {
+            it[1]["path"] = json!("../a")
+        }),
+        ("modules.json", "LogitScore", |it| it[1]["path"] = json!("")),
+        ("modules.json", "2_LogitScore", |it| {
+            it[1]["path"] = json!("2_LogitScore");
+        }),
+    ];
+    for (file, words, change) in changes {
+        let error = with("rerank-qwen3", file, change).unwrap_err().to_string();
+        assert!(error.contains(words), "{file}: {error}");
+    }
+    let one = with("rerank-qwen3", file, |it| {
+        it["false_token_id"] = json!(null)
+    })
+    .unwrap();
+    assert_eq!(one.head.unwrap().layers[0].out_features, 1);
+    // A language model with a classifier has no output matrix, and needs a name for each class.
+    let classifier = with("rerank-qwen3-score", "config.json", |_| {}).unwrap();
+    assert!(!classifier.writes() && classifier.tied_output);
+    let error = with("classes-bert", "config.json", |it| {
+        it["id2label"] = json!({"0": "a", "2": "b", "3": "c"});
+    });
+    assert!(error.unwrap_err().to_string().contains("id2label"));
+}
+
 /// Opens a GGUF file of a model with other fields.
 fn gguf_with(name: &str, fields: &[(&str, Option<Value>)]) -> Result<Checkpoint> {
     let folder = tempfile::tempdir().unwrap();
