@@ -265,6 +265,7 @@ impl FloatArguments {
                 bytes: bytes as u64,
                 reads_ahead: !self.no_read_ahead,
             }),
+            vision: None,
         }
     }
 }
