@@ -23,6 +23,7 @@ mod expert_tensors;
 mod experts;
 mod gemma3n;
 mod gemma4;
+mod gemma_families;
 mod gguf;
 mod gguf_families;
 mod gguf_rope;
@@ -43,6 +44,7 @@ mod ollama;
 mod parts;
 mod rope;
 mod shapes;
+mod stream_names;
 mod stream_tensors;
 mod tensors;
 #[cfg(test)]

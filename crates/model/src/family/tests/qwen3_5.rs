@@ -146,6 +146,10 @@ fn what_qwen3_5_does_not_compute_is_refused_by_name() {
         ),
         (json!({ "linear_conv_kernel_dim": 1 }), "over 1 positions"),
         (
+            json!({ "partial_rotary_factor": null }),
+            "partial_rotary_factor",
+        ),
+        (
             json!({ "linear_num_value_heads": 1024, "linear_key_head_dim": 1024, "linear_value_head_dim": 1024 }),
             "values of a block's state",
         ),
