@@ -423,6 +423,10 @@ fn a_gguf_file_of_qwen3_5_of_other_sizes_is_refused() {
         ),
         (("ssm.inner_size", Value::Integer(60)), "attn_qkv.weight"),
         (
+            ("attention.layer_norm_rms_epsilon", Value::Float(0.25)),
+            "layer_norm_rms_epsilon",
+        ),
+        (
             ("ssm.group_count", Value::Integer(4)),
             "can't share 4 key heads",
         ),
