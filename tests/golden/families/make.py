@@ -156,7 +156,7 @@ GEMMA3N = WIDE_HEADS | dict(
 LONG_GEMMA3N_WIDTH = 64
 DEVIATIONS = 1.6448533535003662 * math.sqrt(LONG_GEMMA3N_WIDTH / (LONG_GEMMA3N_WIDTH - 1))
 LONG_GEMMA3N = WIDE_HEADS | dict(
-    hidden_size=16, num_attention_heads=2, num_key_value_heads=1, num_hidden_layers=21, sliding_window=WINDOW,
+    hidden_size=8, num_attention_heads=2, num_key_value_heads=1, head_dim=8, num_hidden_layers=21, sliding_window=WINDOW,
     intermediate_size=LONG_GEMMA3N_WIDTH, num_kv_shared_layers=1, vocab_size_per_layer_input=VOCAB,
     activation_sparsity_pattern=[0.5 * (1.0 + math.erf(DEVIATIONS / math.sqrt(2)))] * 10 + [0.0] * 11,
 )

@@ -218,7 +218,7 @@ def ropes(config, style):
 
 
 def layers(config):
-    count = config["num_hidden_layers"]
+    count = config.get("num_hidden_layers") or len(config["layers_block_type"])
     return [None, [FULL] * count, [SLIDING] * count, [(FULL, SLIDING)[i % 2] for i in range(count)],
             [(SLIDING, FULL)[i % 2] for i in range(count)], [FULL] * (count - 1), [], ["chunked_attention"] * count,
             ["attention"] * count, ["linear_attention"] * count]
@@ -304,7 +304,7 @@ def together(config, style):
         yield {"rope_parameters": parts, "rope_theta": DROP, "rope_local_base_freq": DROP}
         yield {"rope_parameters": parts, "rope_scaling": {"rope_type": "linear", "factor": 3.0}}
         yield {"rope_parameters": parts, "rope_scaling": {"type": "linear", "factor": 3.0, "rope_theta": 99.0}, "rope_theta": 333.0}
-        yield {"rope_parameters": parts, "layer_types": [FULL] * config["num_hidden_layers"]}
+        yield {"rope_parameters": parts, "layer_types": layers(config)[1]}
 
 
 def windows_together(config):

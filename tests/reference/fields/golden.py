@@ -22,7 +22,8 @@ def write(folder, golden):
     files have are kept."""
     folder.mkdir(exist_ok=True)
     files = []
-    for path in sorted(folder.glob("cases*.json")):
+    # The first file has no number.
+    for path in sorted(folder.glob("cases*.json"), key=lambda path: (len(path.name), path.name)):
         bases = json.loads(path.read_text())["bases"]
         files.append([block(base, map(json.dumps, base.pop("cases"))) for base in bases if base["name"] not in golden])
     for name, (base, found) in golden.items():

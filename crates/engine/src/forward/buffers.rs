@@ -7,13 +7,11 @@ use triad_kernels::lease::{LeasedMatrix, ReadLease};
 use triad_kernels::mixer::scratch_rows;
 use triad_kernels::rope::Angles;
 use triad_model::description::{
-    Attention, BlockDescription, Linear, Mixer, ModelDescription, Rope, RopeScaling,
+    Attention, BlockDescription, Linear, Mixer, ModelDescription, Rope, RopeScaling, Streams,
 };
 use triad_model::role::Role;
 
 use super::kernels::{delta_net_shape, mamba2_shape};
-use super::mixer::HEADS;
-use super::streams::StreamBuffers;
 use crate::hot_rows::Requested;
 use crate::linear::{QuantizedInput, layers};
 use crate::pictures::PictureRows;
@@ -104,6 +102,34 @@ impl LatentBuffers {
         // The same two vectors hold the products of queries and of values.
         let of_head = latent.key_dim.max(latent.width) + latent.width.max(latent.value_dim);
         queries + HEADS.min(attention.heads) * of_head
+    }
+}
+
+/// The heads with latent vectors that are computed together: more than most machines have cores, and few enough to need little
+/// memory.
+pub(super) const HEADS: usize = 16;
+
+/// The streams but the first, and intermediate values.
+#[derive(Default)]
+pub(super) struct StreamBuffers {
+    /// `[rows, streams − 1, hidden]`.
+    pub(super) others: Vec<f32>,
+    /// The first stream as the block reads it, `[rows, hidden]`.
+    pub(super) predicted: Vec<f32>,
+    /// The output of the layers next to attention, `[rows, hidden]`.
+    pub(super) added: Vec<f32>,
+    /// The values between these layers, `[rows, rank]`.
+    pub(super) reduced: Vec<f32>,
+    /// One stream, or the input of a matrix, `[rows, hidden]`.
+    pub(super) of_one: Vec<f32>,
+    /// The outputs of the router, `[rows, streams]`.
+    pub(super) routes: Vec<f32>,
+}
+
+impl StreamBuffers {
+    /// Returns the number of values for one row.
+    pub(super) fn row_len(hidden: usize, streams: &Streams) -> usize {
+        (streams.count + 2) * hidden + streams.rank + streams.count
     }
 }
 

@@ -7,33 +7,10 @@ use triad_kernels::streams::{MAX_STREAMS, add_layers, correct, match_magnitude, 
 use triad_kernels::{OutputMut, lock, matmul};
 
 use super::Buffers;
+use super::buffers::StreamBuffers;
 use super::subgraphs::{Chunk, ForwardContext, TASK_ROWS};
 use crate::statistics::{Bytes, Operator};
 use crate::weights::{BlockStreams, Norm, Streams, WeightMatrix};
-
-/// The streams but the first, and intermediate values.
-#[derive(Default)]
-pub(super) struct StreamBuffers {
-    /// `[rows, streams − 1, hidden]`.
-    others: Vec<f32>,
-    /// The first stream as the block reads it, `[rows, hidden]`.
-    predicted: Vec<f32>,
-    /// The output of the layers next to attention, `[rows, hidden]`.
-    added: Vec<f32>,
-    /// What is between these layers, `[rows, rank]`.
-    reduced: Vec<f32>,
-    /// One stream, or the input of a matrix, `[rows, hidden]`.
-    of_one: Vec<f32>,
-    /// The outputs of the router, `[rows, streams]`.
-    routes: Vec<f32>,
-}
-
-impl StreamBuffers {
-    /// Returns the number of values for one row.
-    pub(super) fn row_len(hidden: usize, streams: &triad_model::description::Streams) -> usize {
-        (streams.count + 2) * hidden + streams.rank + streams.count
-    }
-}
 
 impl ForwardContext<'_> {
     /// Computes the streams but the first from the embedding `x[rows, hidden]`, if the model has them.

@@ -9,7 +9,7 @@ use super::rope::{
 use super::traits::{self, Family};
 use super::{FULL, SLIDING, malformed, missing, unsupported};
 use crate::description::{Rope, RopeScaling, Temperature, limits};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Base of RoPE in OLMo 3, where the file has none, by version 5.
 const OLMO3_BASE: f32 = 500_000.0;
@@ -170,7 +170,9 @@ impl<'a> ConfigRope<'a> {
         let base = base.map_or(default, |base| base as f32);
         let fraction = "partial_rotary_factor";
         // `transformers` takes null for another part of a head than the family's own.
-        if self.family.name.starts_with("glm") && self.config.has(fraction) {
+        let name = self.family.name;
+        let differs = name.starts_with("glm") || name.starts_with("qwen3");
+        if differs && self.family.rotary_fraction.is_some() && self.config.has(fraction) {
             self.config.required(fraction, self.config.raw(fraction))?;
         }
         let fraction = inner(fraction)?
@@ -392,6 +394,13 @@ fn brief(text: &str) -> String {
     text.chars().take(40).collect()
 }
 
+fn refused_positions(field: &str, value: &str) -> Error {
+    unsupported(format!(
+        "config.json: `{field}` is `{}`, which versions 4 and 5 of transformers read differently, expected rope",
+        brief(value)
+    ))
+}
+
 /// Returns whether each block has RoPE.
 pub(super) fn has_rope(
     family: &Family,
@@ -401,6 +410,14 @@ pub(super) fn has_rope(
     let blocks = windows.len();
     let default = match family.no_rope {
         NoRope::Never => return Ok(vec![true; blocks]),
+        NoRope::NeverByName => {
+            let field = "position_embedding_type";
+            return match config.string(field)? {
+                None if config.has(field) => Err(refused_positions(field, "null")),
+                Some(other) if other != "rope" => Err(refused_positions(field, other)),
+                _ => Ok(vec![true; blocks]),
+            };
+        }
         NoRope::Everywhere => return Ok(vec![false; blocks]),
         NoRope::UnlessStated => {
             let field = "position_embedding_type";

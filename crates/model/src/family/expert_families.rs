@@ -1,13 +1,14 @@
 //! The families with experts.
 
+use super::gemma_families::GEMMA4;
 use super::kinds::{
-    Correction, DenseBlocks, ExpertTraits, Groups, LatentTraits, Normalized, QkNorms, Shared,
-    SumBounds, Windows,
+    Correction, DenseBlocks, ExpertTraits, Groups, LatentTraits, NoRope, Normalized, QkNorms,
+    Shared, SumBounds, Windows,
 };
 use super::mixer_families::{GRANITE_HYBRID, LFM2, NEMOTRON_H_DENSE, QWEN3_5};
 use super::mixer_names;
 use super::names;
-use super::traits::{ERNIE4_5, Family, GEMMA4, GRANITE, LLAMA, QWEN2, QWEN3};
+use super::traits::{ERNIE4_5, Family, GRANITE, LLAMA, QWEN2, QWEN3};
 use crate::description::{HeadSharing, RopePairing, Routing};
 
 /// The experts of most families; the numbers are those of each.
@@ -237,6 +238,7 @@ pub(super) const GRANITE_MOE: Family = Family {
         ("attention_bias", false),
         ("", false),
     ],
+    no_rope: NoRope::NeverByName,
     ..GRANITE
 };
 

@@ -1,7 +1,7 @@
 //! The families of GGUF files.
 
 use super::traits::{self, Family};
-use super::{encoder_families, expert_families, mixer_families};
+use super::{encoder_families, expert_families, gemma_families, mixer_families};
 use crate::description::RopePairing;
 
 /// `general.architecture` of every family, and how it pairs RoPE's dimensions. Mistral's files say `llama`.
@@ -12,8 +12,8 @@ pub(super) const FAMILIES: [(&str, &Family, RopePairing); 44] = [
     ("gemma", &traits::GEMMA, RopePairing::Halves),
     ("gemma2", &traits::GEMMA2, RopePairing::Halves),
     ("gemma3", &traits::GEMMA3, RopePairing::Halves),
-    ("gemma3n", &traits::GEMMA3N, RopePairing::Halves),
-    ("gemma4", &traits::GEMMA4, RopePairing::Halves),
+    ("gemma3n", &gemma_families::GEMMA3N, RopePairing::Halves),
+    ("gemma4", &gemma_families::GEMMA4, RopePairing::Halves),
     ("phi2", &traits::PHI2, RopePairing::Halves),
     ("phi3", &traits::PHI3, RopePairing::Halves),
     ("granite", &traits::GRANITE, RopePairing::Adjacent),

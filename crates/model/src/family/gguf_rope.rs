@@ -86,7 +86,7 @@ impl Reader<'_> {
                 vec![stated.unwrap_or(true); windows.len()]
             }
             NoRope::Everywhere => vec![false; windows.len()],
-            NoRope::Never | NoRope::Global => vec![true; windows.len()],
+            NoRope::Never | NoRope::NeverByName | NoRope::Global => vec![true; windows.len()],
         })
     }
 

@@ -11,6 +11,7 @@ use super::encoder;
 use super::encoder_families;
 use super::expert_families;
 use super::experts;
+use super::gemma_families;
 use super::gemma3n;
 use super::gemma4;
 use super::kinds::{BlockShapes, Layout, Mixers, Multipliers, NoRope, QkNorms, SoftCaps};
@@ -35,12 +36,12 @@ const FAMILIES: [(&str, &Family); 56] = [
     ("gemma2", &traits::GEMMA2),
     ("gemma3", &traits::GEMMA3),
     ("gemma3_text", &traits::GEMMA3),
-    ("gemma3n", &traits::GEMMA3N),
-    ("gemma3n_text", &traits::GEMMA3N),
-    ("gemma4", &traits::GEMMA4),
-    ("gemma4_text", &traits::GEMMA4),
-    ("gemma4_unified", &traits::GEMMA4_UNIFIED),
-    ("gemma4_unified_text", &traits::GEMMA4_UNIFIED),
+    ("gemma3n", &gemma_families::GEMMA3N),
+    ("gemma3n_text", &gemma_families::GEMMA3N),
+    ("gemma4", &gemma_families::GEMMA4),
+    ("gemma4_text", &gemma_families::GEMMA4),
+    ("gemma4_unified", &gemma_families::GEMMA4_UNIFIED),
+    ("gemma4_unified_text", &gemma_families::GEMMA4_UNIFIED),
     ("phi", &traits::PHI2),
     ("phi3", &traits::PHI3),
     ("granite", &traits::GRANITE),
@@ -181,9 +182,11 @@ pub(super) fn describe(config: &Value) -> Result<(&'static Family, ModelDescript
     }
     mixer::refuse_ambiguous(family, &config)?;
     if family.sinks {
-        // `transformers` has a default with scaling.
-        let (older, newer) = ("rope_scaling", config.raw("rope_parameters"));
-        config.required(older, newer.or(config.raw(older)))?;
+        // `transformers` has a default with scaling, also for an object without fields.
+        let (older, newer) = ("rope_scaling", "rope_parameters");
+        let is_empty = |value: &Value| value.as_object().is_some_and(serde_json::Map::is_empty);
+        let stated = |field| config.raw(field).filter(|value| !is_empty(value));
+        config.required(older, stated(newer).or(stated(older)))?;
     }
     if family.remote {
         // Attention over some blocks of positions, from a length on that the file states.

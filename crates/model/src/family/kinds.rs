@@ -205,6 +205,9 @@ pub(super) enum Multipliers {
 pub(super) enum NoRope {
     /// None of them.
     Never,
+    /// None of them. A `position_embedding_type` other than `rope` is refused: of the versions of `transformers`, one follows
+    /// it.
+    NeverByName,
     /// Every n-th, if the file does not list them.
     Every(usize),
     /// Blocks without a window, in a model in which others have one.

@@ -25,6 +25,7 @@ mod expert_tensors;
 mod experts;
 mod gemma3n;
 mod gemma4;
+mod gemma_families;
 mod gguf;
 mod gguf_families;
 mod gguf_rope;
@@ -46,6 +47,7 @@ mod parts;
 mod picture_rope;
 mod rope;
 mod shapes;
+mod stream_names;
 mod stream_tensors;
 mod tensors;
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The linear layers of a block that the names in an adapter's file refer to.
 
 use super::expert_families;
+use super::gemma_families;
 use super::gguf_families::FAMILIES;
 use super::kinds::Layout;
 use super::mixer_families;
@@ -14,7 +15,7 @@ use crate::description::{
 use crate::error::Result;
 
 /// Every family by name; GGUF's list lacks families that it calls by the name of another.
-const ALL: [&Family; 41] = [
+const ALL: [&Family; 42] = [
     &traits::LLAMA,
     &traits::MISTRAL,
     &traits::QWEN2,
@@ -22,7 +23,8 @@ const ALL: [&Family; 41] = [
     &traits::GEMMA,
     &traits::GEMMA2,
     &traits::GEMMA3,
-    &traits::GEMMA4,
+    &gemma_families::GEMMA3N,
+    &gemma_families::GEMMA4,
     &traits::PHI2,
     &traits::PHI3,
     &traits::GRANITE,

@@ -2,6 +2,7 @@
 
 use super::expert_names::{EXPERTS, ExpertNames, Stacking};
 use super::kinds::Mixers;
+use super::stream_names::{self, StreamNames};
 use crate::description::HeadSharing;
 use crate::tensor_map::StoredAs;
 
@@ -110,38 +111,6 @@ const TOKEN_INPUTS: TokenInputNames = TokenInputNames {
     norm: "post_per_layer_input_norm",
 };
 
-/// Tensor names of several residual streams; all but the first are those of a block.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct StreamNames {
-    /// Projections and outputs: of each stream, or stacked.
-    pub(super) shared: [&'static str; 2],
-    /// Whether they are stacked.
-    pub(super) stacked: bool,
-    pub(super) router_norm: &'static str,
-    pub(super) router: &'static str,
-    pub(super) prediction: &'static str,
-    pub(super) correction: &'static str,
-    /// The factors on what the input by token reads, with the ending.
-    pub(super) scale: &'static str,
-    /// The layers next to attention.
-    pub(super) left: &'static str,
-    pub(super) right: &'static str,
-    pub(super) norm: &'static str,
-}
-
-const STREAMS: StreamNames = StreamNames {
-    shared: ["altup_projections", "altup_unembed_projections"],
-    stacked: false,
-    router_norm: "altup.router_norm",
-    router: "altup.modality_router",
-    prediction: "altup.prediction_coefs",
-    correction: "altup.correction_coefs",
-    scale: "altup.correct_output_scale",
-    left: "laurel.linear_left",
-    right: "laurel.linear_right",
-    norm: "laurel.post_laurel_norm",
-};
-
 pub(super) const LLAMA: Names = Names {
     embedding: "embed_tokens",
     embedding_norm: "",
@@ -181,7 +150,7 @@ pub(super) const LLAMA: Names = Names {
     experts: EXPERTS,
     latent: LATENT,
     token_inputs: TOKEN_INPUTS,
-    streams: STREAMS,
+    streams: stream_names::HUGGING_FACE,
     scale: "layer_scalar",
 };
 
@@ -513,17 +482,6 @@ pub(super) const GGUF: Names = Names {
         output: "proj",
         norm: "post_norm",
     },
-    streams: StreamNames {
-        shared: ["altup_proj", "altup_unembd_proj"],
-        stacked: true,
-        router_norm: "altup_router_norm",
-        router: "altup_router",
-        prediction: "altup_predict_coef",
-        correction: "altup_correct_coef",
-        scale: "altup_correct_scale.weight",
-        left: "laurel_l",
-        right: "laurel_r",
-        norm: "laurel_post_norm",
-    },
+    streams: stream_names::GGUF,
     scale: "layer_output_scale.weight",
 };

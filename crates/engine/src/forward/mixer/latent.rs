@@ -9,12 +9,9 @@ use triad_kernels::{Matrix, OutputMut, lock, matmul};
 use triad_model::description::{Attention, Latent, MixerWeight};
 
 use crate::forward::Buffers;
-use crate::forward::buffers::LatentBuffers;
+use crate::forward::buffers::{HEADS, LatentBuffers};
 use crate::forward::subgraphs::{ForwardContext, TASK_ROWS};
 use crate::statistics::{Bytes, Operator};
-
-/// The heads that are computed together: more than most machines have cores, and few enough to need little memory.
-pub(in crate::forward) const HEADS: usize = 16;
 
 impl ForwardContext<'_> {
     /// Computes the queries `[rows, heads, head_dim]` that fit latent vectors, without their RoPE: of each head the part

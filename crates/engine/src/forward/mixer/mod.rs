@@ -6,8 +6,6 @@ mod latent;
 mod mamba2;
 mod short_conv;
 
-pub(super) use latent::HEADS;
-
 use triad_model::description::{Mixer, StateSize};
 use triad_model::role::Role;
 

@@ -368,3 +368,18 @@ fn gate_and_up_of_an_expert_may_be_rows_of_one_stacked_tensor() {
     assert_eq!(of_layer(Linear::ExpertUp(2)), (both, Some(480..576)));
     assert_eq!(of_layer(Linear::ExpertDown(2)), (down, Some(128..192)));
 }
+
+#[test]
+fn a_kind_of_positions_that_one_version_of_transformers_reads_is_refused_for_granite_moe() {
+    let base = json!({
+        "model_type": "granitemoe", "vocab_size": 100, "hidden_size": 64, "intermediate_size": 96,
+        "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
+    });
+    let field = "position_embedding_type";
+    let described = |value: Json| hugging_face::describe(&with(&base, json!({ field: value })));
+    assert!(described(json!("rope")).is_ok());
+    for value in [json!("nope"), json!(null)] {
+        let error = described(value).expect_err("refused").to_string();
+        assert!(error.contains(field), "{error}");
+    }
+}

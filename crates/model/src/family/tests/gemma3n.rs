@@ -2,7 +2,7 @@ use serde_json::{Value as Json, json};
 
 use super::super::{gguf, hugging_face};
 use super::{tensor, windows};
-use crate::description::{KeyValues, ModelDescription, RopeScaling, Streams};
+use crate::description::{KeyValues, ModelDescription, Residual, RopeScaling, Streams};
 use crate::error::Result;
 use crate::gguf::{Metadata, Value};
 
@@ -250,5 +250,38 @@ fn numbers_that_llama_cpp_has_in_its_code_are_refused_if_a_file_states_others() 
     ] {
         let error = described_by_gguf(&[(field, value)]).expect_err("refused");
         assert!(error.to_string().contains(field), "{error}");
+    }
+}
+
+#[test]
+fn streams_and_cutoffs_that_the_engine_does_not_compute_are_no_valid_description() {
+    let valid = described(json!({})).unwrap();
+    let refusal = |change: &dyn Fn(&mut ModelDescription)| {
+        let mut description = valid.clone();
+        change(&mut description);
+        description.check().expect_err("refused").to_string()
+    };
+    for (error, expected) in [
+        (refusal(&|it| it.token_inputs = None), "inputs by token"),
+        (refusal(&|it| it.residual_scale = 0.5), "no factors"),
+        (
+            refusal(&|it| it.blocks[1].residual = Residual::Serial),
+            "both halves",
+        ),
+        (refusal(&|it| it.blocks[1].scaled = true), "no factors"),
+        (
+            refusal(&|it| it.blocks[0].feed_forward.cutoff = Some(f32::NAN)),
+            "standard deviations",
+        ),
+        (
+            refusal(&|it| it.blocks[0].feed_forward.gated = false),
+            "with gates",
+        ),
+        (
+            refusal(&|it| it.token_inputs.as_mut().unwrap().rows = Some(101)),
+            "rows of the table",
+        ),
+    ] {
+        assert!(error.contains(expected), "{error} for {expected}");
     }
 }

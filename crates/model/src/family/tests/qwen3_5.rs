@@ -146,6 +146,10 @@ fn what_qwen3_5_does_not_compute_is_refused_by_name() {
         ),
         (json!({ "linear_conv_kernel_dim": 1 }), "over 1 positions"),
         (
+            json!({ "partial_rotary_factor": null }),
+            "partial_rotary_factor",
+        ),
+        (
             json!({ "linear_num_value_heads": 1024, "linear_key_head_dim": 1024, "linear_value_head_dim": 1024 }),
             "values of a block's state",
         ),
@@ -418,6 +422,10 @@ fn a_gguf_file_of_qwen3_5_of_other_sizes_is_refused() {
             "a multiple of 6 heads",
         ),
         (("ssm.inner_size", Value::Integer(60)), "attn_qkv.weight"),
+        (
+            ("attention.layer_norm_rms_epsilon", Value::Float(0.25)),
+            "layer_norm_rms_epsilon",
+        ),
         (
             ("ssm.group_count", Value::Integer(4)),
             "can't share 4 key heads",

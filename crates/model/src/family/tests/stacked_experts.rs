@@ -212,6 +212,7 @@ fn what_gpt_oss_does_not_compute_is_refused_by_name() {
         (json!({ "swiglu_limit": 6.0 }), "swiglu_limit"),
         (json!({ "swiglu_alpha": 1.0 }), "swiglu_alpha"),
         (json!({ "rope_scaling": "absent" }), "rope_scaling"),
+        (json!({ "rope_scaling": {} }), "rope_scaling"),
         (json!({ "num_experts": 9 }), "mlp.router.weight"),
     ] {
         let error = open(&gpt_oss(changes)).expect_err("refused").to_string();
