@@ -1,17 +1,16 @@
 //! Hidden states of whole texts, several of them in one batch, and the layers after pooling.
 
 use std::ops::Range;
-use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::sync::Mutex;
 
 use triad_kernels::activation::{Activation, activate};
 use triad_kernels::attention::PAGE;
-use triad_kernels::{OutputMut, Phase, matmul};
+use triad_kernels::{OutputMut, Phase, lock, matmul};
 use triad_model::description::DenseActivation;
 
 use crate::adapter::Adapters;
 use crate::cancel::Cancel;
-use crate::engine::Engine;
+use crate::engine::{EncodedTime, Engine};
 use crate::error::{Error, Result};
 use crate::forward::{Buffers, Chunk, MatmulContext, RowLayout, Segment};
 use crate::kv::{KvCache, state_bytes};
@@ -129,12 +128,15 @@ impl Engine {
 
     /// Runs `work`, and counts its time for the [processor](Engine::processor_use) that computes texts.
     fn timed<T>(&self, work: impl FnOnce() -> T) -> T {
-        let start = Instant::now();
-        let result = work();
-        let nanoseconds = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let encoded = &self.shared().encoded;
-        encoded.fetch_add(nanoseconds, Ordering::Relaxed);
-        result
+        struct Running<'a>(&'a Mutex<EncodedTime>);
+        impl Drop for Running<'_> {
+            fn drop(&mut self) {
+                lock(self.0).end();
+            }
+        }
+        let running = Running(&self.shared().encoded);
+        lock(running.0).begin();
+        work()
     }
 
     /// Computes whole texts together, and returns the states of all rows.

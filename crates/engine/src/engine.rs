@@ -3,11 +3,12 @@
 //! An [`Engine`] owns all that its sessions share: the model, the memory of the KV cache, the
 //! [scheduler](crate::scheduler) and the [executor](crate::executor) that computes its batches.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use triad_kernels::lock;
 
 use crate::batch::SequenceId;
 use crate::error::{Error, Result};
@@ -90,8 +91,32 @@ pub(crate) struct EngineInner {
     pub(crate) memory: Arc<KvMemory>,
     pub(crate) scheduler: Arc<Scheduler>,
     sequences: AtomicU64,
-    /// Nanoseconds that texts were encoded, which no executor counts.
-    pub(crate) encoded: AtomicU64,
+    /// The time in which texts were encoded, which no executor counts.
+    pub(crate) encoded: Mutex<EncodedTime>,
+}
+
+/// The time in which at least one request encoded texts.
+#[derive(Default)]
+pub(crate) struct EncodedTime {
+    total: Duration,
+    running: usize,
+    since: Option<Instant>,
+}
+
+impl EncodedTime {
+    pub(crate) fn begin(&mut self) {
+        self.running += 1;
+        self.since.get_or_insert_with(Instant::now);
+    }
+
+    pub(crate) fn end(&mut self) {
+        self.running -= 1;
+        if self.running == 0
+            && let Some(since) = self.since.take()
+        {
+            self.total += since.elapsed();
+        }
+    }
 }
 
 /// The settings of an engine.
@@ -156,7 +181,7 @@ impl Engine {
             },
             forward: setup.forward,
             sequences: AtomicU64::new(0),
-            encoded: AtomicU64::new(0),
+            encoded: Mutex::default(),
         })))
     }
 
@@ -183,7 +208,7 @@ impl Engine {
     /// Returns the processors that compute, and how long each has computed so far. The CPU encodes texts.
     pub fn processor_use(&self) -> Vec<ProcessorUse> {
         let mut processors = self.executor().processors();
-        let encoded = self.0.encoded.load(Ordering::Relaxed) as f64 / 1e9;
+        let encoded = lock(&self.0.encoded).total.as_secs_f64();
         let cpu = processors.iter_mut().find(|it| it.name.starts_with("cpu"));
         if let Some(cpu) = cpu {
             cpu.busy_seconds += encoded;

@@ -30,6 +30,8 @@ pub enum Part {
     Query,
     /// The documents.
     Documents,
+    /// The instruction.
+    Instruction,
 }
 
 /// How two texts become one.
@@ -51,7 +53,12 @@ pub fn unsupported(model: &Model) -> Option<String> {
             "its classifier has {classes} classes: ask for a prediction"
         ));
     }
-    without_pairs(model, classifier)
+    without_pairs(model, classifier).or_else(|| unsupported_texts(model))
+}
+
+/// Returns the part of the rules for texts because of which a model's scores and classes are refused, if there is one.
+pub fn unsupported_texts(model: &Model) -> Option<String> {
+    model.embedding_defaults().unsupported_scores.clone()
 }
 
 /// Returns the reason why a model joins no two texts, if it does not.
@@ -104,6 +111,10 @@ pub fn pairs(
         ))),
         Some(Join::Template(template)) => {
             let instruction = texts.instruction.or(stated.map(String::as_str));
+            if let Some(text) = instruction {
+                encode_around(model, text, (special, false), (most, cancel))
+                    .map_err(|error| (Part::Instruction, error))?;
+            }
             // A query that does not fit alone fits with no document.
             encode_around(model, texts.query, (special, false), (most, cancel))
                 .map_err(|error| (Part::Query, error))?;
@@ -226,6 +237,18 @@ pub fn scores(
     let Some(classifier) = model.description().classifier() else {
         return Err(unsupported_error("the model has no classifier"));
     };
+    // A state of a language model depends on no later token.
+    let unpadded = classifier.padding.map(|padding| {
+        let text = |text: &EncoderText| {
+            let mut text = text.clone();
+            while text.tokens.len() > 1 && text.tokens.last() == Some(&padding) {
+                text.tokens.pop();
+            }
+            text
+        };
+        texts.iter().map(text).collect::<Vec<_>>()
+    });
+    let texts = unpadded.as_deref().unwrap_or(texts);
     let pooled = pool(engine, texts, (classifier.pooling, most_pages), cancel)?;
     let scores = model.head(pooled);
     match scores.iter().all(|score| score.is_finite()) {

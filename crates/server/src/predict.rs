@@ -20,6 +20,8 @@ use crate::served::ServedModel;
 
 /// Maximum number of texts or pairs per request.
 const MAX_INPUTS: usize = 1024;
+/// Maximum number of scores of all texts of a request.
+const MAX_SCORES: usize = 1 << 20;
 /// The name of the class of a classifier with one output.
 const ONE_CLASS: &str = "LABEL_0";
 
@@ -112,11 +114,24 @@ pub(crate) async fn predict(
     let (texts, is_list) = request.inputs.texts()?;
     let model = app.model(request.model.as_deref()).await?;
     let classifier = model.model().description().classifier();
-    let classifier = classifier.filter(|it| !it.of_words);
-    let Some(labels) = classifier.map(|classifier| classifier.labels.clone()) else {
-        let message = "this model classifies no texts: it has no classifier";
+    let Some(classifier) = classifier.filter(|it| !it.of_words) else {
+        let reason = match classifier {
+            Some(_) => "it ranks documents: ask for a reranking",
+            None => "it has no classifier",
+        };
+        let message = format!("this model classifies no texts: {reason}");
         return Err(ApiError::unsupported("model", message));
     };
+    if let Some(part) = reranking::unsupported_texts(model.model()) {
+        let message = format!("this model classifies no texts here: {part}");
+        return Err(ApiError::unsupported("model", message));
+    }
+    let (labels, is_regression) = (classifier.labels.clone(), classifier.is_regression);
+    let outputs = texts.len().saturating_mul(labels.len());
+    if outputs > MAX_SCORES {
+        let message = format!("{outputs} scores of all texts, expected at most {MAX_SCORES}");
+        return Err(ApiError::field("inputs", message));
+    }
     let place = model.enter_to_encode(client.address)?;
     let special = encoding::special(&model, request.parse_special);
     let size = |texts: &[Option<String>; 2]| texts.iter().flatten().map(String::len).sum();
@@ -141,7 +156,7 @@ pub(crate) async fn predict(
         move |engine, most_pages, cancel| reranking::scores(engine, &texts, most_pages, cancel),
     );
     let outputs = outputs.await?;
-    let activation = match request.raw_scores.unwrap_or(false) {
+    let activation = match request.raw_scores.unwrap_or(false) || is_regression {
         true => ScoreActivation::Identity,
         false => reranking::activation(model.model()),
     };

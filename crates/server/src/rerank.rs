@@ -257,6 +257,7 @@ async fn scores(
             let field = match part {
                 Part::Query => "query",
                 Part::Documents => field,
+                Part::Instruction => "instruction",
             };
             ApiError::from(error).with_param(field)
         })?;

@@ -363,7 +363,8 @@ def make_classes():
     wide = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float64).eval()
     pipeline = transformers.pipeline("text-classification", model=wide, tokenizer=tokenizer, top_k=None, dtype=torch.float64)
     cases = []
-    for text, second in PAIRS + [(text, None) for text, _ in PAIRS]:
+    # The tokenizer takes an empty second text for none.
+    for text, second in [pair for pair in PAIRS if pair[1]] + [(text, None) for text, _ in PAIRS]:
         of = text if second is None else {"text": text, "text_pair": second}
         with torch.no_grad():
             outputs = wide(**tokenizer(text, second, return_tensors="pt")).logits[0]

@@ -37,6 +37,8 @@ pub struct EmbeddingDefaults {
     pub dense_layers: Option<usize>,
     /// A part of the rules that Triad does not follow. Vectors of such a model are refused with this text.
     pub unsupported: Option<String>,
+    /// A part of the rules for texts that Triad does not follow in scores and classes, which are refused with this text.
+    pub unsupported_scores: Option<String>,
 }
 
 impl EmbeddingDefaults {
@@ -198,7 +200,15 @@ impl EmbeddingDefaults {
                 let message =
                     "its texts are changed to lower case before the tokenizer (`do_lower_case`)";
                 self.unsupported.get_or_insert(message.into());
+                self.unsupported_scores.get_or_insert(message.into());
             }
+        }
+        if config["processing_kwargs"]
+            .as_object()
+            .is_some_and(|it| !it.is_empty())
+        {
+            let message = "its texts have rules of their own (`processing_kwargs`)";
+            self.unsupported_scores.get_or_insert(message.into());
         }
         Ok(())
     }

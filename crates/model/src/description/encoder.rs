@@ -60,6 +60,10 @@ pub struct Classifier {
     pub labels: Vec<String>,
     /// The function that makes the score that users see of an output.
     pub activation: ScoreActivation,
+    /// Whether an output is a number that the model estimates, and not that of a class.
+    pub is_regression: bool,
+    /// The token that is no part of a text where it ends the text: its states are not pooled.
+    pub padding: Option<u32>,
 }
 
 /// A function of the outputs of a classifier.

@@ -24,12 +24,12 @@ pub(super) fn head(
     config: &Value,
     tensors: &BTreeMap<String, TensorInfo>,
 ) -> Result<Option<Head>> {
-    let is_classifier = |name: &Value| {
-        let name = name.as_str().unwrap_or_default();
-        name.ends_with("ForSequenceClassification")
-    };
-    // Language models may have the tensor for other purposes.
-    if !family.bidirectional && !is_classifier(&config["architectures"][0]) {
+    // Classifiers of single tokens have tensors of the same names, and language models may have them for other purposes.
+    let class = config["architectures"][0].as_str();
+    let is_classifier = class.map_or(family.bidirectional, |class| {
+        class.ends_with("ForSequenceClassification")
+    });
+    if !is_classifier {
         return Ok(None);
     }
     let (root, _) = root_and_output(&family.names, tensors);
@@ -41,12 +41,26 @@ pub(super) fn head(
         pooling: classifier_pooling(family, &Config::new(config)?)?,
         labels: labels(config, classes)?,
         activation: score_activation(config, classes)?,
+        is_regression: config["problem_type"] == "regression",
+        padding: match family.bidirectional {
+            true => None,
+            false => padding(&Config::new(config)?)?,
+        },
         ..Classifier::default()
     };
     Ok(Some(Head {
         layers,
         classifier: Some(classifier),
     }))
+}
+
+/// Returns the token after which the classifier of a language model takes no state.
+fn padding(config: &Config<'_>) -> Result<Option<u32>> {
+    let padding = config.count("pad_token_id")?;
+    let to_token = |id: usize| {
+        u32::try_from(id).map_err(|_| malformed("config.json: `pad_token_id` is no token"))
+    };
+    padding.map(to_token).transpose()
 }
 
 /// Returns how the hidden states become the input of a classifier.
@@ -83,15 +97,16 @@ fn nameless(classes: usize) -> Vec<String> {
 /// Returns the names of this many classes, if there are several.
 fn labels(config: &Value, classes: usize) -> Result<Vec<String>> {
     let field = "id2label";
-    if classes == 1 {
-        return Ok(Vec::new());
-    }
     let Value::Object(names) = &config[field] else {
         return Ok(nameless(classes));
     };
-    let name = |class: usize| {
-        let name = names.get(&class.to_string()).and_then(Value::as_str);
-        name.map(str::to_owned)
+    if classes == 1 && names.len() != 1 {
+        return Ok(nameless(classes));
+    }
+    let name = |class: usize| match names.get(&class.to_string())? {
+        Value::String(name) => Some(name.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        _ => None,
     };
     let found: Option<Vec<String>> = (0..classes).map(name).collect();
     found.filter(|found| found.len() == names.len()).ok_or_else(|| {
@@ -106,18 +121,21 @@ fn labels(config: &Value, classes: usize) -> Result<Vec<String>> {
 /// Returns the function of a classifier's outputs: for one, in the order in which `sentence-transformers` looks for it,
 /// and for several as the pipelines of `transformers` choose it.
 fn score_activation(config: &Value, classes: usize) -> Result<ScoreActivation> {
-    if classes > 1 {
-        let field = "problem_type";
-        return match Config::new(config)?.string(field)? {
-            None | Some("single_label_classification") => Ok(ScoreActivation::Softmax),
-            Some("multi_label_classification") => Ok(ScoreActivation::Sigmoid),
-            Some("regression") => Ok(ScoreActivation::Identity),
-            Some(other) => Err(unsupported(format!(
+    let field = "problem_type";
+    let of_several = match Config::new(config)?.string(field)? {
+        None | Some("single_label_classification") => ScoreActivation::Softmax,
+        Some("multi_label_classification") => ScoreActivation::Sigmoid,
+        Some("regression") => ScoreActivation::Identity,
+        Some(other) => {
+            return Err(unsupported(format!(
                 "config.json: `{field}` is `{}`, expected single_label_classification, multi_label_classification or \
                  regression",
                 other.chars().take(40).collect::<String>()
-            ))),
-        };
+            )));
+        }
+    };
+    if classes > 1 {
+        return Ok(of_several);
     }
     let fields = [
         (
@@ -163,13 +181,8 @@ pub(super) fn gguf_head(
         let key = format!("{}.classifier.output_labels", description.family);
         let stated = metadata.strings(&key)?.unwrap_or_default();
         let classifier = Classifier {
-            // llama.cpp has no field for it.
-            pooling: match inner_activation(family) {
-                DenseActivation::Gelu => Pooling::Mean,
-                _ => Pooling::First,
-            },
+            pooling: gguf_pooling(family, metadata)?,
             labels: match (classes, stated) {
-                (1, _) => Vec::new(),
                 (_, []) => nameless(classes),
                 (_, stated) => stated.to_vec(),
             },
@@ -188,6 +201,13 @@ pub(super) fn gguf_head(
     for layer in names::GGUF.dense {
         if !tensors.contains_key(&format!("{layer}.weight")) {
             continue;
+        }
+        let key = format!("{}.pooling_type", description.family);
+        if family.added.is_some() && !matches!(metadata.integer(&key)?, Some(1..=3)) {
+            return Err(unsupported(format!(
+                "tensor `{layer}.weight` without a pooling, as of models with a vector for each token, which Triad does \
+                 not support: expected 1 to 3 in metadata field `{key}`"
+            )));
         }
         let dense = dense(tensors, layer, DenseActivation::Identity)?;
         for (end, width) in [("in", dense.in_features), ("out", dense.out_features)] {
@@ -208,6 +228,31 @@ pub(super) fn gguf_head(
     }))
 }
 
+/// Returns how the hidden states become the input of a classifier in GGUF.
+fn gguf_pooling(family: &Family, metadata: &Metadata) -> Result<Pooling> {
+    let (expected, default) = match inner_activation(family) {
+        DenseActivation::Gelu => ("gelu", Pooling::Mean),
+        _ => ("tanh", Pooling::First),
+    };
+    let key = format!("{}.classifier.activation", family.name);
+    if let Some(other) = metadata.string(&key)?.filter(|it| *it != expected) {
+        return Err(unsupported(format!(
+            "metadata field `{key}` is `{}`, expected {expected}",
+            other.chars().take(40).collect::<String>()
+        )));
+    }
+    let key = format!("{}.classifier.pooling_type", family.name);
+    match metadata.integer(&key)? {
+        None => Ok(default),
+        Some(1) => Ok(Pooling::Mean),
+        Some(2) => Ok(Pooling::First),
+        Some(3) => Ok(Pooling::Last),
+        Some(other) => Err(unsupported(format!(
+            "metadata field `{key}` is {other}, expected 1 to 3"
+        ))),
+    }
+}
+
 /// Returns the rows of the output matrix that score a pair of texts, if a GGUF file has a copy of them: those of yes and
 /// no, the first of which llama.cpp's softmax returns.
 fn gguf_words(
@@ -223,12 +268,18 @@ fn gguf_words(
     if family.name != traits::QWEN3.name || metadata.integer(&key)? != Some(RANK) {
         return Ok(None);
     }
+    // Files from before llama.cpp had these rows are language models.
+    if !tensors.contains_key(&format!("{outer}.weight")) {
+        return Ok(None);
+    }
     let layer = dense(tensors, outer, DenseActivation::Identity)?;
     let key = format!("{}.classifier.output_labels", family.name);
     let labels = metadata.strings(&key)?.unwrap_or_default();
-    if layer.out_features != 2 || layer.bias || !matches!(labels, [] | [_, _]) {
+    let is_right = labels.is_empty() || labels == ["yes", "no"];
+    if layer.out_features != 2 || layer.bias || !is_right {
         return Err(unsupported(format!(
-            "tensor `{outer}.weight` has {} rows for {} labels, expected 2 of the words yes and no, without a bias",
+            "tensor `{outer}.weight` has {} rows for {} labels in metadata field `{key}`, expected 2 of the words yes and \
+             no, without a bias",
             layer.out_features,
             labels.len()
         )));

@@ -11,7 +11,7 @@ use super::parts::PartFactors;
 use super::traits::Family;
 use super::{ReadF32, malformed, missing, ollama, unsupported};
 use crate::description::{
-    ModelDescription, NormKind, Rope, RopePairing, RopeScaling, Temperature, limits,
+    Activation, ModelDescription, NormKind, Rope, RopePairing, RopeScaling, Temperature, limits,
 };
 use crate::error::Result;
 use crate::gguf::{Metadata, Value};
@@ -295,7 +295,7 @@ impl Reader<'_> {
             qkv_bias: fused || self.has("blk.0.attn_q.bias"),
             attention_output_bias: self.has("blk.0.attn_output.bias"),
             feed_forward_bias: self.has("blk.0.ffn_up.bias"),
-            activation: family.activation,
+            activation: self.activation()?,
             score_soft_cap: cap("attn_logit_softcapping", |caps| caps.scores)?,
             logit_soft_cap: cap(FINAL_CAP, |caps| caps.logits)?,
             embedding_scale: factors.embedding,
@@ -365,6 +365,24 @@ impl Reader<'_> {
             ))),
         };
         list.iter().map(size).collect()
+    }
+
+    /// Returns the nonlinearity, which only files of ModernBERT state.
+    fn activation(&self) -> Result<Activation> {
+        let key = self.key("hidden_activation");
+        let stated = self.metadata.string(&key)?;
+        let Some(name) = stated.filter(|_| self.family.norm == NormKind::Centered) else {
+            return Ok(self.family.activation);
+        };
+        match name {
+            "gelu" => Ok(Activation::Gelu),
+            "gelu_pytorch_tanh" => Ok(Activation::GeluTanh),
+            "silu" => Ok(Activation::Silu),
+            other => Err(unsupported(format!(
+                "metadata field `{key}` is `{}`, expected gelu, gelu_pytorch_tanh or silu",
+                other.chars().take(40).collect::<String>()
+            ))),
+        }
     }
 
     /// Returns the factor on queries by position, in the family that has one; 0 means none.

@@ -4,6 +4,8 @@ use std::cell::Cell;
 
 /// Bytes of text per requested token: of a longer text, the start is encoded first.
 const BYTES_PER_TOKEN: usize = 16;
+/// Maximum bytes of a word in a vocabulary of words, which has 100 letters at most.
+const LONGEST_WORD: usize = 400;
 /// Steps of a loop between two checks of the limit.
 pub(super) const STEPS: usize = 1 << 12;
 
@@ -37,14 +39,17 @@ impl<'a> Limit<'a> {
         }
     }
 
-    /// Returns the start of a text that has far more bytes than requested tokens usually have. It ends with a word: a part
-    /// of one may have more tokens than the whole, as a vocabulary of words (`is_of_words`) lacks long ones.
+    /// Returns the start of a text that has far more bytes than requested tokens usually have. It ends with a word,
+    /// if one ends near its end: a part of a word may have more tokens than the whole, as a vocabulary of words
+    /// (`is_of_words`) lacks long ones.
     pub(super) fn start_of<'t>(&self, text: &'t str, is_of_words: bool) -> Option<&'t str> {
         let place = text.floor_char_boundary(self.most.saturating_mul(BYTES_PER_TOKEN));
         let start = Some(&text[..place]).filter(|start| start.len() < text.len())?;
-        let end = start.rfind(char::is_whitespace);
-        end.map(|end| &start[..end])
-            .or((!is_of_words).then_some(start))
+        let tail = start.floor_char_boundary(place.saturating_sub(LONGEST_WORD));
+        let ends =
+            |letter: char| letter.is_whitespace() || is_of_words && letter.is_ascii_punctuation();
+        let end = start[tail..].rfind(ends).map(|end| tail + end);
+        Some(&start[..end.unwrap_or(place)])
     }
 
     /// Returns whether to omit the rest of the text, which has `tokens` tokens so far.
