@@ -78,7 +78,7 @@ impl Picture {
     }
 }
 
-/// What identifies a picture: a hash of its pixels, and the salt of those who may find it.
+/// The identity of a picture: a hash of its pixels, and the salt of those who may find it.
 pub(crate) type Key = (PrefixSalt, [u8; 32]);
 
 /// The pictures of an engine.

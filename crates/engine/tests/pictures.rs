@@ -49,7 +49,7 @@ impl View {
     }
 }
 
-/// What `transformers` computed.
+/// The results of `transformers`.
 struct Golden {
     views: Vec<View>,
     rows: Vec<f32>,
