@@ -81,8 +81,11 @@ impl Ready {
         if matches!(wanted, Wanted::Now) {
             let found = first_run::find(&path, &mut progress::reading(&path));
             match found.map_err(|error| triad_console::failure::run_error(error, name))? {
-                // The files were read: the preparation below notes what is special about them.
-                first_run::Ready::Found(_) | first_run::Ready::TooLarge => {}
+                first_run::Ready::TooLarge => {}
+                first_run::Ready::Found(found) => {
+                    preparing::note_stored(&found, name);
+                    return Ok(now(found.path));
+                }
                 first_run::Ready::Stored(missing) => {
                     output::note(&sentence(name, &missing.preparation, next, is_alone()));
                     let later = Later {

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use triad_engine::{Cancel, Threads};
+use triad_frontend::packages::Found;
 use triad_frontend::{open, packages};
 use triad_prepare::PrepareOptions;
 use triad_prepare::calibration::text::CalibrationText;
@@ -21,11 +22,7 @@ pub fn package_of(path: &Path, name: &str, threads: Threads) -> Result<PathBuf> 
         |cancel, show| packages::package_of(path, threads, cancel, &mut read, show),
         name,
     )?;
-    if let Some(part) = found.stored {
-        output::note(&format!(
-            "{name} {part}: it runs in the format in which it is stored"
-        ));
-    }
+    note_stored(&found, name);
     if let Some(time) = found.prepared {
         let (seconds, path) = (time.as_secs_f64(), found.path.display());
         output::note(&format!(
@@ -33,6 +30,15 @@ pub fn package_of(path: &Path, name: &str, threads: Threads) -> Result<PathBuf> 
         ));
     }
     Ok(found.path)
+}
+
+/// Prints a note if the model that the user calls `name` is never prepared.
+pub fn note_stored(found: &Found, name: &str) {
+    if let Some(part) = found.stored {
+        output::note(&format!(
+            "{name} {part}: it runs in the format in which it is stored"
+        ));
+    }
 }
 
 /// Returns the path in the cache of the package of the model at `path`, with a progress bar while its files are read.

@@ -17,26 +17,12 @@ use crate::tool_calls::{self, Tool};
 /// # Errors
 /// If the template fails, the model has no tokenizer, or the tokens are too many.
 pub fn encode(model: &Model, name: &str, messages: &[Message], context: usize) -> Result<Vec<u32>> {
-    encode_messages(model, name, (messages, false), context)
-}
-
-/// Returns the tokens as [`encode`] does. With `keeps_letters`, names of control tokens in contents stay plain text.
-///
-/// # Errors
-/// As [`encode`].
-pub fn encode_messages(
-    model: &Model,
-    name: &str,
-    (messages, keeps_letters): (&[Message], bool),
-    context: usize,
-) -> Result<Vec<u32>> {
     let messages = messages
         .iter()
         .map(|Message { role, content }| json!({ "role": role, "content": content }));
     let messages: Vec<_> = messages.collect();
     let conversation = Conversation {
         messages: &messages,
-        keeps_letters,
         ..Conversation::default()
     };
     encode_conversation(model, name, &conversation, (context, &Cancel::new()))
@@ -373,15 +359,12 @@ fn content(message: &Value) -> String {
     }
 }
 
-/// Returns the tokens of the last message as plain text, at most `context`.
+/// Returns the tokens of `text`, read as plain text, at most `context`.
 ///
 /// # Errors
 /// As [`encode_text`].
-pub fn encode_plain(model: &Model, messages: &[Message], context: usize) -> Result<Vec<u32>> {
-    let last = messages
-        .last()
-        .map_or("", |message| message.content.as_str());
-    encode_text(model, last, Special::AsText, (context, &Cancel::new()))
+pub fn encode_plain(model: &Model, text: &str, context: usize) -> Result<Vec<u32>> {
+    encode_text(model, text, Special::AsText, (context, &Cancel::new()))
 }
 
 /// Returns the tokens of `text`, at most `context`.

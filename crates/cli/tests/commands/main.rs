@@ -9,6 +9,9 @@ mod fit;
 mod form;
 #[cfg(all(feature = "server", target_os = "linux"))]
 mod grammar_check;
+#[cfg(feature = "mcp")]
+#[path = "../../../mcp/tests/support/mod.rs"]
+mod mcp_server;
 mod models;
 mod operators;
 #[path = "../support/outcome.rs"]
@@ -22,6 +25,8 @@ mod streams;
 #[path = "../support/mod.rs"]
 mod support;
 mod sustained;
+#[cfg(feature = "mcp")]
+mod tools;
 
 use std::io::Read;
 use std::process::Stdio;

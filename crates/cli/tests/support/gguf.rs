@@ -231,7 +231,7 @@ fn write_value(out: &mut Vec<u8>, value: &Value) {
 
 /// Returns the character of a byte in byte-level vocabularies: the byte itself if it is visible, otherwise the next
 /// free character from U+0100 on.
-fn byte_letter(byte: u8) -> String {
+pub fn byte_letter(byte: u8) -> String {
     let visible = |byte: u8| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
     let code = if visible(byte) {
         u32::from(byte)

@@ -6,7 +6,9 @@ mod one_answer;
 mod sampling;
 mod speculate;
 mod terminal;
+mod tools;
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -14,21 +16,24 @@ use anyhow::{Result, ensure};
 use triad_engine::constraint::Form;
 use triad_engine::speculate::Speculate;
 use triad_engine::{
-    Adapters, Cancel, EngineOptions, Event, GenerateOptions, Generation, Model, Session,
+    Adapters, Cancel, EngineOptions, Event, Finish, GenerateOptions, Generation, Model, Session,
     SessionOptions,
 };
+use triad_frontend::chat::Conversation;
 use triad_frontend::machine::{self, Resident};
+use triad_frontend::tool_calls::{AnswerDelta, AnswerForm, AnswerReader, ToolCall, ToolFormat};
 use triad_frontend::{answer, chat};
 use triad_hetero::HeteroOptions;
-use triad_model::template::Message;
 use triad_plan::schedule::Policy;
 
 use crate::adapters::{self, ScaledPath};
 use crate::first_run::{Later, Ready, Wanted};
 use crate::prompt::PromptArguments;
+use conversation::Message;
 use form::FormArguments;
 use sampling::SamplerArguments;
 use speculate::Proposer;
+use tools::{Called, ToolArguments, Tools};
 use triad_console::arguments::{self, FloatArguments, KvArgument, ModelArguments};
 use triad_console::failure::run_error;
 use triad_console::interrupt::on_interrupt;
@@ -54,6 +59,7 @@ const CHAT_CONTEXT: usize = 4096;
   triad run -m model.gguf -f prompt.txt -n 100
   triad run -m hf:Qwen/Qwen2.5-0.5B-Instruct --temperature 0.7 --top-p 0.9 --seed 1
   triad run --session talk.json -p 'And at night?'  continues the conversation in the file
+  triad run --mcp 'files=npx -y @modelcontextprotocol/server-filesystem .'   a chat that may read files
   git diff | triad run --system 'Summarize this change.'
   triad run --raw -p 'The capital of France is' -n 8 --stop . --json
   triad run -m large.gguf --speculate small.gguf -p 'Why is the sky blue?'
@@ -114,6 +120,8 @@ pub struct Arguments {
     json: bool,
     #[command(flatten)]
     nice: NiceArgument,
+    #[command(flatten)]
+    tools: ToolArguments,
     // The sampler's arguments come last, since their heading holds for all arguments after it.
     #[command(flatten)]
     sampler: SamplerArguments,
@@ -144,10 +152,12 @@ pub fn run(mut arguments: Arguments) -> Result<()> {
     model.tokenizer()?;
     let form = form.map(|form| form::compile(&model, form)).transpose()?;
     let adapters = adapters::open(&model, &arguments.lora)?;
+    let tools = connect(arguments, &model, form.is_some())?;
     let speaker = Speaker {
         model,
         form,
         adapters,
+        tools,
         arguments,
     };
     match prompt {
@@ -172,6 +182,23 @@ fn load(arguments: &Arguments) -> Result<(Arc<Model>, Option<Later>)> {
     Ok((Arc::new(model), later))
 }
 
+/// Connects to the servers of `--mcp`, if there are some.
+fn connect(arguments: &Arguments, model: &Model, has_form: bool) -> Result<Option<Tools>> {
+    if !arguments.tools.is_given() {
+        return Ok(None);
+    }
+    ensure!(
+        model.chat_template().is_some(),
+        "--mcp needs a model with a chat template, which {} has not",
+        arguments.model.name.model
+    );
+    ensure!(
+        !has_form,
+        "an answer in a form calls no tools: expected --mcp or one of --schema, --grammar and --regex"
+    );
+    Tools::connect(&arguments.tools).map(Some)
+}
+
 /// A model with the settings of its answers.
 struct Speaker<'a> {
     model: Arc<Model>,
@@ -179,7 +206,22 @@ struct Speaker<'a> {
     form: Option<Arc<dyn Form>>,
     /// LoRA adapters that are added to the weights.
     adapters: Adapters,
+    /// Tools that the model may call.
+    tools: Option<Tools>,
     arguments: &'a Arguments,
+}
+
+/// An answer, after all calls of tools.
+struct Answered {
+    generation: Generation,
+    /// The number of tokens of its last prompt.
+    prompt_tokens: usize,
+    /// Its text, without calls.
+    text: String,
+    /// The memory of the process after the prompt.
+    behind_prompt: Option<Resident>,
+    /// The calls before it.
+    called: Vec<Called>,
 }
 
 impl Speaker<'_> {
@@ -241,15 +283,21 @@ impl Speaker<'_> {
     fn encode(&self, messages: &[Message]) -> Result<Vec<u32>> {
         let longest = self.model.description().context;
         let context = self.arguments.context.unwrap_or(longest).min(longest);
+        let all: Vec<_> = messages.iter().map(Message::to_json).collect();
+        let conversation = Conversation {
+            messages: &all,
+            tools: self.tools.as_ref().map_or(&[], Tools::tools),
+            keeps_letters: self.arguments.keep_letters,
+            ..Conversation::default()
+        };
         let tokens = if self.chats() {
-            chat::encode_messages(
-                &self.model,
-                self.name(),
-                (messages, self.arguments.keep_letters),
-                context,
-            )?
+            let within = (context, &Cancel::new());
+            chat::encode_conversation(&self.model, self.name(), &conversation, within)?
         } else {
-            chat::encode_plain(&self.model, messages, context)?
+            let last = messages
+                .last()
+                .map_or("", |message| message.content.as_str());
+            chat::encode_plain(&self.model, last, context)?
         };
         Ok(tokens)
     }
@@ -302,13 +350,69 @@ impl Speaker<'_> {
         Ok((session, speculate))
     }
 
-    /// Generates an answer, and prints it while it is generated, unless it is wanted as JSON. Ctrl-C ends it. Also
-    /// returns the memory of the process after the prompt.
+    /// Answers the last message. Makes the calls of tools that the model writes, adds them with their results to
+    /// `messages`, and lets the model go on. The answer itself is not added.
+    fn answer_with_tools(
+        &self,
+        (session, speculate): (&mut Session, Option<&Speculate>),
+        messages: &mut Vec<Message>,
+    ) -> Result<Answered> {
+        let mut called = Vec::new();
+        for round in 0.. {
+            let prompt = self.encode(messages)?;
+            let mut text = String::new();
+            let mut calls = Vec::new();
+            let (generation, behind_prompt) =
+                self.answer((session, speculate), &prompt, &mut text, &mut calls)?;
+            let is_last = round == tools::MAX_ROUNDS;
+            if is_last && !calls.is_empty() {
+                output::note(&format!(
+                    "note: the answer ends after {round} rounds of calls: the model wanted more"
+                ));
+            }
+            let tools = self
+                .tools
+                .as_ref()
+                .filter(|_| !calls.is_empty() && !is_last);
+            let Some(tools) = tools.filter(|_| generation.finish != Finish::Cancelled) else {
+                return Ok(Answered {
+                    generation,
+                    prompt_tokens: prompt.len(),
+                    text,
+                    behind_prompt,
+                    called,
+                });
+            };
+            if !text.is_empty() && !self.arguments.json {
+                output::answer("\n")?;
+            }
+            calls.truncate(tools::made(calls.len()));
+            let calling = Message::calling(text, &calls, messages.len());
+            let mut results = Vec::new();
+            let cancel = Cancel::new();
+            let on_ctrl_c = cancel.clone();
+            let _guard = on_interrupt(move || on_ctrl_c.cancel());
+            for (index, call) in calls.iter().enumerate() {
+                let (result, record) = tools.call(call, &|| cancel.is_cancelled())?;
+                called.push(record);
+                results.push(calling.result_of(index, result));
+            }
+            messages.push(calling);
+            messages.extend(results);
+        }
+        unreachable!("the last round returns")
+    }
+
+    /// Generates an answer, and prints it while it is generated, unless it is wanted as JSON. Ctrl-C ends it. Adds its
+    /// text to `text` and calls of tools to `calls`. Also returns the memory of the process after the prompt.
     fn answer(
         &self,
         (session, speculate): (&mut Session, Option<&Speculate>),
         prompt: &[u32],
+        text: &mut String,
+        calls: &mut Vec<ToolCall>,
     ) -> Result<(Generation, Option<Resident>)> {
+        let mut reader = self.reader();
         let options = GenerateOptions {
             max_tokens: Some(self.arguments.max_tokens),
             sampler: self.arguments.sampler.options(&self.model),
@@ -331,14 +435,54 @@ impl Speaker<'_> {
                 Event::Prefill { .. } => drop(bar.take()),
                 // The first token: all logits of the prompt are computed, and nothing is decoded yet.
                 Event::Token { .. } => behind_prompt = behind_prompt.or_else(machine::resident),
-                Event::Text(_) if self.arguments.json => {}
-                Event::Text(text) => output::answer(text)?,
+                Event::Text(piece) => match &mut reader {
+                    Some(reader) => self.read(reader.push(piece), text, calls)?,
+                    None => self.read(vec![AnswerDelta::Text(piece.to_owned())], text, calls)?,
+                },
             }
             Ok(())
         });
-        Ok((
-            answer.map_err(|error| run_error(error, self.name()))?,
-            behind_prompt,
-        ))
+        let answer = answer.map_err(|error| run_error(error, self.name()))?;
+        if let Some(reader) = reader {
+            self.read(reader.finish(), text, calls)?;
+        }
+        Ok((answer, behind_prompt))
+    }
+
+    /// Returns the reader of calls in an answer, if there are tools.
+    fn reader(&self) -> Option<AnswerReader> {
+        let tools = self.tools.as_ref()?.tools();
+        let template = self.model.chat_template()?.for_tools().source();
+        let format = ToolFormat::of_template(Some(template));
+        Some(AnswerReader::with_tools(format, AnswerForm::Any, tools))
+    }
+
+    /// Prints the text of an answer, and collects it and the calls.
+    fn read(
+        &self,
+        deltas: Vec<AnswerDelta>,
+        text: &mut String,
+        calls: &mut Vec<ToolCall>,
+    ) -> io::Result<()> {
+        for delta in deltas {
+            match delta {
+                AnswerDelta::Text(piece) | AnswerDelta::Reasoning(piece) => {
+                    text.push_str(&piece);
+                    if !self.arguments.json {
+                        output::answer(&piece)?;
+                    }
+                }
+                AnswerDelta::Call(name) => calls.push(ToolCall {
+                    name,
+                    arguments: String::new(),
+                }),
+                AnswerDelta::Arguments(piece) => {
+                    if let Some(call) = calls.last_mut() {
+                        call.arguments.push_str(&piece);
+                    }
+                }
+            }
+        }
+        Ok(())
     }
 }

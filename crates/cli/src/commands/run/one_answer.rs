@@ -6,9 +6,10 @@ use triad_engine::weights::ExpertUse;
 use triad_engine::{Engine, Finish, Generation};
 use triad_frontend::machine::{self, Resident};
 use triad_hetero::{HeteroEngine, execution};
-use triad_model::template::Message;
 
-use super::{Speaker, speculate};
+use super::conversation::Message;
+use super::tools::Called;
+use super::{Answered, CHAT_CONTEXT, Speaker, speculate};
 use crate::first_run;
 use triad_console::executed::{self, Executed};
 use triad_console::interrupt::Interrupted;
@@ -21,6 +22,9 @@ struct Report<'a> {
     /// The arithmetic that computed the answer: `w8a8` or `w4a16` of a package, or `as stored` of a model file.
     arithmetic: &'static str,
     prompt_tokens: usize,
+    /// Calls of tools before the answer.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tool_calls: Vec<Called>,
     #[serde(flatten)]
     answer: &'a Generation,
     prefill_tokens_per_second: f64,
@@ -49,16 +53,29 @@ pub fn run(speaker: &Speaker, text: &str) -> Result<()> {
     let timeline = several.timeline_file()?;
     let mut messages = speaker.beginning()?;
     messages.push(Message::new("user", text));
-    let prompt = speaker.encode(&messages)?;
-    let (mut session, speculate) =
-        speaker.session(prompt.len().saturating_add(speaker.arguments.max_tokens))?;
-    let (answer, behind_prompt) = speaker.answer((&mut session, speculate.as_ref()), &prompt)?;
+    let needed = speaker.encode(&messages)?.len();
+    let needed = needed.saturating_add(speaker.arguments.max_tokens);
+    // Results of tools come to the prompt.
+    let needed = if speaker.tools.is_some() {
+        needed.max(CHAT_CONTEXT)
+    } else {
+        needed
+    };
+    let (mut session, speculate) = speaker.session(needed)?;
+    let of_session = (&mut session, speculate.as_ref());
+    let Answered {
+        generation: answer,
+        prompt_tokens,
+        text,
+        behind_prompt,
+        called,
+    } = speaker.answer_with_tools(of_session, &mut messages)?;
     let execution = execution(&session);
     several.write_timeline(timeline, execution, speaker.name())?;
     executed::note_failures(&session);
     executed::note_hot_rows(session.engine());
     if answer.finish != Finish::Cancelled {
-        messages.push(Message::new("assistant", &answer.text));
+        messages.push(Message::new("assistant", text));
         speaker.keep(&messages)?;
     }
     if speaker.arguments.json {
@@ -77,7 +94,8 @@ pub fn run(speaker: &Speaker, text: &str) -> Result<()> {
             resident_behind_prompt: behind_prompt.filter(|_| several.processors.is_some()),
             model: speaker.name(),
             arithmetic: first_run::arithmetic(&speaker.model),
-            prompt_tokens: prompt.len(),
+            prompt_tokens,
+            tool_calls: called,
             answer: &answer,
             prefill_tokens_per_second: answer.timing.prefill_tokens_per_second(),
             decode_tokens_per_second: answer.timing.decode_tokens_per_second(),

@@ -4,17 +4,17 @@ use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 
+use super::conversation::{self, Message};
+use super::one_answer::{devices, statistics};
+use super::{Answered, CHAT_CONTEXT, Speaker};
+use crate::first_run::Later;
 use anyhow::{Context, Result, ensure};
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
+use triad_console::interrupt::Interrupted;
+use triad_console::{executed, output};
 use triad_engine::speculate::Speculate;
 use triad_engine::{Finish, Session};
-use triad_model::template::Message;
-
-use super::one_answer::{devices, statistics};
-use super::{CHAT_CONTEXT, Speaker, conversation};
-use crate::first_run::Later;
-use triad_console::{executed, output};
 
 const HELP: &str = "\
 /reset          begin a new conversation
@@ -250,30 +250,37 @@ impl Chat<'_> {
     /// Answers `line`. An error in one line, such as a line that is too long, ends neither the conversation nor the
     /// program. Only an error while printing does.
     fn answer(&mut self, line: &str) -> Result<()> {
+        let before = self.messages.len();
         self.messages.push(Message::new("user", line));
-        let prompt = self.speaker.encode(&self.messages);
-        match prompt.and_then(|prompt| {
-            self.speaker
-                .answer((&mut self.session, self.speculate.as_ref()), &prompt)
-        }) {
-            Ok((answer, behind_prompt)) => {
+        let session = (&mut self.session, self.speculate.as_ref());
+        match self.speaker.answer_with_tools(session, &mut self.messages) {
+            Ok(Answered {
+                generation: answer,
+                behind_prompt,
+                text,
+                ..
+            }) => {
                 output::answer("\n")?;
                 executed::note_failures(&self.session);
                 executed::note_hot_rows(self.session.engine());
                 self.statistics =
                     Some(statistics(&answer) + &devices(self.session.engine(), behind_prompt));
-                if answer.text.is_empty() && answer.finish == Finish::Cancelled {
+                if text.is_empty() && answer.finish == Finish::Cancelled {
                     // The answer is empty: the question is dropped.
-                    self.messages.pop();
+                    self.messages.truncate(before);
                 } else {
-                    self.messages.push(Message::new("assistant", &answer.text));
+                    self.messages.push(Message::new("assistant", text));
                     if let Err(error) = self.speaker.keep(&self.messages) {
                         output::note(&format!("error: {error:#}"));
                     }
                 }
             }
             Err(error) => {
-                self.messages.pop();
+                self.messages.truncate(before);
+                if error.is::<Interrupted>() {
+                    output::note("interrupted");
+                    return Ok(());
+                }
                 output::note(&format!(
                     "error: {error:#} (/reset begins a new conversation)"
                 ));

@@ -1,0 +1,340 @@
+//! `--mcp`: tools of MCP servers, which the model may call while it answers.
+
+use std::io::{IsTerminal, Write};
+
+use anyhow::Result;
+use serde::Serialize;
+
+/// Calls of tools, round by round, before an answer has to be complete.
+pub const MAX_ROUNDS: usize = 8;
+/// Calls of one round that are made.
+const MAX_CALLS: usize = 16;
+
+/// The arguments for tools.
+#[derive(clap::Args)]
+pub struct ToolArguments {
+    /// Let the model call the tools of an MCP server: NAME=COMMAND, NAME=URL, a URL (streamable HTTP), or a JSON file with
+    /// `mcpServers`; may be given several times. Each call is shown and asked for
+    #[arg(long, value_name = "SERVER", conflicts_with = "raw")]
+    mcp: Vec<String>,
+    /// Call tools without asking, as in scripts
+    #[arg(long, requires = "mcp")]
+    mcp_yes: bool,
+    /// Seconds that a call of a tool may take
+    #[arg(long, value_name = "SECONDS", default_value = "60", requires = "mcp", value_parser = clap::value_parser!(u64).range(1..=3600))]
+    mcp_timeout: u64,
+}
+
+/// A call that the model made.
+#[derive(Clone, Debug, Serialize)]
+pub struct Called {
+    /// The name of the server; `None` if there is no such tool.
+    server: Option<String>,
+    tool: String,
+    arguments: serde_json::Value,
+    outcome: Outcome,
+    /// Bytes of the result that the model got.
+    result_bytes: usize,
+}
+
+/// How a call ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Outcome {
+    Done,
+    /// The tool reported an error, or could not be called.
+    Failed,
+    /// The user did not allow it.
+    Declined,
+}
+
+impl ToolArguments {
+    /// Returns whether there are servers.
+    pub fn is_given(&self) -> bool {
+        !self.mcp.is_empty()
+    }
+}
+
+#[cfg(not(feature = "mcp"))]
+mod connected {
+    use anyhow::{Result, bail};
+    use triad_console::version;
+    use triad_frontend::tool_calls::{Tool, ToolCall};
+
+    use super::{Called, ToolArguments};
+
+    /// No servers: the program was built without them.
+    pub enum Tools {}
+
+    impl Tools {
+        pub fn connect(_: &ToolArguments) -> Result<Self> {
+            bail!(version::without("mcp"))
+        }
+
+        pub fn tools(&self) -> &[Tool] {
+            match *self {}
+        }
+
+        pub fn call(&self, _: &ToolCall, _: &dyn Fn() -> bool) -> Result<(String, Called)> {
+            match *self {}
+        }
+    }
+}
+
+#[cfg(feature = "mcp")]
+mod connected {
+    use std::cell::RefCell;
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
+
+    use anyhow::{Result, ensure};
+    use serde_json::{Map, Value, json};
+    use triad_frontend::tool_calls::{Tool, ToolCall};
+    use triad_mcp::{Config, Error, Limits, RemoteTool, Servers};
+
+    use super::{Answer, Called, Outcome, ToolArguments, ask, can_ask};
+    use triad_console::interrupt::{Interrupted, on_interrupt};
+    use triad_console::{output, progress};
+
+    /// Characters of a call's arguments that are shown.
+    const SHOWN: usize = 2000;
+
+    /// Connected servers, and what the user allowed.
+    pub struct Tools {
+        servers: Servers,
+        /// The tools as the model sees them, and where each is.
+        tools: Vec<Tool>,
+        remote: Vec<RemoteTool>,
+        allows_all: bool,
+        /// Tools that the user allows for good, by their index.
+        allowed: RefCell<BTreeSet<usize>>,
+    }
+
+    impl Tools {
+        /// Connects to the servers.
+        pub fn connect(arguments: &ToolArguments) -> Result<Self> {
+            ensure!(
+                arguments.mcp_yes || can_ask(),
+                "calls of tools are asked for at a terminal, and standard input is none: expected --mcp-yes"
+            );
+            let config = Config::read(&arguments.mcp)?;
+            if !config.not_followed.is_empty() {
+                let fields = config.not_followed.join(", ");
+                output::note(&format!(
+                    "note: fields of MCP servers that Triad does not follow: {fields}"
+                ));
+            }
+            let limits = Limits {
+                call_time: Duration::from_secs(arguments.mcp_timeout),
+                ..Limits::default()
+            };
+            let cancelled = Arc::new(AtomicBool::new(false));
+            let flag = Arc::clone(&cancelled);
+            let guard = on_interrupt(move || flag.store(true, Ordering::Relaxed));
+            let mut shown = None;
+            let is_cancelled = || cancelled.load(Ordering::Relaxed);
+            let servers = Servers::connect(&config.servers, limits, &is_cancelled, &mut |name| {
+                shown = Some(progress::spinner(format!(
+                    "connecting to the MCP server {name}"
+                )));
+            });
+            drop((shown, guard));
+            let servers = match servers {
+                Err(Error::Cancelled) => return Err(Interrupted.into()),
+                servers => servers?,
+            };
+            let (tools, remote) = named(&servers);
+            if tools.is_empty() {
+                output::note("note: the MCP servers have no tools");
+            }
+            Ok(Self {
+                servers,
+                tools,
+                remote,
+                allows_all: arguments.mcp_yes,
+                allowed: RefCell::default(),
+            })
+        }
+
+        /// Returns the tools as the model sees them.
+        pub fn tools(&self) -> &[Tool] {
+            &self.tools
+        }
+
+        /// Makes a call if the user allows it. Returns the text that the model gets. Only the end by Ctrl-C is an error.
+        pub fn call(
+            &self,
+            call: &ToolCall,
+            is_cancelled: &dyn Fn() -> bool,
+        ) -> Result<(String, Called)> {
+            let index = self.tools.iter().position(|tool| tool.name == call.name);
+            let arguments: Value = serde_json::from_str(&call.arguments).unwrap_or(Value::Null);
+            let called = |outcome, text: &str| Called {
+                server: index.map(|index| self.servers.name(self.remote[index].server).to_owned()),
+                tool: call.name.clone(),
+                arguments: arguments.clone(),
+                outcome,
+                result_bytes: text.len(),
+            };
+            let with = |outcome, text: String| {
+                let called = called(outcome, &text);
+                (text, called)
+            };
+            let Some(index) = index else {
+                let names: Vec<_> = self.tools.iter().map(|tool| tool.name.as_str()).collect();
+                let text = format!(
+                    "error: there is no tool {}, only {}",
+                    call.name,
+                    names.join(", ")
+                );
+                return Ok(with(Outcome::Failed, text));
+            };
+            let Value::Object(arguments) = &arguments else {
+                let text = "error: the arguments are not a JSON object".to_owned();
+                return Ok(with(Outcome::Failed, text));
+            };
+            if !self.is_allowed(index, call)? {
+                let text = "error: the user declined this call".to_owned();
+                return Ok(with(Outcome::Declined, text));
+            }
+            let arguments: Map<String, Value> = arguments.clone();
+            let result = self
+                .servers
+                .call(&self.remote[index], arguments, is_cancelled);
+            Ok(match result {
+                Ok(result) if result.is_error => with(Outcome::Failed, result.text),
+                Ok(result) => with(Outcome::Done, result.text),
+                Err(Error::Cancelled) => return Err(Interrupted.into()),
+                Err(error) => {
+                    let error = format!("error: {:#}", anyhow::Error::new(error));
+                    output::note(&error);
+                    with(Outcome::Failed, error)
+                }
+            })
+        }
+
+        /// Shows a call, and asks for it unless it is allowed.
+        fn is_allowed(&self, index: usize, call: &ToolCall) -> Result<bool> {
+            let server = self.servers.name(self.remote[index].server);
+            let mut arguments: String = call.arguments.chars().take(SHOWN).collect();
+            if arguments.len() < call.arguments.len() {
+                arguments += "…";
+            }
+            let shown = format!("{server}: {}({arguments})", call.name);
+            if self.allows_all || self.allowed.borrow().contains(&index) {
+                output::note(&shown);
+                return Ok(true);
+            }
+            Ok(match ask(&shown)? {
+                Answer::Yes => true,
+                Answer::No => false,
+                Answer::Always => {
+                    self.allowed.borrow_mut().insert(index);
+                    true
+                }
+            })
+        }
+    }
+
+    /// Returns the tools under names that differ. A name that several servers have gets the server's name in front.
+    fn named(servers: &Servers) -> (Vec<Tool>, Vec<RemoteTool>) {
+        let all = servers.tools();
+        let (mut tools, mut remote) = (Vec::<Tool>::new(), Vec::new());
+        for tool in all {
+            let is_only = all.iter().filter(|other| other.name == tool.name).count() == 1;
+            let name = if is_only {
+                tool.name.clone()
+            } else {
+                format!("{}_{}", servers.name(tool.server), tool.name)
+            };
+            let value = json!({
+                "name": name,
+                "description": tool.description,
+                "parameters": tool.schema,
+            });
+            let server = servers.name(tool.server);
+            let read = match Tool::from_json(&value) {
+                _ if tools.iter().any(|other| other.name == name) => {
+                    Err("another tool has this name".to_owned())
+                }
+                read => read.map_err(|error| error.to_string()),
+            };
+            match read {
+                Ok(read) => {
+                    tools.push(read);
+                    remote.push(tool.clone());
+                }
+                Err(error) => output::note(&format!(
+                    "note: the tool {name} of the MCP server {server} is left out: {error}"
+                )),
+            }
+        }
+        (tools, remote)
+    }
+}
+
+pub use connected::Tools;
+
+/// The user's answer to a call.
+#[cfg_attr(not(feature = "mcp"), allow(dead_code, reason = "no tool is called"))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    Yes,
+    No,
+    Always,
+}
+
+/// Returns whether the user can be asked.
+#[cfg_attr(not(feature = "mcp"), allow(dead_code, reason = "no tool is called"))]
+fn can_ask() -> bool {
+    std::io::stdin().is_terminal()
+}
+
+/// Asks for a call until the answer is one of those that there are. The end of the input is a no.
+#[cfg_attr(not(feature = "mcp"), allow(dead_code, reason = "no tool is called"))]
+fn ask(call: &str) -> Result<Answer> {
+    let mut errors = std::io::stderr().lock();
+    triad_console::output::note(call);
+    loop {
+        write!(errors, "call it? y = yes, n = no, a = always this tool: ")?;
+        errors.flush()?;
+        let mut line = String::new();
+        if std::io::stdin().read_line(&mut line)? == 0 {
+            return Ok(Answer::No);
+        }
+        if let Some(answer) = answer(&line) {
+            return Ok(answer);
+        }
+    }
+}
+
+fn answer(line: &str) -> Option<Answer> {
+    Some(match line.trim().to_ascii_lowercase().as_str() {
+        "y" | "yes" => Answer::Yes,
+        "n" | "no" => Answer::No,
+        "a" | "always" => Answer::Always,
+        _ => return None,
+    })
+}
+
+/// Returns how many of the calls of a round are made.
+pub fn made(calls: usize) -> usize {
+    calls.min(MAX_CALLS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_clear_yes_calls_a_tool() {
+        assert_eq!(answer("y\n"), Some(Answer::Yes));
+        assert_eq!(answer(" NO "), Some(Answer::No));
+        assert_eq!(answer("a"), Some(Answer::Always));
+        for unclear in ["", "\n", "yy", "maybe", "1"] {
+            assert_eq!(answer(unclear), None, "{unclear:?}");
+        }
+    }
+}
