@@ -36,3 +36,4 @@ pub mod progress;
 pub mod task;
 pub mod timeline_file;
 pub mod version;
+pub mod vision;

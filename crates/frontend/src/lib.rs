@@ -3,7 +3,7 @@
 //! [`models`] opens a model by its name. [`packages`] prepares it once and finds it in the cache. [`hashes`] checks
 //! packages whose files changed. [`machine`] reads the hardware and checks memory. [`huge_pages`] decides where weights
 //! are. [`kernels`] selects the fastest kernels. [`chat`] turns messages into tokens. [`tool_calls`] finds the function
-//! calls in an answer. [`answer`] starts engines and streams answers. [`open`] combines all of these: it returns an
+//! calls in an answer. [`pictures`] puts pictures into a prompt. [`answer`] starts engines and streams answers. [`open`] combines all of these: it returns an
 //! engine for a name.
 //!
 //! Nothing here prints or reads from a terminal: progress is passed to closures, and an [`Error`] keeps its source.
@@ -24,6 +24,7 @@ pub mod machine;
 pub mod models;
 pub mod open;
 pub mod packages;
+pub mod pictures;
 pub mod reasoning;
 pub mod reranking;
 pub mod sensors;

@@ -64,6 +64,7 @@ mod openapi;
 mod options;
 mod owner;
 mod page;
+mod pictures;
 mod pieces;
 mod prepare;
 mod prompt_fields;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use triad_engine::{EngineOptions, SessionOptions, memory};
+use triad_engine::{EngineOptions, LoadOptions, SessionOptions, memory};
 use triad_frontend::{answer, machine, models};
 use triad_hetero::HeteroOptions;
 use triad_model::description::ModelDescription;
@@ -20,6 +20,7 @@ use crate::named_adapters::{self, NamedPath};
 use triad_console::arguments::{self, FloatArguments, KvArgument, ModelArgument, ThreadArguments};
 use triad_console::interrupt::on_interrupt;
 use triad_console::processors::{self, ProcessorArguments};
+use triad_console::vision::VisionArguments;
 use triad_console::{output, preparing, progress};
 
 /// The default context of an answer with its prompt, in tokens, if the model has as much.
@@ -52,6 +53,8 @@ pub struct Arguments {
     threads: ThreadArguments,
     #[command(flatten)]
     float: FloatArguments,
+    #[command(flatten)]
+    vision: VisionArguments,
     /// LoRA adapter that requests may choose by NAME: a GGUF file or a PEFT folder; may be given several times
     #[arg(long, value_name = "NAME=PATH")]
     lora: Vec<NamedPath>,
@@ -225,6 +228,8 @@ fn facts(path: &Path) -> Result<ModelFacts> {
 /// A model that is found, prepared and described, but not loaded.
 struct Found {
     path: PathBuf,
+    /// The encoder of pictures.
+    vision: Option<PathBuf>,
     /// The names for clients, the first of which responses have.
     names: Vec<String>,
     context: usize,
@@ -240,6 +245,7 @@ impl Found {
             model: arguments.model[index].clone(),
         };
         let path = given.path()?;
+        let vision = arguments.vision.encoder(&path);
         let threads = arguments.threads.chosen();
         let path = if arguments.float.float {
             path
@@ -274,6 +280,7 @@ impl Found {
         Ok((
             Self {
                 path,
+                vision,
                 facts,
                 names: arguments.names(index),
                 context,
@@ -286,13 +293,17 @@ impl Found {
     fn load(&self, arguments: &Arguments) -> Result<LoadedModel> {
         let Self {
             path,
+            vision,
             names,
             context,
             kv_memory,
             ..
         } = self;
         let name = names.first().map_or("", String::as_str);
-        let options = arguments.float.options(arguments.threads.chosen());
+        let options = LoadOptions {
+            vision: vision.clone(),
+            ..arguments.float.options(arguments.threads.chosen())
+        };
         let model = Arc::new(arguments::load(path, name, &options)?);
         model.tokenizer()?;
         arguments::note_settings(&model, name);
@@ -361,6 +372,10 @@ pub fn run(arguments: Arguments) -> Result<()> {
             .iter()
             .all(|names| names.split(',').all(|name| !name.trim().is_empty())),
         "--alias has an empty name: expected names with commas between them"
+    );
+    ensure!(
+        arguments.vision.mmproj.is_none() || given == 1,
+        "--mmproj is for one model, but -m has {given}: expected a separate server for a model with an encoder"
     );
     ensure!(
         arguments.lora.is_empty() || given == 1,

@@ -1,13 +1,14 @@
 //! Conversations in files: messages as JSON, `{"messages": [{"role": "user", "content": "…"}, …]}`.
 
 use std::io::{self, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 use triad_model::files;
-use triad_model::template::Message;
+use triad_pictures::Processor;
 
+use super::turn::{Image, Turn};
 use triad_console::output_file::OutputFile;
 
 /// Maximum bytes of a file: no context holds more. Reading a device file would never end.
@@ -17,18 +18,21 @@ const ROLES: [&str; 3] = ["system", "user", "assistant"];
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Conversation {
-    messages: Vec<Turn>,
+    messages: Vec<Saved>,
 }
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Turn {
+struct Saved {
     role: String,
     content: String,
+    /// Paths of pictures.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    images: Vec<PathBuf>,
 }
 
-/// Reads the messages in the file at `path`.
-pub fn read(path: &Path) -> Result<Vec<Message>> {
+/// Reads the messages in the file at `path`, and their pictures; `processor` is called if there are some.
+pub fn read<'a>(path: &Path, processor: impl Fn() -> Result<&'a Processor>) -> Result<Vec<Turn>> {
     let name = path.display();
     let mut text = String::new();
     let file = files::open(path).with_context(|| format!("cannot read the conversation {name}"))?;
@@ -40,21 +44,32 @@ pub fn read(path: &Path) -> Result<Vec<Message>> {
         "{name}: longer than {} MiB: expected a conversation",
         MAX_BYTES >> 20
     );
-    parse(&text).with_context(|| format!("{name} is not a saved conversation"))
+    let messages = parse(&text).with_context(|| format!("{name} is not a saved conversation"))?;
+    let turns = messages.into_iter().map(|saved| {
+        let mut turn = Turn::new(saved.role, saved.content);
+        for image in saved.images {
+            turn.images.push(Image::read(processor()?, &image)?);
+        }
+        Ok(turn)
+    });
+    turns.collect()
 }
 
 /// Reads messages as [`read`] does. Returns none if the file does not exist.
-pub fn read_if_there(path: &Path) -> Result<Vec<Message>> {
+pub fn read_if_there<'a>(
+    path: &Path,
+    processor: impl Fn() -> Result<&'a Processor>,
+) -> Result<Vec<Turn>> {
     if path.exists() {
-        read(path)
+        read(path, processor)
     } else {
         Ok(Vec::new())
     }
 }
 
-fn parse(text: &str) -> Result<Vec<Message>> {
+fn parse(text: &str) -> Result<Vec<Saved>> {
     let Conversation { messages } = serde_json::from_str(text)?;
-    for (index, Turn { role, .. }) in messages.iter().enumerate() {
+    for (index, Saved { role, .. }) in messages.iter().enumerate() {
         if !ROLES.contains(&role.as_str()) {
             let role: String = role.chars().take(40).collect();
             bail!(
@@ -67,20 +82,18 @@ fn parse(text: &str) -> Result<Vec<Message>> {
             "messages[{index}].role is \"system\": expected it only as the first message"
         );
     }
-    Ok(messages
-        .into_iter()
-        .map(|Turn { role, content }| Message::new(role, content))
-        .collect())
+    Ok(messages)
 }
 
 /// Writes `messages` to the file at `path`. The file is replaced once the new one is complete.
-pub fn write(path: &Path, messages: &[Message]) -> Result<()> {
-    let turn = |message: &Message| Turn {
-        role: message.role.clone(),
-        content: message.content.clone(),
+pub fn write(path: &Path, turns: &[Turn]) -> Result<()> {
+    let saved = |turn: &Turn| Saved {
+        role: turn.role.clone(),
+        content: turn.content.clone(),
+        images: turn.images.iter().map(|image| image.path.clone()).collect(),
     };
     let conversation = Conversation {
-        messages: messages.iter().map(turn).collect(),
+        messages: turns.iter().map(saved).collect(),
     };
     let text = serde_json::to_string_pretty(&conversation).map_err(io::Error::other)?;
     OutputFile::create(path)?.write(|file| writeln!(file, "{text}"))
@@ -94,14 +107,22 @@ mod tests {
     fn a_conversation_is_read_as_it_was_written() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("talk.json");
-        assert_eq!(read_if_there(&path).unwrap(), []);
-        let messages = [
-            Message::new("system", "Be brief."),
-            Message::new("user", "\"é\"\n\u{0}"),
-            Message::new("assistant", ""),
+        let no_pictures = || anyhow::bail!("there are pictures");
+        assert!(read_if_there(&path, no_pictures).unwrap().is_empty());
+        let turns = [
+            Turn::new("system", "Be brief."),
+            Turn::new("user", "\"é\"\n\u{0}"),
+            Turn::new("assistant", ""),
         ];
-        write(&path, &messages).unwrap();
-        assert_eq!(read(&path).unwrap(), messages);
+        write(&path, &turns).unwrap();
+        let read = read(&path, no_pictures).unwrap();
+        let texts = |turns: &[Turn]| -> Vec<_> {
+            let texts = turns.iter();
+            texts
+                .map(|it| (it.role.clone(), it.content.clone()))
+                .collect()
+        };
+        assert_eq!(texts(&read), texts(&turns));
     }
 
     #[test]
@@ -122,7 +143,7 @@ mod tests {
             (&format!(r#"{{"messages": [{user}], "more": 1}}"#), "more"),
         ];
         for (text, message) in cases {
-            let error = format!("{:#}", parse(text).unwrap_err());
+            let error = format!("{:#}", parse(text).err().unwrap());
             assert!(error.contains(message), "{text}: {error}");
         }
     }

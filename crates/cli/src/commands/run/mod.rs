@@ -2,16 +2,17 @@
 
 mod conversation;
 mod form;
+mod sampler;
 mod speculate;
 mod terminal;
+mod turn;
 
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
 use anyhow::{Result, ensure};
 use serde::Serialize;
 use triad_engine::constraint::Form;
-use triad_engine::sampler::SamplerOptions;
 use triad_engine::speculate::Speculate;
 use triad_engine::weights::ExpertUse;
 use triad_engine::{
@@ -19,14 +20,17 @@ use triad_engine::{
     Session, SessionOptions,
 };
 use triad_frontend::machine::{self, Resident};
+use triad_frontend::pictures;
 use triad_frontend::{answer, chat};
 use triad_hetero::{HeteroEngine, HeteroOptions, execution};
-use triad_model::template::Message;
+use triad_model::tokenizer::Special;
+use triad_pictures::Processor;
 use triad_plan::schedule::Policy;
 
 use crate::adapters::{self, ScaledPath};
 use crate::prompt::PromptArguments;
 use form::FormArguments;
+use sampler::SamplerArguments;
 use speculate::Proposer;
 use triad_console::arguments::{self, FloatArguments, KvArgument, ModelArguments};
 use triad_console::executed::{self, Executed};
@@ -36,6 +40,8 @@ use triad_console::interrupt::{Interrupted, on_interrupt};
 use triad_console::output;
 use triad_console::processors::{self, ProcessorArguments};
 use triad_console::progress::{self, Shown};
+use triad_console::vision::VisionArguments;
+use turn::{Image, Prompt, Turn};
 
 /// The default context of a conversation, in tokens, if the model has as much.
 const CHAT_CONTEXT: usize = 4096;
@@ -59,6 +65,7 @@ const CHAT_CONTEXT: usize = 4096;
   triad run -p 'Name a city and its country.' --schema city.json
   triad run -p 'Is 7 a prime number?' --regex 'yes|no'
   triad run -p 'What is 2 + 3 * 4?' --grammar sum.lark
+  triad run hf:HuggingFaceTB/SmolVLM-256M-Instruct --image screen.png -p 'Which button saves?'
   triad run -p 'Who are you?' --lora pirate.gguf --lora polite:0.5
   triad run -f long.txt --processors cpu=0,npu=1 --timeline run.json")]
 pub struct Arguments {
@@ -69,6 +76,8 @@ pub struct Arguments {
     model: ModelArguments,
     #[command(flatten)]
     float: FloatArguments,
+    #[command(flatten)]
+    vision: VisionArguments,
     #[command(flatten)]
     prompt: PromptArguments,
     /// Maximum tokens of an answer
@@ -108,6 +117,9 @@ pub struct Arguments {
     /// LoRA adapter for the model, a GGUF file or a PEFT folder, with an optional factor; may be given several times
     #[arg(long, value_name = "PATH[:SCALE]")]
     lora: Vec<ScaledPath>,
+    /// Picture for the message (PNG, JPEG, WebP, GIF or BMP); may be given several times
+    #[arg(long, value_name = "FILE", conflicts_with = "raw")]
+    image: Vec<PathBuf>,
     /// Print one JSON object at the end instead of text
     #[arg(long)]
     json: bool,
@@ -120,55 +132,6 @@ pub struct Arguments {
     #[arg(long, value_name = "P", default_value = Policy::default().name(), value_parser = processors::policy,
           requires = "processors")]
     policy: Policy,
-}
-
-/// Sampling options. An option that is not given has the value that the model's authors recommend. If they recommend
-/// none, it has a value for everyday use.
-#[derive(clap::Args)]
-#[command(
-    next_help_heading = "Sampling [default: as the model recommends, else --temperature 0.7 --top-p 0.95 --repetition-penalty 1.05]"
-)]
-struct SamplerArguments {
-    /// Temperature, which divides the logits; 0 always takes the likeliest token
-    #[arg(
-        long,
-        visible_alias = "temp",
-        value_name = "T",
-        allow_negative_numbers = true
-    )]
-    temperature: Option<f32>,
-    /// Keep only this many of the likeliest tokens; 0 keeps all
-    #[arg(long, value_name = "N")]
-    top_k: Option<usize>,
-    /// Keep the fewest likeliest tokens whose probabilities add up to this
-    #[arg(long, value_name = "P")]
-    top_p: Option<f32>,
-    /// Drop tokens whose probability is below this share of the likeliest token's
-    #[arg(long, value_name = "P")]
-    min_p: Option<f32>,
-    /// Make tokens that occurred before less likely; 1 changes nothing
-    #[arg(long, value_name = "R")]
-    repetition_penalty: Option<f32>,
-    /// Seed of the random numbers: the same seed gives the same answer
-    #[arg(long, value_name = "S", default_value_t = 0)]
-    seed: u64,
-}
-
-impl SamplerArguments {
-    fn options(&self, model: &Model) -> SamplerOptions {
-        let recommended =
-            SamplerOptions::recommended(model.generation_defaults(), self.temperature);
-        SamplerOptions {
-            top_k: self.top_k.unwrap_or(recommended.top_k),
-            top_p: self.top_p.unwrap_or(recommended.top_p),
-            min_p: self.min_p.unwrap_or(recommended.min_p),
-            repetition_penalty: self
-                .repetition_penalty
-                .unwrap_or(recommended.repetition_penalty),
-            seed: self.seed,
-            ..recommended
-        }
-    }
 }
 
 /// Answers one prompt or starts a conversation.
@@ -184,7 +147,9 @@ pub fn run(mut arguments: Arguments) -> Result<()> {
         "--json needs a prompt: give one with -p, with -f, or on standard input"
     );
     let form = arguments.form.read()?;
-    let model = arguments.model.load_for(arguments.float)?;
+    let model = arguments
+        .model
+        .load_for(arguments.float, Some(&arguments.vision))?;
     model.check_writes()?;
     model.tokenizer()?;
     let form = form.map(|form| form::compile(&model, form)).transpose()?;
@@ -193,6 +158,7 @@ pub fn run(mut arguments: Arguments) -> Result<()> {
         model,
         form,
         adapters,
+        processor: OnceLock::new(),
         arguments,
     };
     match prompt {
@@ -208,6 +174,8 @@ struct Speaker<'a> {
     form: Option<Arc<dyn Form>>,
     /// LoRA adapters that are added to the weights.
     adapters: Adapters,
+    /// Opened for the first picture.
+    processor: OnceLock<Processor>,
     arguments: &'a Arguments,
 }
 
@@ -233,14 +201,10 @@ impl Speaker<'_> {
 
     /// Returns the first messages of a conversation: the file of `--session`, if it exists, with `--system` in place of
     /// its own instructions.
-    fn beginning(&self) -> Result<Vec<Message>> {
-        let saved = self
-            .arguments
-            .session
-            .as_deref()
-            .map(conversation::read_if_there)
-            .transpose()?
-            .unwrap_or_default();
+    fn beginning(&self) -> Result<Vec<Turn>> {
+        let path = self.arguments.session.as_deref();
+        let saved = path.map(|path| conversation::read_if_there(path, || self.processor()));
+        let saved = saved.transpose()?.unwrap_or_default();
         let instructed = self.system();
         let replaced = instructed.is_some();
         let rest = saved
@@ -250,7 +214,7 @@ impl Speaker<'_> {
     }
 
     /// Writes a conversation to the file of `--session`, if there is one.
-    fn keep(&self, messages: &[Message]) -> Result<()> {
+    fn keep(&self, messages: &[Turn]) -> Result<()> {
         self.arguments
             .session
             .as_deref()
@@ -258,29 +222,57 @@ impl Speaker<'_> {
     }
 
     /// Returns the message of `--system`, if it is given and the model has a chat template.
-    fn system(&self) -> Option<Message> {
+    fn system(&self) -> Option<Turn> {
         self.arguments
             .system
             .as_ref()
             .filter(|_| self.chats())
-            .map(|text| Message::new("system", text))
+            .map(|text| Turn::new("system", text))
+    }
+
+    /// Returns the processor of the model's pictures.
+    fn processor(&self) -> Result<&Processor> {
+        if let Some(processor) = self.processor.get() {
+            return Ok(processor);
+        }
+        let opened = pictures::processor(&self.model)?;
+        Ok(self.processor.get_or_init(|| opened))
+    }
+
+    /// Reads the picture in the file at `path`.
+    fn image(&self, path: &Path) -> Result<Image> {
+        ensure!(
+            self.chats(),
+            "this model has no chat template, and so no places for pictures"
+        );
+        Image::read(self.processor()?, path)
+    }
+
+    /// Reads the pictures of `--image`.
+    fn images(&self) -> Result<Vec<Image>> {
+        let paths = self.arguments.image.iter();
+        paths.map(|path| self.image(path)).collect()
     }
 
     /// Returns the tokens of a whole conversation; without a chat template, only of its last message.
-    fn encode(&self, messages: &[Message]) -> Result<Vec<u32>> {
+    fn encode(&self, turns: &[Turn]) -> Result<Prompt> {
         let longest = self.model.description().context;
         let context = self.arguments.context.unwrap_or(longest).min(longest);
-        let tokens = if self.chats() {
-            chat::encode_messages(
-                &self.model,
-                self.name(),
-                (messages, self.arguments.keep_letters),
-                context,
-            )?
-        } else {
-            chat::encode_plain(&self.model, messages, context)?
-        };
-        Ok(tokens)
+        let within = (context, &Cancel::new());
+        if !self.chats() {
+            let last = turns.last().map_or("", |turn| &turn.content);
+            let tokens = chat::encode_text(&self.model, last, Special::AsText, within)?;
+            return Ok(Prompt::from(tokens));
+        }
+        let keeps_letters = self.arguments.keep_letters;
+        let processor = || self.processor();
+        turn::encode(
+            &self.model,
+            self.name(),
+            (turns, keeps_letters),
+            processor,
+            context,
+        )
     }
 
     /// Returns a session for a conversation, and its proposer of speculative decoding.
@@ -336,7 +328,7 @@ impl Speaker<'_> {
     fn answer(
         &self,
         (session, speculate): (&mut Session, Option<&Speculate>),
-        prompt: &[u32],
+        prompt: Prompt,
     ) -> Result<(Generation, Option<Resident>)> {
         let options = GenerateOptions {
             max_tokens: Some(self.arguments.max_tokens),
@@ -349,9 +341,15 @@ impl Speaker<'_> {
         let cancel = Cancel::new();
         let on_ctrl_c = cancel.clone();
         let _guard = on_interrupt(move || on_ctrl_c.cancel());
+        let prompt = {
+            let Prompt { places, pictures } = prompt;
+            let _spinner =
+                (!pictures.is_empty()).then(|| progress::spinner("looking at the picture"));
+            places.hold(session, &pictures, &cancel)?
+        };
         let mut bar: Option<Shown> = None;
         let mut behind_prompt = None;
-        let answer = answer::stream(session, prompt, &options, &cancel, &mut |event| {
+        let answer = answer::stream(session, &prompt, &options, &cancel, &mut |event| {
             match event {
                 Event::Prefill { done, total } if done < total => {
                     bar.get_or_insert_with(|| progress::tokens("reading the prompt", total))
@@ -403,17 +401,20 @@ fn one_answer(speaker: &Speaker, text: &str) -> Result<()> {
     let several = &speaker.arguments.several;
     let timeline = several.timeline_file()?;
     let mut messages = speaker.beginning()?;
-    messages.push(Message::new("user", text));
+    let mut question = Turn::new("user", text);
+    question.images = speaker.images()?;
+    messages.push(question);
     let prompt = speaker.encode(&messages)?;
+    let prompt_tokens = prompt.len();
     let (mut session, speculate) =
-        speaker.session(prompt.len().saturating_add(speaker.arguments.max_tokens))?;
-    let (answer, behind_prompt) = speaker.answer((&mut session, speculate.as_ref()), &prompt)?;
+        speaker.session(prompt_tokens.saturating_add(speaker.arguments.max_tokens))?;
+    let (answer, behind_prompt) = speaker.answer((&mut session, speculate.as_ref()), prompt)?;
     let execution = execution(&session);
     several.write_timeline(timeline, execution, speaker.name())?;
     executed::note_failures(&session);
     executed::note_hot_rows(session.engine());
     if answer.finish != Finish::Cancelled {
-        messages.push(Message::new("assistant", &answer.text));
+        messages.push(Turn::new("assistant", &answer.text));
         speaker.keep(&messages)?;
     }
     if speaker.arguments.json {
@@ -431,7 +432,7 @@ fn one_answer(speaker: &Speaker, text: &str) -> Result<()> {
             }),
             resident_behind_prompt: behind_prompt.filter(|_| several.processors.is_some()),
             model: speaker.name(),
-            prompt_tokens: prompt.len(),
+            prompt_tokens,
             answer: &answer,
             prefill_tokens_per_second: answer.timing.prefill_tokens_per_second(),
             decode_tokens_per_second: answer.timing.decode_tokens_per_second(),

@@ -9,14 +9,15 @@ use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 use triad_engine::speculate::Speculate;
 use triad_engine::{Finish, Session};
-use triad_model::template::Message;
 
+use super::turn::{Image, Turn};
 use super::{CHAT_CONTEXT, Speaker, conversation, devices, statistics};
 use triad_console::{executed, output};
 
 const HELP: &str = "\
 /reset          begin a new conversation
 /system [TEXT]  show the instructions to the model, or replace them
+/image FILE     show a picture with the next message
 /edit           change the latest message in an editor ($VISUAL or $EDITOR), and answer it again
 /save FILE      write the conversation to a file
 /load FILE      continue the conversation in a file
@@ -41,6 +42,7 @@ pub fn run(speaker: &Speaker) -> Result<()> {
         session,
         speculate,
         messages,
+        images: speaker.images()?,
         statistics: None,
     };
     let mut editor = DefaultEditor::new().context("cannot read from the terminal")?;
@@ -120,7 +122,9 @@ struct Chat<'a> {
     speaker: &'a Speaker<'a>,
     session: Session,
     speculate: Option<Speculate>,
-    messages: Vec<Message>,
+    messages: Vec<Turn>,
+    /// Pictures of the next message.
+    images: Vec<Image>,
     statistics: Option<String>,
 }
 
@@ -140,16 +144,22 @@ impl Chat<'_> {
             ),
             ("reset", "") => {
                 self.messages = self.speaker.system().into_iter().collect();
+                self.images.clear();
                 self.session.truncate(0);
                 Ok(())
             }
             ("system", text) => self.instruct(text),
-            ("save" | "load", "") => {
+            ("save" | "load" | "image", "") => {
                 self.note(&format!("/{name} FILE: expected the name of a file"))
             }
             ("save", path) => conversation::write(Path::new(path), &self.messages),
             ("load", path) => {
-                conversation::read(Path::new(path)).map(|messages| self.messages = messages)
+                let read = conversation::read(Path::new(path), || self.speaker.processor());
+                read.map(|messages| self.messages = messages)
+            }
+            ("image", path) => {
+                let image = self.speaker.image(Path::new(path));
+                image.map(|image| self.images.push(image))
             }
             ("edit", "") => return self.edit(),
             _ => self.note(&format!("there is no command /{command}; /help lists them")),
@@ -183,7 +193,7 @@ impl Chat<'_> {
                 .map(|message| message.content.as_str());
             return self.note(shown.unwrap_or("there are no instructions"));
         }
-        let message = Message::new("system", text);
+        let message = Turn::new("system", text);
         if has_one {
             self.messages[0] = message;
         } else {
@@ -206,6 +216,7 @@ impl Chat<'_> {
                 self.note("an empty message: the conversation is unchanged")
             }
             Ok(text) => {
+                self.images = std::mem::take(&mut self.messages[latest].images);
                 self.messages.truncate(latest);
                 self.answer(text.trim())
             }
@@ -216,11 +227,13 @@ impl Chat<'_> {
     /// Answers `line`. An error in one line, such as a line that is too long, ends neither the conversation nor the
     /// program. Only an error while printing does.
     fn answer(&mut self, line: &str) -> Result<()> {
-        self.messages.push(Message::new("user", line));
+        let mut question = Turn::new("user", line);
+        question.images = std::mem::take(&mut self.images);
+        self.messages.push(question);
         let prompt = self.speaker.encode(&self.messages);
         match prompt.and_then(|prompt| {
             self.speaker
-                .answer((&mut self.session, self.speculate.as_ref()), &prompt)
+                .answer((&mut self.session, self.speculate.as_ref()), prompt)
         }) {
             Ok((answer, behind_prompt)) => {
                 output::answer("\n")?;
@@ -232,7 +245,7 @@ impl Chat<'_> {
                     // The answer is empty: the question is dropped.
                     self.messages.pop();
                 } else {
-                    self.messages.push(Message::new("assistant", &answer.text));
+                    self.messages.push(Turn::new("assistant", &answer.text));
                     if let Err(error) = self.speaker.keep(&self.messages) {
                         output::note(&format!("error: {error:#}"));
                     }
