@@ -40,7 +40,7 @@ pub(crate) struct ServedModel {
     preparers: Arc<Preparers>,
     grammar_checker: Option<Checker>,
     /// Opened for the first request with a picture.
-    processor: OnceLock<Result<Processor, String>>,
+    processor: OnceLock<triad_frontend::Result<Processor>>,
     /// Created for the first request with structured output.
     grammars: OnceLock<triad_grammar::Result<Grammars>>,
 }
@@ -140,11 +140,14 @@ impl ServedModel {
     pub(crate) fn processor(&self, given: &[GivenPicture]) -> ApiResult<&Processor> {
         let processor = self.processor.get_or_init(|| {
             let opened = triad_frontend::pictures::processor(self.model());
-            opened.map_err(|error| chain(&error))
+            // The reason names files, which is for the log only.
+            opened.inspect_err(|error| {
+                tracing::warn!("{} reads no pictures: {}", self.name, chain(error));
+            })
         });
-        processor.as_ref().map_err(|reason| {
+        processor.as_ref().map_err(|_| {
             let field = given.first().map_or("messages", GivenPicture::field);
-            ApiError::unsupported(field, format!("this model reads no pictures: {reason}"))
+            ApiError::unsupported(field, "this model reads no pictures")
         })
     }
 
