@@ -181,7 +181,7 @@ pub fn cases() -> Vec<Case> {
                 place.write("screen.png", picture("28x28.png"));
             },
             1,
-            &["model.gguf", "mmproj"],
+            &["the model reads no pictures", "mmproj"],
         ),
         encoder(
             "model in place of an encoder of pictures",
@@ -196,7 +196,7 @@ pub fn cases() -> Vec<Case> {
         encoder(
             "encoder of pictures cut off",
             || Gguf::tiny().bytes()[..500].to_vec(),
-            &["truncated"],
+            &["metadata key has 21 bytes"],
         ),
     ]
 }
