@@ -41,6 +41,7 @@ from doubled import in_float64
 
 VOCAB = 128
 IMAGE = 100
+START = 101
 TEXT = dict(
     vocab_size=VOCAB, hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4,
     num_key_value_heads=2, max_position_embeddings=512, bos_token_id=1, eos_token_id=2, pad_token_id=0,
@@ -119,7 +120,7 @@ CASES = {
             intermediate_size=64, block_multiple_of=16,
         ),
         VISION | dict(model_type="siglip2_vision_model", patch_size=4, num_patches=25, vision_use_head=False),
-        views=[(16, 24), (32, 40)], merge=2, others=dict(projector_hidden_size=20, downsample_factor=2), projector="lfm2",
+        views=[(16, 24), (32, 40)], merge=2, others=dict(projector_hidden_size=20, downsample_factor=2, tie_word_embeddings=True), projector="lfm2",
     ),
 }
 
@@ -148,6 +149,7 @@ def randomize(model):
 
 def build(case):
     outside = dict(image_token_id=IMAGE, image_token_index=IMAGE, video_token_id=VOCAB - 1, tie_word_embeddings=False)
+    outside |= dict(vision_start_token_id=START, vision_end_token_id=START + 1) if "qwen" in case.model_type else {}
     outside |= case.others
     text, vision = json.loads(json.dumps(case.text)), json.loads(json.dumps(case.vision))
     config = AutoConfig.for_model(case.model_type, text_config=text, vision_config=vision, **outside)
@@ -214,8 +216,10 @@ def prompt(case):
     generator = torch.Generator().manual_seed(1)
     text = torch.randint(3, IMAGE, (64,), generator=generator).tolist()
     ids, at = text[:5], 5
+    # Qwen finds pictures by the token before them.
+    [before, after] = [[START], [START + 1]] if case.model_type.startswith("qwen") else [[], []]
     for index, size in enumerate(case.views):
-        ids += [-1 - index] * rows_of(case, size) + text[at : at + 4]
+        ids += before + [-1 - index] * rows_of(case, size) + after + text[at : at + 4]
         at += 4
     return ids + text[at : at + 6]
 

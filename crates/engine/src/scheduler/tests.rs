@@ -7,6 +7,7 @@ use crate::cancel::Cancel;
 use crate::executor::ProcessorUse;
 use crate::kv::{KvCache, KvFormat, KvMemory};
 use crate::linear::Backend;
+use crate::pictures::Layout;
 use crate::testing::adapters::ADAPTERS;
 use crate::testing::models::description;
 
@@ -44,9 +45,18 @@ fn request(sequence: u64, rows: usize, phase: Phase) -> Arc<Request> {
 }
 
 fn with_adapters(sequence: u64, rows: usize, phase: Phase, adapters: &Adapters) -> Arc<Request> {
+    with_layout(sequence, rows, phase, (adapters, Layout::default()))
+}
+
+fn with_layout(
+    sequence: u64,
+    rows: usize,
+    phase: Phase,
+    (adapters, layout): (&Adapters, Layout),
+) -> Arc<Request> {
     let memory = Arc::new(KvMemory::new(&description(), KvFormat::F16, 0));
     let cache = Arc::new(KvCache::new(&memory, adapters.clone()));
-    let tokens = (vec![1; rows], 0);
+    let tokens = (vec![1; rows], 0, layout);
     let what = (phase, LogitsMode::Last);
     let logits = (5, Vec::new());
     Request::new(
@@ -95,6 +105,28 @@ fn prompts_fill_batches_in_the_order_of_arrival_and_in_turns_of_a_whole_batch() 
     last.fail(Error::EmptyPrompt);
     batch.end();
     assert!(scheduler.next_batch(Phase::Prefill).is_none());
+}
+
+#[test]
+fn a_batch_is_not_divided_within_rows_that_read_each_other() {
+    let scheduler = scheduler(LIMITS, Duration::MAX);
+    let layout = Layout {
+        together: vec![3..10, 11..15],
+        ..Layout::default()
+    };
+    let adapters = Adapters::default();
+    let picture = with_layout(1, 20, Phase::Prefill, (&adapters, layout));
+    scheduler.submit(&[request(0, 5, Phase::Prefill), picture]);
+    for expected in [
+        vec![(0, 0..5), (1, 0..3)],
+        vec![(1, 3..11)],
+        vec![(1, 11..19)],
+        vec![(1, 19..20)],
+    ] {
+        let batch = scheduler.next_batch(Phase::Prefill);
+        assert_eq!(parts(batch.as_ref()), expected);
+        batch.unwrap().end();
+    }
 }
 
 #[test]

@@ -72,7 +72,7 @@ fn check_chunk(engine: &Engine, each: &[&Adapters], prompts: &[Vec<u32>], name: 
                 position: 0,
                 is_branch: false,
                 second: None,
-                layout: RowLayout::default(),
+                layout: crate::forward::RowLayout::default(),
             }
         });
         let segments: Vec<_> = segments.collect();
