@@ -20,6 +20,7 @@ use triad_plan::prefill::{FloatsOn, KeptShadows};
 use triad_prepare::calibration::text::CalibrationText;
 use triad_prepare::{PrepareOptions, Prune};
 
+use crate::vision::VisionArguments;
 use crate::{inputs, output, preparing, progress};
 
 /// The engine's own limit.
@@ -265,7 +266,7 @@ impl FloatArguments {
                 bytes: bytes as u64,
                 reads_ahead: !self.no_read_ahead,
             }),
-            vision: None,
+            ..LoadOptions::default()
         }
     }
 }
@@ -303,19 +304,28 @@ impl ModelArguments {
 
     /// Loads the model, prepared to run.
     pub fn load_prepared(&self) -> Result<Arc<Model>> {
-        self.load_for(FloatArguments::default())
+        self.load_for(FloatArguments::default(), None)
     }
 
-    /// Loads the model to run: prepared, or in float on request.
-    pub fn load_for(&self, float: FloatArguments) -> Result<Arc<Model>> {
+    /// Loads the model to run: prepared, or in float on request; with an encoder of pictures if `vision` is given and
+    /// there is one.
+    pub fn load_for(
+        &self,
+        float: FloatArguments,
+        vision: Option<&VisionArguments>,
+    ) -> Result<Arc<Model>> {
         let Self { name, threads } = self;
         let path = name.path()?;
+        let vision = vision.and_then(|vision| vision.encoder(&path));
         let path = if float.float {
             path
         } else {
             preparing::package_of(&path, &name.model, threads.chosen())?
         };
-        let options = float.options(threads.chosen());
+        let options = LoadOptions {
+            vision,
+            ..float.options(threads.chosen())
+        };
         Ok(Arc::new(load(&path, &name.model, &options)?))
     }
 }

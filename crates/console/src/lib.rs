@@ -38,3 +38,4 @@ pub mod renamed;
 pub mod task;
 pub mod timeline_file;
 pub mod version;
+pub mod vision;

@@ -9,6 +9,7 @@ use triad_model::tokenizer::{Encoded, Special};
 
 use crate::error::{Error, Result};
 use crate::letters;
+use crate::pictures::{self, PicturePrompt, Pictures};
 use crate::tool_calls::{self, Tool};
 
 /// Returns the tokens of a conversation up to the model's answer, at most `context`, by the chat template of the model
@@ -31,7 +32,7 @@ pub fn encode(model: &Model, name: &str, messages: &[Message], context: usize) -
 /// A conversation in OpenAI's format, from which a prompt is made.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Conversation<'a> {
-    /// The messages. Contents are texts, or lists of parts of type `text`.
+    /// The messages. Contents are texts, or lists of parts of type `text`, or `image` if there are `pictures`.
     pub messages: &'a [Value],
     /// Functions that the model may call. If the template does not list functions,
     /// [instructions](tool_calls::instructions) are added to the system message, or to the first user message if the
@@ -71,7 +72,31 @@ pub fn encode_conversation(
     model: &Model,
     name: &str,
     conversation: &Conversation<'_>,
-    (context, cancel): (usize, &Cancel),
+    within: (usize, &Cancel),
+) -> Result<Vec<u32>> {
+    encode_rendered(model, name, conversation, (None, within))
+}
+
+/// Returns the tokens of a conversation as [`encode_conversation`] does, with places for the rows of its `pictures`.
+///
+/// # Errors
+/// As [`encode_conversation`]; if a text names the token that stands for pictures, or the model has no such token.
+pub fn encode_pictures(
+    model: &Model,
+    name: &str,
+    conversation: &Conversation<'_>,
+    (pictures, within): (Pictures<'_>, (usize, &Cancel)),
+) -> Result<PicturePrompt> {
+    let tokens = encode_rendered(model, name, conversation, (Some(pictures), within))?;
+    pictures.with_rows(model.tokenizer()?, &tokens, within.0)
+}
+
+/// Returns the tokens of a conversation; each view of a picture has one.
+fn encode_rendered(
+    model: &Model,
+    name: &str,
+    conversation: &Conversation<'_>,
+    (pictures, (context, cancel)): (Option<Pictures<'_>>, (usize, &Cancel)),
 ) -> Result<Vec<u32>> {
     let Some(template) = model.chat_template() else {
         let last = conversation
@@ -80,10 +105,15 @@ pub fn encode_conversation(
             .map_or_else(String::new, content);
         return encode_text(model, &last, Special::AsText, (context, cancel));
     };
-    encode_by(model, (template, name), conversation, (context, cancel))
+    encode_by(
+        model,
+        (template, name),
+        conversation,
+        (pictures, (context, cancel)),
+    )
 }
 
-/// Returns the tokens of a conversation by a `template` of the model `name`.
+/// Returns the tokens of a conversation by a `template` of the model `name`; each view of a picture has one.
 ///
 /// # Errors
 /// As [`encode_conversation`].
@@ -91,10 +121,28 @@ pub(crate) fn encode_by(
     model: &Model,
     (template, name): (&ChatTemplate, &str),
     conversation: &Conversation<'_>,
-    (context, cancel): (usize, &Cancel),
+    (pictures, (context, cancel)): (Option<Pictures<'_>>, (usize, &Cancel)),
 ) -> Result<Vec<u32>> {
+    // A template would write their tokens, and nothing would stand in their places.
+    let shown = pictures::count(conversation.messages);
+    if pictures.is_none() && shown > 0 {
+        return Err(Error::OnlyText(shown));
+    }
+    let render = |conversation: &Conversation<'_>| {
+        let Some(pictures) = pictures else {
+            return render_conversation(template, name, conversation, cancel);
+        };
+        let mut messages = conversation.messages.to_vec();
+        pictures::mark(pictures.processor, template, &mut messages);
+        let conversation = Conversation {
+            messages: &messages,
+            ..*conversation
+        };
+        let text = render_conversation(template, name, &conversation, cancel)?;
+        pictures.expand(&text)
+    };
     if !conversation.keeps_letters {
-        let text = render_conversation(template, name, conversation, cancel)?;
+        let text = render(conversation)?;
         return encode_text(model, &text, Special::Parsed, (context, cancel));
     }
     let values = [conversation.messages, conversation.documents];
@@ -105,17 +153,12 @@ pub(crate) fn encode_by(
     let tools: Vec<_> = conversation.tools.iter().map(mark).collect();
     let mark = |document| letters::marked(&marks, document);
     let documents: Vec<_> = conversation.documents.iter().map(mark).collect();
-    let text = render_conversation(
-        template,
-        name,
-        &Conversation {
-            messages: &messages,
-            tools: &tools,
-            documents: &documents,
-            ..*conversation
-        },
-        cancel,
-    )?;
+    let text = render(&Conversation {
+        messages: &messages,
+        tools: &tools,
+        documents: &documents,
+        ..*conversation
+    })?;
     whole(
         marks.encode_within(&text, context, &|| cancel.is_cancelled())?,
         context,
@@ -337,9 +380,13 @@ fn plain_messages(messages: &[Value], tools: &[Tool], reads_system: bool) -> Res
                 plain.insert(0, json!({ "role": "system", "content": instructions }));
             }
             None => match plain.iter_mut().find(|message| message["role"] == "user") {
-                Some(first) => {
-                    first["content"] = format!("{instructions}\n\n{}", content(first)).into();
-                }
+                Some(first) => match &mut first["content"] {
+                    Value::Array(parts) if parts.iter().any(pictures::is_picture) => {
+                        let text = format!("{instructions}\n\n");
+                        parts.insert(0, json!({ "type": "text", "text": text }));
+                    }
+                    _ => first["content"] = format!("{instructions}\n\n{}", content(first)).into(),
+                },
                 None => plain.insert(0, json!({ "role": "user", "content": instructions })),
             },
         }

@@ -72,6 +72,33 @@ pub enum Error {
         /// The field that is missing.
         expected: &'static str,
     },
+    /// A picture that can't be decoded or prepared, or a model's settings for pictures.
+    #[error(transparent)]
+    Picture(#[from] triad_pictures::Error),
+    /// A prompt whose places for pictures are not as many as its pictures.
+    #[error("the prompt names {token} {places} times, expected {pictures}: once for each picture")]
+    PicturePlaces {
+        /// The token that stands for a picture or one of its tiles.
+        token: &'static str,
+        /// Places in the rendered text.
+        places: usize,
+        /// Pictures or tiles of the conversation.
+        pictures: usize,
+    },
+    /// Parts of messages that are pictures, where only text is read.
+    #[error("the conversation has {0} pictures, expected only text here")]
+    OnlyText(usize),
+    /// An encoder that does not fit to the model's processor of pictures.
+    #[error("the encoder makes {rows} rows of a view, and the processor expects {expected}")]
+    PictureRows {
+        /// Rows of the encoder.
+        rows: usize,
+        /// Rows in the prompt.
+        expected: usize,
+    },
+    /// A tokenizer without a token that stands for pictures.
+    #[error("the tokenizer has no token {0}, which stands for pictures")]
+    NoPictureToken(&'static str),
     /// An invalid description of a function that a model may call.
     #[error("a tool's {field}: expected {expected}")]
     Tool {

@@ -11,7 +11,7 @@ use triad_model::fetch;
 use triad_prepare::package::Progress;
 
 use crate::error::Result;
-use crate::{answer, kernels, models, packages};
+use crate::{answer, kernels, models, packages, pictures};
 
 /// The default context of an engine, in tokens, if the model has as much.
 pub const CONTEXT: usize = 4096;
@@ -50,6 +50,7 @@ pub fn open(
         cancel.check()?;
         path?
     };
+    let vision = pictures::encoder_of(&path);
     let mut latest = "";
     let mut prepare = |progress| {
         let next = sentence(progress);
@@ -74,6 +75,7 @@ pub fn open(
     step(&format!("loading {name}"));
     let load = LoadOptions {
         threads: options.threads.clone(),
+        vision,
         ..Default::default()
     };
     let model = Arc::new(models::load(&path, &load, &mut |_, _| {})?);

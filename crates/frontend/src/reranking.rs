@@ -129,7 +129,12 @@ pub fn pairs(
                     keeps_letters: special == Special::AsText,
                     ..Conversation::default()
                 };
-                let tokens = encode_by(model, (template, name), &conversation, (most, cancel))?;
+                let tokens = encode_by(
+                    model,
+                    (template, name),
+                    &conversation,
+                    (None, (most, cancel)),
+                )?;
                 Ok(EncoderText::from(tokens))
             };
             let pairs = texts.documents.iter().map(pair);

@@ -2,6 +2,7 @@
 
 import * as api from './api.js';
 import * as messages from './messages.js';
+import * as pictures from './pictures.js';
 import * as sidebar from './sidebar.js';
 import { conversations, create, exported, imported, save, saveSettings, settings } from './store.js';
 
@@ -20,8 +21,8 @@ const actions = {
   regenerate: (index) => answerAgain(index),
   edit: (index, text) => {
     if (running) return;
-    current.messages.splice(index);
-    ask(text);
+    const [{ images }] = current.messages.splice(index);
+    ask(text, images);
   },
 };
 
@@ -46,16 +47,23 @@ function keep() {
   if (!save()) say('This browser has no room left: delete or export conversations.');
 }
 
-// Sends a message. Starts a conversation if none is open.
-function ask(text) {
+// Sends a message, with the URLs of its pictures. Starts a conversation if none is open.
+function ask(text, images = []) {
   if (running || !text.trim()) return;
   current ??= create();
   if (!current.messages.length) {
     const line = text.trim().split('\n')[0];
     current.title = line.length > TITLE ? `${line.slice(0, TITLE)}…` : line;
   }
-  current.messages.push({ role: 'user', content: text });
+  current.messages.push({ role: 'user', content: text, ...(images.length ? { images } : {}) });
   answer();
+}
+
+// Returns a message as the server reads it.
+function parts({ role, content, images }) {
+  if (!images?.length) return { role, content };
+  const shown = images.map((url) => ({ type: 'image_url', image_url: { url } }));
+  return { role, content: [...shown, { type: 'text', text: content }] };
 }
 
 function answerAgain(index) {
@@ -66,7 +74,7 @@ function answerAgain(index) {
 
 async function answer() {
   const conversation = current;
-  const sent = conversation.messages.filter((one) => !one.error || one.content).map(({ role, content }) => ({ role, content }));
+  const sent = conversation.messages.filter((one) => !one.error || one.content).map(parts);
   if (conversation.system.trim()) sent.unshift({ role: 'system', content: conversation.system });
   const message = { role: 'assistant', content: '', model: model.value, isWaiting: true };
   const index = conversation.messages.push(message) - 1;
@@ -131,7 +139,7 @@ get('composer').addEventListener('submit', (event) => {
   const text = prompt.value;
   prompt.value = '';
   grow();
-  ask(text);
+  ask(text, pictures.take());
 });
 prompt.addEventListener('input', grow);
 prompt.addEventListener('keydown', (event) => {

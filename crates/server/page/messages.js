@@ -1,6 +1,7 @@
 // Renders the messages of a conversation.
 
 import { render } from './markdown.js';
+import { shown } from './pictures.js';
 import * as timeline from './timeline.js';
 
 const place = document.getElementById('messages');
@@ -55,6 +56,11 @@ function article(message, index, act) {
   if (isMine) body.textContent = message.content;
   else render(message.content, body);
   if (message.isWaiting) body.classList.add('waiting');
+  if (message.images?.length) {
+    const images = element('div', 'images');
+    images.append(...message.images.map((url, number) => shown(url, number + 1)));
+    made.append(images);
+  }
   made.append(body);
   if (message.error) {
     const error = element('p', 'wrong', message.error);

@@ -70,7 +70,9 @@ export function imported(text) {
 
 // Returns the valid conversations of a list.
 function checked(list) {
-  const isMessage = (one) => ['user', 'assistant'].includes(one?.role) && typeof one.content === 'string';
+  const isPicture = (url) => typeof url === 'string' && url.startsWith('data:image/');
+  const hasPictures = (one) => one.images === undefined || (Array.isArray(one.images) && one.images.every(isPicture));
+  const isMessage = (one) => ['user', 'assistant'].includes(one?.role) && typeof one.content === 'string' && hasPictures(one);
   const isOne = (one) => typeof one?.title === 'string' && Array.isArray(one.messages) && one.messages.every(isMessage);
   const whole = (one) => ({ id: crypto.randomUUID(), system: '', ...one });
   return (Array.isArray(list) ? list : []).filter(isOne).map(whole);

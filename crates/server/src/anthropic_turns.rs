@@ -1,11 +1,11 @@
-//! Conversations in Anthropic's format: blocks of text, of tool calls and of their results.
+//! Conversations in Anthropic's format: blocks of text, of pictures, of tool calls and of their results.
 
 use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
 use crate::error::{ApiError, ApiResult};
-use crate::messages::{Content, Role, Turns, check_count, text};
+use crate::messages::{Content, PictureSource, Role, Turns, check_count, parts};
 
 /// A message of a conversation.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -28,7 +28,7 @@ enum Blocks {
 
 #[derive(Debug, Deserialize, ToSchema)]
 struct Block {
-    /// `text`, `thinking`, `redacted_thinking`, `tool_use` or `tool_result`.
+    /// `text`, `image`, `thinking`, `redacted_thinking`, `tool_use` or `tool_result`.
     #[serde(rename = "type")]
     kind: String,
     text: Option<String>,
@@ -42,6 +42,8 @@ struct Block {
     /// The id of the call whose result is in `content`.
     tool_use_id: Option<String>,
     content: Option<Content>,
+    /// A picture.
+    source: Option<PictureSource>,
     /// Whether the call failed.
     is_error: Option<bool>,
 }
@@ -72,21 +74,32 @@ pub(crate) fn turns(given: Vec<BlockMessage>) -> ApiResult<Turns> {
 
 /// Adds the blocks in `field`.
 fn add(turns: &mut Turns, field: &str, role: Role, blocks: Vec<Block>) -> ApiResult<()> {
-    // Consecutive texts form one message, to which calls are added.
-    let (mut texts, mut is_said) = (Vec::new(), false);
+    // Consecutive texts and pictures form one message, to which calls are added.
+    let (mut said, mut is_said) = (Said::default(), false);
+    // Templates write no pictures in results of calls: they follow the last result, as the user's.
+    let mut shown = Vec::new();
     for (index, block) in blocks.into_iter().enumerate() {
         let field = format!("{field}[{index}]");
         let missing = |name: &str| ApiError::field(&format!("{field}.{name}"), "it is missing");
         match (block.kind.as_str(), role) {
             ("thinking", Role::Assistant) => {
-                say(turns, role, &mut texts, false);
+                say(turns, role, &mut said, false);
                 turns.think(&block.thinking.ok_or_else(|| missing("thinking"))?);
             }
             // Only the service that encrypted it can read it.
             ("redacted_thinking", Role::Assistant) => {}
-            ("text", _) => texts.push(block.text.ok_or_else(|| missing("text"))?),
+            ("text", _) => {
+                said.0.append(&mut shown);
+                let text = block.text.ok_or_else(|| missing("text"))?;
+                said.0.push(json!({"type": "text", "text": text}));
+            }
+            ("image", Role::User) => {
+                said.0.append(&mut shown);
+                let source = block.source.ok_or_else(|| missing("source"))?;
+                said.0.push(source.part(&format!("{field}.source"))?);
+            }
             ("tool_use", Role::Assistant) => {
-                say(turns, role, &mut texts, !is_said);
+                say(turns, role, &mut said, !is_said);
                 is_said = true;
                 let (id, name) = (
                     block.id.ok_or_else(|| missing("id"))?,
@@ -96,14 +109,12 @@ fn add(turns: &mut Turns, field: &str, role: Role, blocks: Vec<Block>) -> ApiRes
                 turns.call(&id, &name, &input.to_string());
             }
             ("tool_result", Role::User) => {
-                say(turns, role, &mut texts, false);
+                say(turns, role, &mut said, false);
                 is_said = true;
                 let id = block.tool_use_id.ok_or_else(|| missing("tool_use_id"))?;
-                let result = block
-                    .content
-                    .map(|content| text(&format!("{field}.content"), content))
-                    .transpose()?;
-                let result = result.unwrap_or_default();
+                let content = block.content.unwrap_or_else(Content::empty);
+                let (result, pictures) = result(&format!("{field}.content"), content)?;
+                shown.extend(pictures);
                 let failed = block.is_error.unwrap_or(false);
                 turns.result(
                     &id,
@@ -117,19 +128,80 @@ fn add(turns: &mut Turns, field: &str, role: Role, blocks: Vec<Block>) -> ApiRes
             (kind, _) => {
                 let message = format!(
                     "{kind}: expected text, the assistant's thinking, redacted_thinking or tool_use, or the user's \
-                     tool_result"
+                     image or tool_result"
                 );
                 return Err(ApiError::unsupported(&format!("{field}.type"), message));
             }
         }
     }
-    say(turns, role, &mut texts, !is_said);
+    said.0.append(&mut shown);
+    say(turns, role, &mut said, !is_said);
     Ok(())
 }
 
-/// Adds `texts` as a message. Adds an empty message if there are none and `must` is set.
-fn say(turns: &mut Turns, role: Role, texts: &mut Vec<String>, must: bool) {
-    if must || !texts.is_empty() {
-        turns.say(role, std::mem::take(texts).join("\n"));
+/// Parts of a message that is not complete.
+#[derive(Debug, Default)]
+struct Said(Vec<Value>);
+
+impl Said {
+    /// Returns the content: parts if there are pictures, and otherwise the text.
+    fn into_content(self) -> Value {
+        match self.0.iter().all(|part| part["type"] == "text") {
+            true => joined(&self.0).into(),
+            false => self.0.into(),
+        }
+    }
+}
+
+fn joined(parts: &[Value]) -> String {
+    let texts = parts.iter().filter_map(|part| part["text"].as_str());
+    texts.collect::<Vec<_>>().join("\n")
+}
+
+/// Adds `said` as a message. Adds an empty message if there are no parts and `must` is set.
+fn say(turns: &mut Turns, role: Role, said: &mut Said, must: bool) {
+    if must || !said.0.is_empty() {
+        turns.say(role, std::mem::take(said).into_content());
+    }
+}
+
+/// Returns the text and the pictures of a result.
+fn result(field: &str, content: Content) -> ApiResult<(String, Vec<Value>)> {
+    Ok(match parts(field, content)? {
+        Value::Array(parts) => {
+            let text = joined(&parts);
+            let is_picture = |part: &Value| part["type"] == "image";
+            (text, parts.into_iter().filter(is_picture).collect())
+        }
+        content => (content.as_str().unwrap_or_default().to_owned(), Vec::new()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pictures_of_results_follow_the_last_result() {
+        let source = json!({"type": "base64", "media_type": "image/png", "data": "aGk="});
+        let image = json!({"type": "image", "source": source});
+        let text = json!({"type": "text", "text": "done"});
+        let result =
+            |id: &str| json!({"type": "tool_result", "tool_use_id": id, "content": [text, image]});
+        let given = json!([{"role": "user", "content": [result("a"), result("b"), text]}]);
+        let messages = turns(serde_json::from_value(given).unwrap()).unwrap();
+        let messages = messages.messages(None);
+        let roles: Vec<_> = messages
+            .iter()
+            .map(|it| it["role"].as_str().unwrap())
+            .collect();
+        assert_eq!(roles, ["tool", "tool", "user"]);
+        assert_eq!(messages[0]["content"], "done");
+        let parts = messages[2]["content"].as_array().unwrap();
+        let kinds: Vec<_> = parts
+            .iter()
+            .map(|it| it["type"].as_str().unwrap())
+            .collect();
+        assert_eq!(kinds, ["image", "image", "text"]);
     }
 }

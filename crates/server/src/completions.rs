@@ -21,7 +21,7 @@ use crate::fields;
 use crate::forms::{self, FormFields};
 use crate::guard::{Caller, Client};
 use crate::infill;
-use crate::jobs::{Answers, GenerationJob, StreamItem};
+use crate::jobs::{Answers, GenerationJob, JobPictures, StreamItem};
 use crate::log_probabilities::{TextLogProbabilities, characters};
 use crate::prompts::{Prompts, TextFields, encode};
 use crate::reply::{Reply, finish_reason};
@@ -184,6 +184,7 @@ pub(crate) async fn complete(
         options,
         adapters,
         scores_prompt,
+        pictures: JobPictures::default(),
         client,
         arrived,
         time_out,

@@ -9,7 +9,7 @@ use crate::app::App;
 use crate::error::ApiResult;
 use crate::forms::{self, AskedForm};
 use crate::guard::Caller;
-use crate::jobs::{Answers, GenerationJob};
+use crate::jobs::{Answers, GenerationJob, JobPictures};
 use crate::queue::Place;
 use crate::reply::Reply;
 use crate::served::ServedModel;
@@ -52,6 +52,7 @@ impl Continuation {
             options,
             adapters,
             scores_prompt: false,
+            pictures: JobPictures::default(),
             client,
             arrived: Instant::now(),
             time_out: app.options.client_time_out,

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use serde_json::Value;
 use triad_engine::{Cancel, GenerateOptions};
-use triad_frontend::chat;
+use triad_frontend::pictures::PicturePrompt;
 use triad_frontend::reasoning::Reasoning;
 use triad_frontend::tool_calls::{AnswerForm, ToolFormat, Words};
 
@@ -14,7 +14,7 @@ use crate::app::App;
 use crate::error::{ApiError, ApiResult};
 use crate::forms::{AskedForm, Asker, check_end};
 use crate::guard::Caller;
-use crate::jobs::{Answers, GenerationJob};
+use crate::jobs::{Answers, GenerationJob, JobPictures};
 use crate::messages::bytes;
 use crate::pieces::{AnswerStyle, CallFormat, PieceReader};
 use crate::prepare::Work;
@@ -23,6 +23,7 @@ use crate::reasoning::{ReasoningOptions, Thoughts};
 use crate::reply::Reply;
 use crate::sampling::Sampling;
 use crate::served::ServedModel;
+use crate::text::{ConversationPrompt, conversation_prompt};
 use crate::tools::ToolUse;
 
 /// A conversation to complete.
@@ -102,17 +103,22 @@ impl Conversation<'_> {
         let text = Work::Text(bytes(&messages) + prompt.bytes() + tools.bytes());
         let of_prompt = Arc::clone(&tools);
         let encode = move |model: &ServedModel, cancel: &Cancel| {
-            let conversation =
-                prompt.conversation(&messages, of_prompt.listed(), model.keeps_letters());
-            let within = (model.context(), cancel);
-            let prompt =
-                chat::encode_conversation(model.model(), model.name(), &conversation, within);
-            prompt.map_err(|error| ApiError::from(error).with_param("messages"))
+            let (conversation, within) =
+                ((messages, of_prompt.listed()), (model.context(), cancel));
+            conversation_prompt(model, conversation, &prompt, within)
         };
-        let prompt = model
+        let ConversationPrompt { prompt, pictures } = model
             .preparers()
             .prepare((&model, &place), text, encode)
             .await?;
+        let PicturePrompt {
+            tokens: prompt,
+            places,
+        } = prompt;
+        let pictures = JobPictures {
+            places,
+            prepared: pictures,
+        };
         let thoughts = match words {
             Some(words) => {
                 let tokenizer = model.model().tokenizer()?;
@@ -159,6 +165,7 @@ impl Conversation<'_> {
         let order = GenerationJob {
             model,
             prompts,
+            pictures,
             choices,
             options,
             adapters,

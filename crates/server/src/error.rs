@@ -233,6 +233,11 @@ impl From<EngineError> for ApiError {
             | EngineError::SecondText { .. }
             | EngineError::Option { .. } => Self::invalid(message).with_code("invalid_value"),
             EngineError::Encoder { .. } => Self::unsupported("model", message),
+            EngineError::Picture(_) => Self::unsupported("messages", message),
+            // The cause names a file.
+            EngineError::NoPictures { .. } => {
+                Self::unsupported("messages", "this model reads no pictures")
+            }
             // The cause of a missing tokenizer names a file.
             EngineError::NoTokenizer { .. } => Self::invalid(error.to_string()),
             // The request's own schema or grammar reached a limit.
@@ -269,6 +274,8 @@ impl From<FrontendError> for ApiError {
                 context,
             } => Self::too_long(tokens, more, context),
             error @ (FrontendError::Message { .. }
+            | FrontendError::OnlyText(_)
+            | FrontendError::PicturePlaces { .. }
             | FrontendError::Tool { .. }
             | FrontendError::NoSuchTool { .. }) => {
                 Self::invalid(error.to_string()).with_code("invalid_value")

@@ -12,12 +12,14 @@ use tokio::task::AbortHandle;
 use triad_engine::{
     Adapters, Cancel, Event, Finish, GenerateOptions, LogProbabilities, Session, Timing, generate,
 };
+use triad_frontend::pictures::{PicturePrompt, Place};
+use triad_pictures::Prepared;
 
 use crate::blocking::{no_thread, spawn};
 use crate::error::{ApiError, ApiResult};
 use crate::guard::Caller;
 use crate::prompt_timelines::PromptTimeline;
-use crate::queue::{Permit, Place};
+use crate::queue::{Permit, Place as QueuePlace};
 use crate::served::ServedModel;
 
 /// Capacity of the channel: the maximum number of parts that a client has not read.
@@ -30,6 +32,8 @@ pub(crate) struct GenerationJob {
     pub(crate) model: Arc<ServedModel>,
     /// The tokens of each prompt.
     pub(crate) prompts: Vec<Vec<u32>>,
+    /// The pictures of the only prompt.
+    pub(crate) pictures: JobPictures,
     /// The number of completions per prompt.
     pub(crate) choices: usize,
     pub(crate) options: GenerateOptions,
@@ -44,6 +48,14 @@ pub(crate) struct GenerationJob {
     pub(crate) arrived: Instant,
     /// The maximum time that a client may leave the channel full.
     pub(crate) time_out: Duration,
+}
+
+/// Pictures of a prompt.
+#[derive(Debug, Default)]
+pub(crate) struct JobPictures {
+    /// Their places among the tokens.
+    pub(crate) places: Vec<Place>,
+    pub(crate) prepared: Vec<Arc<Prepared>>,
 }
 
 /// A part of an order's output. The index `choice` counts all completions: first those of the first prompt, then those
@@ -114,7 +126,7 @@ impl GenerationJob {
     ///
     /// # Errors
     /// If a prompt is empty or too long.
-    pub(crate) async fn begin(self, place: Place) -> ApiResult<Answers> {
+    pub(crate) async fn begin(self, place: QueuePlace) -> ApiResult<Answers> {
         let need = |prompt: &Vec<u32>| {
             self.model
                 .need(prompt, self.options.max_tokens, self.choices)
@@ -176,9 +188,14 @@ impl GenerationJob {
     }
 
     fn try_answer(&self, index: usize, outlet: &ResponseSink) -> ApiResult<()> {
-        let (prompt, cancel) = (&self.prompts[index], &outlet.cancel);
+        let cancel = &outlet.cancel;
         let mut session = self.model.engine().session();
         session.set_salt(self.client.owner.salt());
+        let prompt = PicturePrompt {
+            tokens: self.prompts[index].clone(),
+            places: self.pictures.places.clone(),
+        };
+        let prompt = &prompt.hold(&mut session, &self.pictures.prepared, cancel)?[..];
         session.set_adapters(&self.adapters)?;
         let mut cached = None;
         if self.scores_prompt {

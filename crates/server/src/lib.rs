@@ -68,6 +68,7 @@ mod openapi;
 mod options;
 mod owner;
 mod page;
+mod pictures;
 mod pieces;
 mod predict;
 mod prepare;

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use crate::error::{ApiError, ApiResult};
+use crate::pictures::{self, Source};
 use crate::pieces::Section;
 use crate::sampling::one_of;
 
@@ -72,7 +73,7 @@ struct CalledFunction {
     arguments: Option<String>,
 }
 
-/// The content of a message: a string, or an array of text parts.
+/// The content of a message: a string, or an array of parts.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(
     untagged,
@@ -84,6 +85,16 @@ pub(crate) enum Content {
 }
 
 impl Content {
+    /// Returns whether a part is not text.
+    pub(crate) fn has_pictures(&self) -> bool {
+        match self {
+            Self::Text(_) => false,
+            Self::Parts(parts) => parts
+                .iter()
+                .any(|part| matches!(part.kind.as_str(), "input_image" | "image_url" | "image")),
+        }
+    }
+
     /// Returns a content without text.
     pub(crate) fn empty() -> Self {
         Self::Text(String::new())
@@ -92,10 +103,54 @@ impl Content {
 
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct ContentPart {
-    /// `text`, `input_text` or `output_text`: models of this server read only text.
+    /// `text`, `input_text` or `output_text`; `image_url`, `input_image` or `image` for models that read pictures.
     #[serde(rename = "type")]
     kind: String,
     text: Option<String>,
+    /// A picture, as a `data:` URL.
+    image_url: Option<ImageUrl>,
+    /// A picture of Anthropic's API.
+    source: Option<PictureSource>,
+}
+
+/// The URL of a picture, or an object with it.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(untagged, expecting = "expected a URL, or an object with a url")]
+pub(crate) enum ImageUrl {
+    Url(String),
+    Object { url: String },
+}
+
+/// A picture in base64, or the URL of one.
+#[derive(Debug, Deserialize, ToSchema)]
+pub(crate) struct PictureSource {
+    /// `base64` or `url`.
+    #[serde(rename = "type")]
+    kind: String,
+    /// The picture, if `type` is `base64`.
+    data: Option<String>,
+    /// A `data:` URL, if `type` is `url`.
+    url: Option<String>,
+}
+
+impl PictureSource {
+    /// Returns the part of a message with the picture in `field`.
+    ///
+    /// # Errors
+    /// If it is of an unsupported kind, or its data is missing.
+    pub(crate) fn part(self, field: &str) -> ApiResult<Value> {
+        let Self { kind, data, url } = self;
+        let missing = |name: &str| ApiError::field(&format!("{field}.{name}"), "it is missing");
+        let source = match kind.as_str() {
+            "base64" => Source::Base64(data.ok_or_else(|| missing("data"))?),
+            "url" => Source::Url(url.ok_or_else(|| missing("url"))?),
+            kind => {
+                let message = format!("{kind}: expected base64 or url");
+                return Err(ApiError::unsupported(&format!("{field}.type"), message));
+            }
+        };
+        pictures::part(field, source)
+    }
 }
 
 /// A conversation as input of a template.
@@ -197,7 +252,7 @@ pub(crate) fn check_count(field: &str, count: usize) -> ApiResult<()> {
 /// Returns the messages as input of templates.
 ///
 /// # Errors
-/// If there are none, or one contains anything but text.
+/// If there are none, or one contains anything but text and pictures.
 pub(crate) fn messages(given: Vec<ChatMessage>) -> ApiResult<Vec<Value>> {
     check_count("messages", given.len())?;
     let mut turns = Turns::default();
@@ -294,36 +349,71 @@ pub(crate) fn text(field: &str, content: Content) -> ApiResult<String> {
 /// parts.
 ///
 /// # Errors
-/// As [`text`].
-fn parts(field: &str, content: Content) -> ApiResult<Value> {
-    match content {
-        Content::Text(text) => Ok(text.into()),
-        Content::Parts(parts) => Ok(texts(field, parts)?
-            .into_iter()
-            .map(|text| json!({"type": "text", "text": text}))
-            .collect()),
-    }
+/// If a part is neither text nor a picture.
+pub(crate) fn parts(field: &str, content: Content) -> ApiResult<Value> {
+    let parts = match content {
+        Content::Text(text) => return Ok(text.into()),
+        Content::Parts(parts) => parts.into_iter().enumerate(),
+    };
+    let parts = parts.map(|(place, part)| {
+        let field = format!("{field}[{place}]");
+        match part.read(&field)? {
+            ReadPart::Picture(picture) => Ok(picture),
+            ReadPart::Text(text) => Ok(json!({"type": "text", "text": text})),
+        }
+    });
+    parts.collect()
 }
 
 fn texts(field: &str, parts: Vec<ContentPart>) -> ApiResult<Vec<String>> {
-    let texts = parts
-        .into_iter()
-        .enumerate()
-        .map(|(part, ContentPart { kind, text })| {
-            let field = format!("{field}[{part}]");
-            let is_text = matches!(
-                kind.as_str(),
-                "text" | "input_text" | "output_text" | "reasoning_text" | "summary_text"
-            );
-            if !is_text {
-                return Err(ApiError::unsupported(
-                    &field,
-                    format!("{kind}: this model reads only text"),
-                ));
-            }
-            text.ok_or_else(|| ApiError::field(&field, "there is no text"))
-        });
+    let texts = parts.into_iter().enumerate().map(|(place, part)| {
+        let field = format!("{field}[{place}]");
+        match part.read(&field)? {
+            ReadPart::Text(text) => Ok(text),
+            ReadPart::Picture(_) => Err(ApiError::unsupported(
+                &field,
+                "a picture: expected text here",
+            )),
+        }
+    });
     texts.collect()
+}
+
+/// A part of a content: a picture, as input of templates, or text.
+enum ReadPart {
+    Picture(Value),
+    Text(String),
+}
+
+impl ContentPart {
+    fn read(self, field: &str) -> ApiResult<ReadPart> {
+        let missing = |name: &str| ApiError::field(&format!("{field}.{name}"), "it is missing");
+        match self.kind.as_str() {
+            "text" | "input_text" | "output_text" | "reasoning_text" | "summary_text" => {
+                let text = self
+                    .text
+                    .ok_or_else(|| ApiError::field(field, "there is no text"))?;
+                Ok(ReadPart::Text(text))
+            }
+            "image_url" | "input_image" => {
+                let url = match self.image_url.ok_or_else(|| missing("image_url"))? {
+                    ImageUrl::Url(url) | ImageUrl::Object { url } => url,
+                };
+                let field = format!("{field}.image_url");
+                pictures::part(&field, Source::Url(url)).map(ReadPart::Picture)
+            }
+            "image" => {
+                let source = self.source.ok_or_else(|| missing("source"))?;
+                source
+                    .part(&format!("{field}.source"))
+                    .map(ReadPart::Picture)
+            }
+            kind => Err(ApiError::unsupported(
+                field,
+                format!("{kind}: expected text or a picture"),
+            )),
+        }
+    }
 }
 
 /// Estimates the bytes of the messages' texts.

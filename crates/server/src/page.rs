@@ -6,8 +6,9 @@ use sha2::{Digest, Sha256};
 
 use crate::route::Entry;
 
-/// The content security policy: the page may only run its own modules and connect to this server.
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; style-src-attr 'unsafe-inline'; img-src 'self'; \
+/// The content security policy: the page may only run its own modules and connect to this server. It shows pictures
+/// that users give it.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; style-src-attr 'unsafe-inline'; img-src 'self' data:; \
                       connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// A file of the page.
@@ -21,7 +22,7 @@ const HTML: &str = "text/html; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
 /// The files of the page.
-const FILES: [File; 10] = [
+const FILES: [File; 11] = [
     File {
         path: "/",
         kind: HTML,
@@ -56,6 +57,11 @@ const FILES: [File; 10] = [
         path: "/messages.js",
         kind: SCRIPT,
         content: include_str!("../page/messages.js"),
+    },
+    File {
+        path: "/pictures.js",
+        kind: SCRIPT,
+        content: include_str!("../page/pictures.js"),
     },
     File {
         path: "/sidebar.js",

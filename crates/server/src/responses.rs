@@ -17,7 +17,7 @@ use crate::fields;
 use crate::forms::TextFormat;
 use crate::guard::Client;
 use crate::left_out;
-use crate::messages::{Content, Role, Turns, check_count, text};
+use crate::messages::{Content, Role, Turns, check_count, parts, text};
 use crate::owner::Owner;
 use crate::prompt_fields::PromptFields;
 use crate::reasoning::ReasoningOptions;
@@ -369,7 +369,7 @@ pub(crate) fn add(turns: &mut Turns, field: &str, item: &Value) -> ApiResult<()>
             // The assistant may only have called functions.
             let content = content.or_else(|| (role == Role::Assistant).then(Content::empty));
             let content = content.ok_or_else(|| missing("content"))?;
-            turns.say(role, text(&format!("{field}.content"), content)?);
+            turns.say(role, said(&format!("{field}.content"), content)?);
         }
         "reasoning" => {
             let content = content.map(|content| text(&format!("{field}.content"), content));
@@ -403,6 +403,14 @@ pub(crate) fn add(turns: &mut Turns, field: &str, item: &Value) -> ApiResult<()>
         }
     }
     Ok(())
+}
+
+/// Returns the content in `field`: parts if there are pictures, and otherwise the text.
+fn said(field: &str, content: Content) -> ApiResult<Value> {
+    if content.has_pictures() {
+        return parts(field, content);
+    }
+    text(field, content).map(Value::from)
 }
 
 /// A request whose tokens are counted.

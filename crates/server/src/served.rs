@@ -6,11 +6,13 @@ use triad_engine::sampler::SamplerOptions;
 use triad_engine::{Adapter, Engine, KvUse, Model};
 use triad_grammar::{Checker, Grammars};
 use triad_kernels::attention::PAGE;
+use triad_pictures::Processor;
 
 use crate::counters::ModelMetrics;
-use crate::error::{ApiError, ApiResult};
+use crate::error::{ApiError, ApiResult, chain};
 use crate::options::ServerOptions;
 use crate::owner::Tenant;
+use crate::pictures::GivenPicture;
 use crate::prepare::Preparers;
 use crate::prompt_timelines::Timelines;
 use crate::queue::{Full, Need, Place, Queue};
@@ -37,6 +39,8 @@ pub(crate) struct ServedModel {
     timelines: Timelines,
     preparers: Arc<Preparers>,
     grammar_checker: Option<Checker>,
+    /// Opened for the first request with a picture.
+    processor: OnceLock<triad_frontend::Result<Processor>>,
     /// Created for the first request with structured output.
     grammars: OnceLock<triad_grammar::Result<Grammars>>,
 }
@@ -70,6 +74,7 @@ impl ServedModel {
             timelines: Timelines::default(),
             preparers: Arc::clone(preparers),
             grammar_checker: options.grammar_checker.clone(),
+            processor: OnceLock::new(),
             grammars: OnceLock::new(),
         }
     }
@@ -127,6 +132,24 @@ impl ServedModel {
     /// Returns the timelines of the latest prompts.
     pub(crate) fn timelines(&self) -> &Timelines {
         &self.timelines
+    }
+
+    /// Returns the processor of the model's pictures, for those that a request has.
+    ///
+    /// # Errors
+    /// If the model reads none. The error names the field of the first picture.
+    pub(crate) fn processor(&self, given: &[GivenPicture]) -> ApiResult<&Processor> {
+        let processor = self.processor.get_or_init(|| {
+            let opened = triad_frontend::pictures::processor(self.model());
+            // The reason names files, which is for the log only.
+            opened.inspect_err(|error| {
+                tracing::warn!("{} reads no pictures: {}", self.name, chain(error));
+            })
+        });
+        processor.as_ref().map_err(|_| {
+            let field = given.first().map_or("messages", GivenPicture::field);
+            ApiError::unsupported(field, "this model reads no pictures")
+        })
     }
 
     /// Returns the compiler of output grammars. The first call processes the whole vocabulary.

@@ -31,7 +31,7 @@ use crate::prompt_fields::PromptOptions;
 use crate::prompts::TextFields;
 use crate::queue::{Full, Need, Permit};
 use crate::served::ServedModel;
-use crate::text::{conversation_tokens, no_template};
+use crate::text::{conversation_prompt, no_template};
 use crate::tool_fields::ChatTool;
 use crate::tools::ToolUse;
 
@@ -153,7 +153,13 @@ pub(crate) async fn save(
             let encode = move |model: &ServedModel, cancel: &Cancel| {
                 model.model().chat_template().ok_or_else(no_template)?;
                 let (options, within) = (PromptOptions::of_messages(), (model.context(), cancel));
-                conversation_tokens(model, (&messages, tools.listed()), &options, within)
+                let conversation = (messages, tools.listed());
+                let prompt = conversation_prompt(model, conversation, &options, within)?;
+                if !prompt.pictures.is_empty() {
+                    let message = "sessions with pictures are not saved";
+                    return Err(ApiError::unsupported("messages", message));
+                }
+                Ok(prompt.prompt.tokens)
             };
             model
                 .preparers()

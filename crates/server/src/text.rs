@@ -8,8 +8,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use triad_engine::Cancel;
 use triad_frontend::chat;
+use triad_frontend::pictures::{PicturePrompt, Pictures};
 use triad_frontend::tool_calls::Tool;
 use triad_model::tokenizer::{TokenKind, Tokenizer};
+use triad_pictures::Prepared;
 use utoipa::ToSchema;
 
 use crate::app::App;
@@ -19,6 +21,7 @@ use crate::fields;
 use crate::guard::Client;
 use crate::messages::{ChatMessage, bytes, messages};
 use crate::owner::Tenant;
+use crate::pictures;
 use crate::prepare::Work;
 use crate::prompt_fields::{PromptFields, PromptOptions};
 use crate::prompts::TextFields;
@@ -176,7 +179,7 @@ pub(crate) async fn tokenize(
                 model.model().chat_template().ok_or_else(no_template)?;
                 conversation_tokens(
                     model,
-                    (&messages, tools.listed()),
+                    (messages, tools.listed()),
                     &prompt,
                     (MAX_TOKENS, cancel),
                 )
@@ -303,6 +306,11 @@ pub(crate) async fn apply_template(
     let work = Work::Text(bytes(&messages) + options.bytes());
     let render = move |model: &ServedModel, cancel: &Cancel| {
         let template = model.model().chat_template().ok_or_else(no_template)?;
+        let mut messages = messages;
+        let given = pictures::take(&mut messages)?;
+        if !given.is_empty() {
+            triad_frontend::pictures::mark(model.processor(&given)?, template, &mut messages);
+        }
         let conversation = options.conversation(&messages, tools.listed(), false);
         let text = chat::render_conversation(template, model.name(), &conversation, cancel);
         text.map_err(|error| ApiError::from(error).with_param("messages"))
@@ -319,19 +327,62 @@ pub(crate) fn no_template() -> ApiError {
     ApiError::invalid("the model has no chat template")
 }
 
-/// Returns the tokens of a conversation, at most `within.0`.
+/// The prompt of a conversation.
+#[derive(Debug)]
+pub(crate) struct ConversationPrompt {
+    /// The tokens, with places for pictures.
+    pub(crate) prompt: PicturePrompt,
+    pub(crate) pictures: Vec<Arc<Prepared>>,
+}
+
+/// Returns the prompt of a conversation, with at most `within.0` tokens.
 ///
 /// # Errors
-/// If the template refuses the conversation, there are too many tokens, or the request is cancelled.
+/// If the template refuses the conversation, a picture can't be read, there are too many tokens, or the request is
+/// cancelled.
+pub(crate) fn conversation_prompt(
+    model: &ServedModel,
+    (mut messages, tools): (Vec<Value>, &[Tool]),
+    options: &PromptOptions,
+    within: (usize, &Cancel),
+) -> ApiResult<ConversationPrompt> {
+    let given = pictures::take(&mut messages)?;
+    let conversation = options.conversation(&messages, tools, model.keeps_letters());
+    let failed = |error| ApiError::from(error).with_param("messages");
+    let (loaded, name) = (model.model(), model.name());
+    if given.is_empty() {
+        let tokens = chat::encode_conversation(loaded, name, &conversation, within);
+        return Ok(ConversationPrompt {
+            prompt: tokens.map_err(failed)?.into(),
+            pictures: Vec::new(),
+        });
+    }
+    let processor = model.processor(&given)?;
+    let prepared = pictures::prepare(processor, &given)?;
+    let shown = Pictures {
+        processor,
+        prepared: &prepared,
+    };
+    let prompt = chat::encode_pictures(loaded, name, &conversation, (shown, within));
+    Ok(ConversationPrompt {
+        prompt: prompt.map_err(failed)?,
+        pictures: prepared,
+    })
+}
+
+/// Returns the tokens of a conversation as [`conversation_prompt`] does. Those in the places of pictures stand for no
+/// text.
+///
+/// # Errors
+/// As [`conversation_prompt`].
 pub(crate) fn conversation_tokens(
     model: &ServedModel,
-    (messages, tools): (&[Value], &[Tool]),
+    conversation: (Vec<Value>, &[Tool]),
     options: &PromptOptions,
     within: (usize, &Cancel),
 ) -> ApiResult<Vec<u32>> {
-    let conversation = options.conversation(messages, tools, model.keeps_letters());
-    let tokens = chat::encode_conversation(model.model(), model.name(), &conversation, within);
-    tokens.map_err(|error| ApiError::from(error).with_param("messages"))
+    let prompt = conversation_prompt(model, conversation, options, within)?;
+    Ok(prompt.prompt.tokens)
 }
 
 /// Counts the tokens of a conversation with its tools.
@@ -348,7 +399,7 @@ pub(crate) async fn count(
     let work = Work::Text(bytes(&messages) + prompt.bytes() + tools.bytes());
     let encode = move |model: &ServedModel, cancel: &Cancel| {
         model.model().chat_template().ok_or_else(no_template)?;
-        let conversation = (&messages[..], tools.listed());
+        let conversation = (messages, tools.listed());
         conversation_tokens(model, conversation, &prompt, (MAX_TOKENS, cancel))
     };
     let tokens = model

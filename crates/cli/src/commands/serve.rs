@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use triad_engine::{EngineOptions, SessionOptions, memory};
+use triad_engine::{EngineOptions, LoadOptions, SessionOptions, memory};
 use triad_frontend::{answer, machine, models};
 use triad_hetero::HeteroOptions;
 use triad_model::description::ModelDescription;
@@ -23,6 +23,7 @@ use triad_console::arguments::{self, FloatArguments, KvArgument, ModelArgument, 
 use triad_console::interrupt::on_interrupt;
 use triad_console::priority::NiceArgument;
 use triad_console::processors::{self, ProcessorArguments};
+use triad_console::vision::VisionArguments;
 use triad_console::{output, progress};
 
 /// The default context of an answer with its prompt, in tokens, if the model has as much.
@@ -57,6 +58,8 @@ pub struct Arguments {
     nice: NiceArgument,
     #[command(flatten)]
     float: FloatArguments,
+    #[command(flatten)]
+    vision: VisionArguments,
     /// LoRA adapter that requests may choose by NAME: a GGUF file or a PEFT folder; may be given several times
     #[arg(long, value_name = "NAME=PATH")]
     lora: Vec<NamedPath>,
@@ -254,6 +257,8 @@ fn facts(path: &Path) -> Result<ModelFacts> {
 /// A model that is found, prepared and described, but not loaded.
 struct Found {
     path: PathBuf,
+    /// The encoder of pictures.
+    vision: Option<PathBuf>,
     /// The names for clients, the first of which responses have.
     names: Vec<String>,
     context: usize,
@@ -271,6 +276,7 @@ impl Found {
         let needs_package = arguments.several.processors.is_some();
         let wanted = Wanted::from(arguments.float.float, needs_package)?;
         let (path, threads) = (given.path()?, &arguments.threads);
+        let vision = arguments.vision.encoder(&path);
         let Ready { path, later } = Ready::find(path, &given.model, threads, wanted, "start")?;
         let description = models::description(&path, &mut progress::checking(&path))?;
         let context = arguments
@@ -300,6 +306,7 @@ impl Found {
         Ok((
             Self {
                 path,
+                vision,
                 facts,
                 names: arguments.names(index),
                 context,
@@ -313,13 +320,17 @@ impl Found {
     fn load(&self, arguments: &Arguments) -> Result<LoadedModel> {
         let Self {
             path,
+            vision,
             names,
             context,
             kv_memory,
             ..
         } = self;
         let name = names.first().map_or("", String::as_str);
-        let options = arguments.float.options(arguments.threads.chosen());
+        let options = LoadOptions {
+            vision: vision.clone(),
+            ..arguments.float.options(arguments.threads.chosen())
+        };
         let model = Arc::new(arguments::load(path, name, &options)?);
         model.tokenizer()?;
         arguments::note_settings(&model, name);
@@ -389,6 +400,10 @@ pub fn run(arguments: Arguments) -> Result<()> {
             .iter()
             .all(|names| names.split(',').all(|name| !name.trim().is_empty())),
         "--alias has an empty name: expected names with commas between them"
+    );
+    ensure!(
+        arguments.vision.mmproj.is_none() || given == 1,
+        "--mmproj is for one model, but -m has {given}: expected a separate server for a model with an encoder"
     );
     ensure!(
         arguments.lora.is_empty() || given == 1,

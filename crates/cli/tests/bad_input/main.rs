@@ -3,6 +3,7 @@
 
 mod evaluations;
 mod packages;
+mod pictures;
 mod simulations;
 #[path = "../support/mod.rs"]
 mod support;
@@ -1264,6 +1265,7 @@ fn every_bad_input_gets_one_clear_sentence_and_its_exit_code() {
         .chain(folders())
         .chain(inputs())
         .chain(packages::cases())
+        .chain(pictures::cases())
         .chain(evaluations::cases())
         .chain(simulations::cases())
         .chain(studies())

@@ -105,7 +105,7 @@ fn place(stubborn: bool, mode: &str) -> Place {
     place.write("model.gguf", scripted(stubborn).bytes());
     let server = json!({
         "command": std::env::current_exe().unwrap(),
-        "args": ["tools::serves_mcp", "--exact", "--nocapture"],
+        "args": ["tools::serves_mcp", "--f32", "--nocapture"],
         "env": { mcp_server::MODE: mode },
     });
     place.write(
@@ -117,7 +117,7 @@ fn place(stubborn: bool, mode: &str) -> Place {
 
 const RUN: [&str; 11] = [
     "run",
-    "--float",
+    "--no-quantize",
     "-m",
     "model.gguf",
     "-p",
@@ -217,7 +217,7 @@ fn tools_and_what_they_cannot_be_with_are_refused_by_name() {
     );
     let wrong = place.triad(&[
         "run",
-        "--float",
+        "--no-quantize",
         "-m",
         "model.gguf",
         "-p",

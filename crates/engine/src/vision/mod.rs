@@ -4,7 +4,7 @@ mod cells;
 mod encode;
 mod weights;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use triad_kernels::BlockArithmetic;
 use triad_model::description::ModelDescription;
@@ -30,6 +30,7 @@ pub struct VisionModel {
     description: VisionDescription,
     weights: VisionWeights,
     files: Vec<MappedFile>,
+    path: PathBuf,
 }
 
 impl VisionModel {
@@ -74,7 +75,13 @@ impl VisionModel {
             weights: VisionWeights::load(&file, block_arithmetic)?,
             description,
             files: file.mapped_files().to_vec(),
+            path: path.to_owned(),
         })
+    }
+
+    /// Returns the path that was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Returns the description.

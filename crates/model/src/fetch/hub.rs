@@ -386,6 +386,8 @@ fn select(siblings: &[Sibling], repository: &Repository) -> Result<Selection> {
             "modules.json",
             "1_Pooling/config.json",
             "config_sentence_transformers.json",
+            "preprocessor_config.json",
+            "processor_config.json",
         ];
         // A dense layer after pooling, such as `2_Dense`, or words that score a pair.
         let of_dense = name.split_once('/').is_some_and(|(folder, file)| {

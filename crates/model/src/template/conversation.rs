@@ -98,6 +98,14 @@ impl ChatTemplate {
         })
     }
 
+    /// Returns whether a picture in a user's message (`{"type": "image"}`) becomes `placeholder` in the text.
+    pub fn writes_pictures(&self, placeholder: &str) -> bool {
+        let content = json!([{"type": "image"}, {"type": "text", "text": NEEDLE}]);
+        let message = json!({"role": "user", "content": content});
+        let text = self.render_values(&[message], &RenderOptions::default(), None);
+        text.is_ok_and(|text| text.contains(NEEDLE) && text.matches(placeholder).count() == 1)
+    }
+
     fn render_values(
         &self,
         messages: &[Json],

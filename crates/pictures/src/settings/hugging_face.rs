@@ -23,6 +23,7 @@ const MAX_BYTES: u64 = 4 << 20;
 /// padding of views that all have one size.
 const WITHOUT_EFFECT: &[&str] = &[
     "_processor_class",
+    "_valid_processor_keys",
     "auto_map",
     "data_format",
     "device",

@@ -3,7 +3,7 @@
 use super::{Field, followed, ignored, noted, refused, with};
 
 pub(super) const CACHE: &str = "common prefixes of prompts are always cached";
-const TEXTS: &str = "only text models are supported";
+const TEXTS: &str = "models of this server read text and pictures, and write text";
 
 pub(super) const FIELDS: &[Field] = &[
     followed("model", "OVL"),
@@ -179,13 +179,24 @@ const PART: &[Field] = &[
     ignored("role", "O", "a copy of the message's role"),
     ignored("cache_control", "A", CACHE),
     ignored("annotations", "O", "copied from responses, and not used"),
-    refused("image_url", "OVL", &[], TEXTS),
+    with("image_url", "OVL", IMAGE),
     refused("input_audio", "OVL", &[], TEXTS),
     refused("file", "O", &[], TEXTS),
     refused("video_url", "V", &[], TEXTS),
     refused("audio_url", "V", &[], TEXTS),
     refused("refusal", "O", &[], "expected text"),
 ];
+
+/// The fields of a picture's URL.
+const IMAGE: &[Field] = &[
+    noted("url", "OVL", DATA_URL),
+    ignored("detail", "OVL", RESOLUTION),
+];
+
+/// The URLs of pictures that are read.
+pub(super) const DATA_URL: &str = "a data: URL; pictures in a network are refused";
+/// The reason why the resolution that a client asks for has no effect.
+pub(super) const RESOLUTION: &str = "the model decides in which resolution it reads a picture";
 
 pub(super) const TOOL: &[Field] = &[
     followed("type", "OVL"),

@@ -1,12 +1,12 @@
 //! The fields of `/v1/messages`.
 
-use super::chat::{CACHE, FORMAT, OTHER_TOOL};
+use super::chat::{CACHE, DATA_URL, FORMAT, OTHER_TOOL};
 use super::{Field, followed, ignored, noted, refused, with};
 
 pub(super) const FIELDS: &[Field] = &[
     followed("model", "A"),
     with("messages", "A", MESSAGE),
-    with("system", "A", TEXT),
+    with("system", "A", SYSTEM),
     followed("max_tokens", "A"),
     followed("temperature", "A"),
     followed("top_p", "A"),
@@ -73,7 +73,7 @@ const ANSWER: &str = "for the answer, which is not computed";
 pub(super) const COUNT: &[Field] = &[
     followed("model", "A"),
     with("messages", "A", MESSAGE),
-    with("system", "A", TEXT),
+    with("system", "A", SYSTEM),
     with("tools", "A", TOOL),
     with("tool_choice", "A", CHOICE),
     with("thinking", "A", THINKING),
@@ -188,9 +188,9 @@ const BLOCK: &[Field] = &[
     ignored("cache_control", "A", CACHE),
     ignored("caller", "A", "the model calls functions itself"),
     refused("citations", "A", &["[]"], "expected text"),
-    refused("source", "A", &[], "only text models are supported"),
-    refused("title", "A", &[], "only text models are supported"),
-    refused("context", "A", &[], "only text models are supported"),
+    with("source", "A", SOURCE),
+    refused("title", "A", &[], "only text and pictures are read"),
+    refused("context", "A", &[], "only text and pictures are read"),
     noted("thinking", "A", "if the template reads reasoning_content"),
     ignored("signature", "A", "this server needs none"),
     ignored(
@@ -200,11 +200,29 @@ const BLOCK: &[Field] = &[
     ),
 ];
 
-/// The fields of a block in a system message or in the result of a tool call.
+/// The fields of a block in a system message.
+const SYSTEM: &[Field] = &[
+    followed("type", "A"),
+    followed("text", "A"),
+    ignored("cache_control", "A", CACHE),
+    refused("citations", "A", &["[]"], "expected text"),
+    refused("source", "A", &[], "expected text"),
+];
+
+/// The fields of a block in the result of a tool call.
 const TEXT: &[Field] = &[
     followed("type", "A"),
     followed("text", "A"),
     ignored("cache_control", "A", CACHE),
     refused("citations", "A", &["[]"], "expected text"),
-    refused("source", "A", &[], "only text models are supported"),
+    with("source", "A", SOURCE),
+];
+
+/// The fields of a picture.
+const SOURCE: &[Field] = &[
+    noted("type", "A", "base64 or url"),
+    ignored("media_type", "A", "the bytes say what they are"),
+    followed("data", "A"),
+    noted("url", "A", DATA_URL),
+    refused("file_id", "A", &[], "files are not stored: expected base64"),
 ];

@@ -3,7 +3,7 @@
 use super::chat::TOOL;
 use super::{Field, followed, ignored, noted, refused, with};
 
-const TEXTS: &str = "only text models are supported";
+const PICTURES: &str = "in base64; refused for models that read only text";
 const LOADING: &str = "the options of the server decide how models are loaded";
 const SAMPLERS: &str =
     "this server samples only with temperature, top_k, top_p, min_p and penalties";
@@ -36,7 +36,7 @@ pub(super) const GENERATE: &[Field] = &[
         &["[]"],
         "expected /api/chat with the messages so far",
     ),
-    refused("images", "M", &["[]"], TEXTS),
+    noted("images", "M", PICTURES),
 ];
 
 /// The fields that `/api/chat` and `/api/generate` share.
@@ -88,7 +88,7 @@ const MESSAGE: &[Field] = &[
     noted("tool_name", "M", "the tool whose result the message has"),
     noted("name", "M", "alias of tool_name, and the author's name"),
     followed("tool_call_id", "M"),
-    refused("images", "M", &["[]"], TEXTS),
+    noted("images", "M", PICTURES),
 ];
 
 pub(super) const OPTIONS: &[Field] = &[

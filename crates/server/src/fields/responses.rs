@@ -1,6 +1,6 @@
 //! The fields of `/v1/responses`.
 
-use super::chat::{CACHE, FORMAT, OTHER_TOOL};
+use super::chat::{CACHE, DATA_URL, FORMAT, OTHER_TOOL, RESOLUTION};
 use super::{Field, followed, ignored, noted, refused, with};
 
 pub(super) const FIELDS: &[Field] = &[
@@ -258,11 +258,11 @@ const PART: &[Field] = &[
     ignored("annotations", "OV", "copied from responses, and not used"),
     ignored("logprobs", "OV", "copied from responses, and not used"),
     refused("refusal", "O", &[], "expected text"),
-    refused("image_url", "OV", &[], "only text models are supported"),
-    refused("file_id", "O", &[], "only text models are supported"),
-    refused("file_data", "O", &[], "only text models are supported"),
-    refused("file_url", "O", &[], "only text models are supported"),
-    refused("filename", "O", &[], "only text models are supported"),
-    refused("detail", "OV", &[], "only text models are supported"),
-    refused("input_audio", "O", &[], "only text models are supported"),
+    noted("image_url", "OV", DATA_URL),
+    refused("file_id", "O", &[], "only text and pictures are read"),
+    refused("file_data", "O", &[], "only text and pictures are read"),
+    refused("file_url", "O", &[], "only text and pictures are read"),
+    refused("filename", "O", &[], "only text and pictures are read"),
+    ignored("detail", "OV", RESOLUTION),
+    refused("input_audio", "O", &[], "only text and pictures are read"),
 ];

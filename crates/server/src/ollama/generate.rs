@@ -14,6 +14,7 @@ use utoipa::ToSchema;
 use super::answer::{Answer, Line, Shape};
 use super::chat::{Asked, How, Settings, of_options};
 use super::error::OllamaError;
+use super::turns::with_images;
 use crate::app::App;
 use crate::body::JsonBody;
 use crate::continuation::Continuation;
@@ -39,6 +40,8 @@ pub(crate) struct GenerateRequest {
     suffix: Option<String>,
     /// Whether the text is continued as it is, without the chat template.
     raw: Option<bool>,
+    /// Pictures in base64, for models that read them.
+    images: Option<Vec<String>>,
 }
 
 /// The body of a request for a completion of a text.
@@ -73,6 +76,7 @@ pub(crate) async fn generate(
     let Some(prompt) = request.prompt.filter(|text| !text.is_empty()) else {
         return settings.load(&app, model.as_deref(), Shape::Generate).await;
     };
+    let images = request.images.unwrap_or_default();
     let suffix = request.suffix.filter(|text| !text.is_empty());
     if request.raw.unwrap_or(false) || suffix.is_some() {
         if system.is_some() {
@@ -80,12 +84,17 @@ pub(crate) async fn generate(
                 "a prompt with raw or suffix is continued as it is, without a system prompt";
             return Err(ApiError::field("system", message));
         }
+        if !images.is_empty() {
+            let message =
+                "a prompt with raw or suffix is continued as it is, without places for pictures";
+            return Err(ApiError::field("images", message));
+        }
         settings.check_plain()?;
         let text = Text { prompt, suffix };
         return continued(&app, client, (model, text), (settings, began)).await;
     }
     let system = system.map(|text| json!({"role": "system", "content": text}));
-    let user = json!({"role": "user", "content": prompt});
+    let user = json!({"role": "user", "content": with_images("", prompt, images)?});
     let asked = Asked {
         model,
         messages: system.into_iter().chain([user]).collect(),

@@ -3,17 +3,20 @@
 use std::collections::VecDeque;
 
 use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
 use crate::error::{ApiError, ApiResult};
 use crate::messages::{Role, Turns, check_count};
+use crate::pictures::{self, Source};
 
 /// A message of a conversation.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct Message {
     role: Role,
     content: Option<String>,
+    /// Pictures in base64, for models that read them.
+    images: Option<Vec<String>>,
     /// The model's reasoning before the message, for templates that use it.
     thinking: Option<String>,
     /// The tool calls of an assistant message.
@@ -88,7 +91,11 @@ pub(crate) fn messages(given: Vec<Message>) -> ApiResult<Vec<Value>> {
             turns.set("name", name);
             continue;
         }
-        turns.say(message.role, content);
+        let images = message.images.unwrap_or_default();
+        turns.say(
+            message.role,
+            with_images(&format!("{field}."), content, images)?,
+        );
         turns.set("name", message.name);
         turns.set("reasoning_content", message.thinking);
         for (place, Call { id, function }) in calls.into_iter().enumerate() {
@@ -111,10 +118,25 @@ pub(crate) fn messages(given: Vec<Message>) -> ApiResult<Vec<Value>> {
     Ok(turns.messages(None))
 }
 
+/// Returns the content of a message: its text, after its pictures if it has some.
+/// `field` is the beginning of their names.
+///
+/// # Errors
+/// As [`pictures::part`].
+pub(super) fn with_images(field: &str, text: String, images: Vec<String>) -> ApiResult<Value> {
+    if images.is_empty() {
+        return Ok(text.into());
+    }
+    let images = images.into_iter().enumerate();
+    let parts = images.map(|(place, image)| {
+        pictures::part(&format!("{field}images[{place}]"), Source::Base64(image))
+    });
+    let text = json!({"type": "text", "text": text});
+    parts.chain([Ok(text)]).collect()
+}
+
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn read(given: Value) -> ApiResult<Vec<Value>> {

@@ -26,6 +26,7 @@ fn body(path: &str, parent: &str) -> Body {
         {"role": "user", "content": "Hi"}, {"role": "assistant", "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "a", "content": "1"}
     ]);
+    let picture = json!({"type": "image", "source": {"type": "base64", "data": "aGk="}});
     let format = json!({"type": "json_schema", "json_schema": {"schema": {"enum": ["a"]}}});
     let (more, place) = match (path, parent) {
         (_, "") => (json!({}), ""),
@@ -109,6 +110,18 @@ fn body(path: &str, parent: &str) -> Body {
             ]}),
             "/messages/2/content/0/content/0",
         ),
+        ("/v1/messages", "messages.content.source") => (
+            json!({"messages": [{"role": "user", "content": [picture]}]}),
+            "/messages/0/content/0/source",
+        ),
+        ("/v1/messages", "messages.content.content.source") => (
+            json!({"messages": [
+                {"role": "user", "content": "Hi"},
+                {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": {}}]},
+                {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": [picture]}]},
+            ]}),
+            "/messages/2/content/0/content/0/source",
+        ),
         ("/v1/messages", "system") => (
             json!({"system": [{"type": "text", "text": "a"}]}),
             "/system/0",
@@ -182,6 +195,14 @@ fn body(path: &str, parent: &str) -> Body {
             json!({"messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]}),
             "/messages/0/content/0",
         ),
+        (_, "messages.content.image_url") => {
+            let part =
+                json!({"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}});
+            (
+                json!({"messages": [{"role": "user", "content": [part]}]}),
+                "/messages/0/content/0/image_url",
+            )
+        }
         (_, "messages.tool_calls") => (json!({"messages": called}), "/messages/1/tool_calls/0"),
         (_, "messages.tool_calls.function") => (
             json!({"messages": called}),

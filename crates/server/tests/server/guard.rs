@@ -104,6 +104,7 @@ fn every_route_wants_a_key_but_those_that_are_open() {
         "/icon.svg",
         "/markdown.js",
         "/messages.js",
+        "/pictures.js",
         "/sidebar.js",
         "/store.js",
         "/style.css",

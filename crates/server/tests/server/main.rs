@@ -17,6 +17,7 @@ mod models;
 mod ollama;
 mod others;
 mod owners;
+mod pictures;
 mod reasoning;
 mod rerank;
 mod sampling;

@@ -7,29 +7,31 @@ mod sampling;
 mod speculate;
 mod terminal;
 mod tools;
+mod turn;
 
 use std::io;
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
 use anyhow::{Result, ensure};
 use triad_engine::constraint::Form;
 use triad_engine::speculate::Speculate;
 use triad_engine::{
-    Adapters, Cancel, EngineOptions, Event, Finish, GenerateOptions, Generation, Model, Session,
-    SessionOptions,
+    Adapters, Cancel, EngineOptions, Event, Finish, GenerateOptions, Generation, LoadOptions,
+    Model, Session, SessionOptions,
 };
-use triad_frontend::chat::Conversation;
 use triad_frontend::machine::{self, Resident};
+use triad_frontend::pictures;
 use triad_frontend::tool_calls::{AnswerDelta, AnswerForm, AnswerReader, ToolCall, ToolFormat};
 use triad_frontend::{answer, chat};
 use triad_hetero::HeteroOptions;
+use triad_model::tokenizer::Special;
+use triad_pictures::Processor;
 use triad_plan::schedule::Policy;
 
 use crate::adapters::{self, ScaledPath};
 use crate::first_run::{Later, Ready, Wanted};
 use crate::prompt::PromptArguments;
-use conversation::Message;
 use form::FormArguments;
 use sampling::SamplerArguments;
 use speculate::Proposer;
@@ -41,6 +43,8 @@ use triad_console::output;
 use triad_console::priority::NiceArgument;
 use triad_console::processors::{self, ProcessorArguments};
 use triad_console::progress::{self, Shown};
+use triad_console::vision::VisionArguments;
+use turn::{Image, Prompt, Turn};
 
 /// The default context of a conversation, in tokens, if the model has as much.
 const CHAT_CONTEXT: usize = 4096;
@@ -66,6 +70,7 @@ const CHAT_CONTEXT: usize = 4096;
   triad run -p 'Name a city and its country.' --schema city.json
   triad run -p 'Is 7 a prime number?' --regex 'yes|no'
   triad run -p 'What is 2 + 3 * 4?' --grammar sum.lark
+  triad run hf:HuggingFaceTB/SmolVLM-256M-Instruct --image screen.png -p 'Which button saves?'
   triad run -p 'Who are you?' --lora pirate.gguf --lora polite:0.5
   triad run -f long.txt --processors cpu=0,npu=1 --timeline run.json")]
 pub struct Arguments {
@@ -77,12 +82,14 @@ pub struct Arguments {
     #[command(flatten)]
     float: FloatArguments,
     #[command(flatten)]
+    vision: VisionArguments,
+    #[command(flatten)]
     prompt: PromptArguments,
     /// Maximum tokens of an answer
     #[arg(short = 'n', long = "max-tokens", value_name = "N", default_value = "512", value_parser = arguments::count)]
     max_tokens: usize,
     /// Prefill chunk size, in tokens
-    #[arg(long = "prefill-chunk", value_name = "N", default_value = "256", value_parser = arguments::tokens)]
+    #[arg(long, value_name = "N", default_value = "256", value_parser = arguments::tokens)]
     chunk: usize,
     #[command(flatten)]
     kv: KvArgument,
@@ -115,6 +122,9 @@ pub struct Arguments {
     /// LoRA adapter for the model, a GGUF file or a PEFT folder, with an optional factor; may be given several times
     #[arg(long, value_name = "PATH[:SCALE]")]
     lora: Vec<ScaledPath>,
+    /// Picture for the message (PNG, JPEG, WebP, GIF or BMP); may be given several times
+    #[arg(long, value_name = "FILE", conflicts_with = "raw")]
+    image: Vec<PathBuf>,
     /// Print one JSON object at the end instead of text
     #[arg(long)]
     json: bool,
@@ -158,6 +168,7 @@ pub fn run(mut arguments: Arguments) -> Result<()> {
         form,
         adapters,
         tools,
+        processor: OnceLock::new(),
         arguments,
     };
     match prompt {
@@ -176,8 +187,13 @@ fn load(arguments: &Arguments) -> Result<(Arc<Model>, Option<Later>)> {
     let ModelArguments { name, threads } = &arguments.model;
     let needs_package = arguments.several.processors.is_some();
     let wanted = Wanted::from(arguments.float.float, needs_package)?;
-    let Ready { path, later } = Ready::find(name.path()?, &name.model, threads, wanted, "run")?;
-    let options = arguments.float.options(threads.chosen());
+    let given = name.path()?;
+    let vision = arguments.vision.encoder(&given);
+    let Ready { path, later } = Ready::find(given, &name.model, threads, wanted, "run")?;
+    let options = LoadOptions {
+        vision,
+        ..arguments.float.options(threads.chosen())
+    };
     let model = arguments::load(&path, &name.model, &options)?;
     Ok((Arc::new(model), later))
 }
@@ -208,6 +224,8 @@ struct Speaker<'a> {
     adapters: Adapters,
     /// Tools that the model may call.
     tools: Option<Tools>,
+    /// Opened for the first picture.
+    processor: OnceLock<Processor>,
     arguments: &'a Arguments,
 }
 
@@ -246,14 +264,10 @@ impl Speaker<'_> {
 
     /// Returns the first messages of a conversation: the file of `--session`, if it exists, with `--system` in place of
     /// its own instructions.
-    fn beginning(&self) -> Result<Vec<Message>> {
-        let saved = self
-            .arguments
-            .session
-            .as_deref()
-            .map(conversation::read_if_there)
-            .transpose()?
-            .unwrap_or_default();
+    fn beginning(&self) -> Result<Vec<Turn>> {
+        let path = self.arguments.session.as_deref();
+        let saved = path.map(|path| conversation::read_if_there(path, || self.processor()));
+        let saved = saved.transpose()?.unwrap_or_default();
         let instructed = self.system();
         let replaced = instructed.is_some();
         let rest = saved
@@ -263,7 +277,7 @@ impl Speaker<'_> {
     }
 
     /// Writes a conversation to the file of `--session`, if there is one.
-    fn keep(&self, messages: &[Message]) -> Result<()> {
+    fn keep(&self, messages: &[Turn]) -> Result<()> {
         self.arguments
             .session
             .as_deref()
@@ -271,35 +285,55 @@ impl Speaker<'_> {
     }
 
     /// Returns the message of `--system`, if it is given and the model has a chat template.
-    fn system(&self) -> Option<Message> {
+    fn system(&self) -> Option<Turn> {
         self.arguments
             .system
             .as_ref()
             .filter(|_| self.chats())
-            .map(|text| Message::new("system", text))
+            .map(|text| Turn::new("system", text))
     }
 
-    /// Returns the tokens of a whole conversation; without a chat template, only of its last message.
-    fn encode(&self, messages: &[Message]) -> Result<Vec<u32>> {
+    /// Returns the processor of the model's pictures.
+    fn processor(&self) -> Result<&Processor> {
+        if let Some(processor) = self.processor.get() {
+            return Ok(processor);
+        }
+        let opened = pictures::processor(&self.model)?;
+        Ok(self.processor.get_or_init(|| opened))
+    }
+
+    /// Reads the picture in the file at `path`.
+    fn image(&self, path: &Path) -> Result<Image> {
+        ensure!(
+            self.chats(),
+            "this model has no chat template, and so no places for pictures"
+        );
+        Image::read(self.processor()?, path)
+    }
+
+    /// Reads the pictures of `--image`.
+    fn images(&self) -> Result<Vec<Image>> {
+        let paths = self.arguments.image.iter();
+        paths.map(|path| self.image(path)).collect()
+    }
+
+    /// Returns the prompt of a whole conversation; without a chat template, only of its last message.
+    fn encode(&self, turns: &[Turn]) -> Result<Prompt> {
         let longest = self.model.description().context;
         let context = self.arguments.context.unwrap_or(longest).min(longest);
-        let all: Vec<_> = messages.iter().map(Message::to_json).collect();
-        let conversation = Conversation {
-            messages: &all,
-            tools: self.tools.as_ref().map_or(&[], Tools::tools),
-            keeps_letters: self.arguments.keep_letters,
-            ..Conversation::default()
-        };
-        let tokens = if self.chats() {
+        if !self.chats() {
+            let last = turns.last().map_or("", |turn| &turn.content);
             let within = (context, &Cancel::new());
-            chat::encode_conversation(&self.model, self.name(), &conversation, within)?
-        } else {
-            let last = messages
-                .last()
-                .map_or("", |message| message.content.as_str());
-            chat::encode_plain(&self.model, last, context)?
-        };
-        Ok(tokens)
+            let tokens = chat::encode_text(&self.model, last, Special::AsText, within)?;
+            return Ok(Prompt::from(tokens));
+        }
+        let tools = self.tools.as_ref().map_or(&[][..], Tools::tools);
+        turn::encode(
+            (&self.model, self.name()),
+            (turns, tools, self.arguments.keep_letters),
+            || self.processor(),
+            context,
+        )
     }
 
     /// Returns a session for a conversation, and its proposer of speculative decoding.
@@ -355,15 +389,16 @@ impl Speaker<'_> {
     fn answer_with_tools(
         &self,
         (session, speculate): (&mut Session, Option<&Speculate>),
-        messages: &mut Vec<Message>,
+        messages: &mut Vec<Turn>,
     ) -> Result<Answered> {
         let mut called = Vec::new();
         for round in 0.. {
             let prompt = self.encode(messages)?;
+            let prompt_tokens = prompt.len();
             let mut text = String::new();
             let mut calls = Vec::new();
             let (generation, behind_prompt) =
-                self.answer((session, speculate), &prompt, &mut text, &mut calls)?;
+                self.answer((session, speculate), prompt, &mut text, &mut calls)?;
             let is_last = round == tools::MAX_ROUNDS;
             if is_last && !calls.is_empty() {
                 output::note(&format!(
@@ -377,7 +412,7 @@ impl Speaker<'_> {
             let Some(tools) = tools.filter(|_| generation.finish != Finish::Cancelled) else {
                 return Ok(Answered {
                     generation,
-                    prompt_tokens: prompt.len(),
+                    prompt_tokens,
                     text,
                     behind_prompt,
                     called,
@@ -387,7 +422,7 @@ impl Speaker<'_> {
                 output::answer("\n")?;
             }
             calls.truncate(tools::made(calls.len()));
-            let calling = Message::calling(text, &calls, messages.len());
+            let calling = Turn::calling(text, &calls, messages.len());
             let mut results = Vec::new();
             let cancel = Cancel::new();
             let on_ctrl_c = cancel.clone();
@@ -408,7 +443,7 @@ impl Speaker<'_> {
     fn answer(
         &self,
         (session, speculate): (&mut Session, Option<&Speculate>),
-        prompt: &[u32],
+        prompt: Prompt,
         text: &mut String,
         calls: &mut Vec<ToolCall>,
     ) -> Result<(Generation, Option<Resident>)> {
@@ -424,9 +459,15 @@ impl Speaker<'_> {
         let cancel = Cancel::new();
         let on_ctrl_c = cancel.clone();
         let _guard = on_interrupt(move || on_ctrl_c.cancel());
+        let prompt = {
+            let Prompt { places, pictures } = prompt;
+            let _spinner =
+                (!pictures.is_empty()).then(|| progress::spinner("looking at the picture"));
+            places.hold(session, &pictures, &cancel)?
+        };
         let mut bar: Option<Shown> = None;
         let mut behind_prompt = None;
-        let answer = answer::stream(session, prompt, &options, &cancel, &mut |event| {
+        let answer = answer::stream(session, &prompt, &options, &cancel, &mut |event| {
             match event {
                 Event::Prefill { done, total } if done < total => {
                     bar.get_or_insert_with(|| progress::tokens("reading the prompt", total))

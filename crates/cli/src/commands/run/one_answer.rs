@@ -7,8 +7,8 @@ use triad_engine::{Engine, Finish, Generation};
 use triad_frontend::machine::{self, Resident};
 use triad_hetero::{HeteroEngine, execution};
 
-use super::conversation::Message;
 use super::tools::Called;
+use super::turn::Turn;
 use super::{Answered, CHAT_CONTEXT, Speaker, speculate};
 use crate::first_run;
 use triad_console::executed::{self, Executed};
@@ -52,7 +52,9 @@ pub fn run(speaker: &Speaker, text: &str) -> Result<()> {
     let several = &speaker.arguments.several;
     let timeline = several.timeline_file()?;
     let mut messages = speaker.beginning()?;
-    messages.push(Message::new("user", text));
+    let mut question = Turn::new("user", text);
+    question.images = speaker.images()?;
+    messages.push(question);
     let needed = speaker.encode(&messages)?.len();
     let needed = needed.saturating_add(speaker.arguments.max_tokens);
     // Results of tools come to the prompt.
@@ -75,7 +77,7 @@ pub fn run(speaker: &Speaker, text: &str) -> Result<()> {
     executed::note_failures(&session);
     executed::note_hot_rows(session.engine());
     if answer.finish != Finish::Cancelled {
-        messages.push(Message::new("assistant", text));
+        messages.push(Turn::new("assistant", text));
         speaker.keep(&messages)?;
     }
     if speaker.arguments.json {

@@ -52,7 +52,7 @@ impl Proposer {
                     expert_memory: None,
                     ..float
                 };
-                let draft = draft(&model.named(name).load_for(float)?, session);
+                let draft = draft(&model.named(name).load_for(float, None)?, session);
                 let draft = draft.with_context(|| {
                     format!("{name} cannot propose tokens to {}", model.name.model)
                 })?;

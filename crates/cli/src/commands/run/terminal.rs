@@ -4,8 +4,9 @@ use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 
-use super::conversation::{self, Message};
+use super::conversation;
 use super::one_answer::{devices, statistics};
+use super::turn::{Image, Turn};
 use super::{Answered, CHAT_CONTEXT, Speaker};
 use crate::first_run::Later;
 use anyhow::{Context, Result, ensure};
@@ -19,6 +20,7 @@ use triad_engine::{Finish, Session};
 const HELP: &str = "\
 /reset          begin a new conversation
 /system [TEXT]  show the instructions to the model, or replace them
+/image FILE     show a picture with the next message
 /edit           change the latest message in an editor ($VISUAL or $EDITOR), and answer it again
 /save FILE      write the conversation to a file
 /load FILE      continue the conversation in a file
@@ -43,6 +45,7 @@ pub fn run(speaker: &Speaker, later: Option<Later>) -> Result<()> {
         session,
         speculate,
         messages,
+        images: speaker.images()?,
         statistics: None,
         later: later.map(Preparing::Due),
     };
@@ -126,7 +129,9 @@ struct Chat<'a> {
     speaker: &'a Speaker<'a>,
     session: Session,
     speculate: Option<Speculate>,
-    messages: Vec<Message>,
+    messages: Vec<Turn>,
+    /// Pictures of the next message.
+    images: Vec<Image>,
     statistics: Option<String>,
     later: Option<Preparing>,
 }
@@ -155,16 +160,22 @@ impl Chat<'_> {
             ),
             ("reset", "") => {
                 self.messages = self.speaker.system().into_iter().collect();
+                self.images.clear();
                 self.session.truncate(0);
                 Ok(())
             }
             ("system", text) => self.instruct(text),
-            ("save" | "load", "") => {
+            ("save" | "load" | "image", "") => {
                 self.note(&format!("/{name} FILE: expected the name of a file"))
             }
             ("save", path) => conversation::write(Path::new(path), &self.messages),
             ("load", path) => {
-                conversation::read(Path::new(path)).map(|messages| self.messages = messages)
+                let read = conversation::read(Path::new(path), || self.speaker.processor());
+                read.map(|messages| self.messages = messages)
+            }
+            ("image", path) => {
+                let image = self.speaker.image(Path::new(path));
+                image.map(|image| self.images.push(image))
             }
             ("edit", "") => return self.edit(),
             _ => self.note(&format!("there is no command /{command}; /help lists them")),
@@ -217,7 +228,7 @@ impl Chat<'_> {
                 .map(|message| message.content.as_str());
             return self.note(shown.unwrap_or("there are no instructions"));
         }
-        let message = Message::new("system", text);
+        let message = Turn::new("system", text);
         if has_one {
             self.messages[0] = message;
         } else {
@@ -240,6 +251,7 @@ impl Chat<'_> {
                 self.note("an empty message: the conversation is unchanged")
             }
             Ok(text) => {
+                self.images = std::mem::take(&mut self.messages[latest].images);
                 self.messages.truncate(latest);
                 self.answer(text.trim())
             }
@@ -251,7 +263,9 @@ impl Chat<'_> {
     /// program. Only an error while printing does.
     fn answer(&mut self, line: &str) -> Result<()> {
         let before = self.messages.len();
-        self.messages.push(Message::new("user", line));
+        let mut question = Turn::new("user", line);
+        question.images = std::mem::take(&mut self.images);
+        self.messages.push(question);
         let session = (&mut self.session, self.speculate.as_ref());
         match self.speaker.answer_with_tools(session, &mut self.messages) {
             Ok(Answered {
@@ -269,7 +283,7 @@ impl Chat<'_> {
                     // The answer is empty: the question is dropped.
                     self.messages.truncate(before);
                 } else {
-                    self.messages.push(Message::new("assistant", text));
+                    self.messages.push(Turn::new("assistant", text));
                     if let Err(error) = self.speaker.keep(&self.messages) {
                         output::note(&format!("error: {error:#}"));
                     }

@@ -1,0 +1,267 @@
+//! Pictures in a conversation: parts `{"type": "image"}` of its messages, in the order of the pictures.
+//!
+//! The chat template writes a token for each picture. What the model's processor made of the picture takes its place:
+//! text, and one token for each row of the encoder's output.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use triad_engine::package::Package;
+use triad_engine::{Cancel, Model, Pixels, Session};
+use triad_model::gguf;
+use triad_model::mapped::MappedFile;
+use triad_model::template::ChatTemplate;
+use triad_model::tokenizer::{TokenKind, Tokenizer};
+use triad_model::vision::VisionFile;
+use triad_pictures::{Piece, Prepared, Processor};
+
+use crate::error::{Error, Result};
+
+/// The pictures of a conversation.
+#[derive(Clone, Copy, Debug)]
+pub struct Pictures<'a> {
+    /// The model's processor.
+    pub processor: &'a Processor,
+    /// The result for each picture.
+    pub prepared: &'a [Arc<Prepared>],
+}
+
+/// A prompt with places for rows of pictures.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PicturePrompt {
+    /// The tokens; those in the places of rows stand for no text.
+    pub tokens: Vec<u32>,
+    /// The places, in order.
+    pub places: Vec<Place>,
+}
+
+impl From<Vec<u32>> for PicturePrompt {
+    /// Creates a prompt without pictures.
+    fn from(tokens: Vec<u32>) -> Self {
+        Self {
+            tokens,
+            places: Vec::new(),
+        }
+    }
+}
+
+/// The place of the rows of one view.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The tokens.
+    pub tokens: Range<usize>,
+    /// The picture, counted through the conversation.
+    pub picture: usize,
+    /// The view of this picture.
+    pub view: usize,
+}
+
+/// Returns the number of pictures in `messages`.
+pub fn count(messages: &[Value]) -> usize {
+    let contents = messages.iter().map(|message| &message["content"]);
+    let parts = contents.filter_map(Value::as_array).flatten();
+    parts.filter(|part| is_picture(part)).count()
+}
+
+pub(crate) fn is_picture(part: &Value) -> bool {
+    part["type"] == "image"
+}
+
+/// Puts text in place of the pictures in `messages`, if the `template` writes none.
+pub fn mark(processor: &Processor, template: &ChatTemplate, messages: &mut [Value]) {
+    if template.writes_pictures(processor.placeholder()) {
+        return;
+    }
+    let text = json!({"type": "text", "text": processor.marker()});
+    for message in messages {
+        let parts = message.get_mut("content").and_then(Value::as_array_mut);
+        let parts = parts.into_iter().flatten();
+        parts
+            .filter(|part| is_picture(part))
+            .for_each(|part| *part = text.clone());
+    }
+}
+
+impl Pictures<'_> {
+    /// Puts the pieces of each picture in its place in `text`; one token stands for all rows of a view.
+    ///
+    /// # Errors
+    /// If `text` has not a place for each picture.
+    pub(crate) fn expand(&self, text: &str) -> Result<String> {
+        let placeholder = self.processor.placeholder();
+        let mut parts = text.split(placeholder);
+        let places = text.matches(placeholder).count();
+        if places != self.prepared.len() {
+            return Err(Error::PicturePlaces {
+                token: placeholder,
+                places,
+                pictures: self.prepared.len(),
+            });
+        }
+        let mut expanded = parts.next().unwrap_or_default().to_owned();
+        for (prepared, after) in self.prepared.iter().zip(parts) {
+            for piece in &prepared.pieces {
+                expanded.push_str(match piece {
+                    Piece::Text(text) => text,
+                    Piece::Rows { .. } => self.processor.row_token(),
+                });
+            }
+            expanded.push_str(after);
+        }
+        Ok(expanded)
+    }
+
+    /// Returns `tokens` of an expanded text with a token for each row.
+    ///
+    /// # Errors
+    /// If the tokenizer has no token for rows, the text names it elsewhere too, or there are more than `context` tokens.
+    pub(crate) fn with_rows(
+        &self,
+        tokenizer: &Tokenizer,
+        tokens: &[u32],
+        context: usize,
+    ) -> Result<PicturePrompt> {
+        let name = self.processor.row_token();
+        let row = tokenizer
+            .id(name)
+            .filter(|id| tokenizer.token_kind(*id) != TokenKind::Normal)
+            .ok_or(Error::NoPictureToken(name))?;
+        let views = self
+            .prepared
+            .iter()
+            .enumerate()
+            .flat_map(|(picture, prepared)| {
+                prepared.pieces.iter().filter_map(move |piece| match piece {
+                    Piece::Rows { view, rows } => Some((picture, *view, *rows)),
+                    Piece::Text(_) => None,
+                })
+            });
+        let mut views = views.collect::<Vec<_>>().into_iter();
+        let found = tokens.iter().filter(|token| **token == row).count();
+        if found != views.len() {
+            return Err(Error::PicturePlaces {
+                token: name,
+                places: found,
+                pictures: views.len(),
+            });
+        }
+        let mut prompt = PicturePrompt::default();
+        for token in tokens {
+            match views.as_slice().first() {
+                Some(&(picture, view, rows)) if *token == row => {
+                    views.next();
+                    let start = prompt.tokens.len();
+                    let total = start.saturating_add(rows);
+                    if total > context {
+                        return Err(Error::PromptTooLong {
+                            tokens: total,
+                            more: true,
+                            context,
+                        });
+                    }
+                    prompt.tokens.resize(total, row);
+                    prompt.places.push(Place {
+                        tokens: start..total,
+                        picture,
+                        view,
+                    });
+                }
+                _ => prompt.tokens.push(*token),
+            }
+        }
+        match prompt.tokens.len() > context {
+            true => Err(Error::PromptTooLong {
+                tokens: prompt.tokens.len(),
+                more: false,
+                context,
+            }),
+            false => Ok(prompt),
+        }
+    }
+}
+
+/// Returns the processor of pictures for `model`.
+///
+/// # Errors
+/// If the model reads no pictures, or Triad does not support its encoder or its processor.
+pub fn processor(model: &Model) -> Result<Processor> {
+    let path = model.vision()?.path();
+    if path.is_dir() {
+        return Ok(Processor::from_folder(path)?);
+    }
+    if path.extension().is_some_and(|it| it == "safetensors") {
+        let folder = path.parent().filter(|it| !it.as_os_str().is_empty());
+        return Ok(Processor::from_folder(folder.unwrap_or(Path::new(".")))?);
+    }
+    let file = MappedFile::open(path)?;
+    let head = gguf::read(file.bytes()).map_err(|error| error.at(path))?;
+    Ok(Processor::from_gguf(path, &head.metadata)?)
+}
+
+/// Returns the encoder of pictures that belongs to the model at `path`, if Triad supports it: that of a folder in the
+/// layout of `transformers`, or the only file `mmproj*.gguf` next to a GGUF file.
+pub fn encoder_of(path: &Path) -> Option<PathBuf> {
+    let encoder = match path.extension() {
+        Some(extension) if extension == "gguf" => mmproj_next_to(path)?,
+        _ if Package::is_at(path) => return None,
+        _ => path.to_owned(),
+    };
+    VisionFile::open(&encoder).is_ok().then_some(encoder)
+}
+
+fn mmproj_next_to(path: &Path) -> Option<PathBuf> {
+    let folder = path.parent().filter(|it| !it.as_os_str().is_empty());
+    let files = std::fs::read_dir(folder.unwrap_or(Path::new("."))).ok()?;
+    let is_mmproj = |file: &PathBuf| {
+        let name = file.file_name().and_then(|name| name.to_str());
+        name.is_some_and(|name| name.starts_with("mmproj") && name.ends_with(".gguf"))
+    };
+    let files = files.filter_map(|file| Some(file.ok()?.path()));
+    let mut found = files.filter(is_mmproj);
+    let first = found.next()?;
+    (found.next().is_none() && first != path).then_some(first)
+}
+
+impl PicturePrompt {
+    /// Encodes the views of `prepared` for `session`, which then holds them, and returns the tokens of the prompt with
+    /// those of their rows.
+    ///
+    /// # Errors
+    /// If the engine computes no pictures, an encoder makes other rows than the processor expects, or `cancel` is set.
+    pub fn hold(
+        self,
+        session: &mut Session,
+        prepared: &[Arc<Prepared>],
+        cancel: &Cancel,
+    ) -> Result<Vec<u32>> {
+        let Self { mut tokens, places } = self;
+        for Place {
+            tokens: place,
+            picture,
+            view,
+        } in places
+        {
+            let view = &prepared[picture].views[view];
+            let pixels = Pixels {
+                height: view.height,
+                width: view.width,
+                planes: &view.planes,
+            };
+            let picture = session.engine().picture(pixels, session.salt(), cancel)?;
+            let rows = picture.tokens();
+            if rows.len() != place.len() {
+                return Err(Error::PictureRows {
+                    rows: rows.len(),
+                    expected: place.len(),
+                });
+            }
+            session.hold(&picture);
+            for (token, row) in tokens[place].iter_mut().zip(rows) {
+                *token = row;
+            }
+        }
+        Ok(tokens)
+    }
+}

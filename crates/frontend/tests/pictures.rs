@@ -1,0 +1,193 @@
+//! Conversations with pictures, compared with `apply_chat_template` and `generate` of `transformers`.
+//! `tests/golden/pictures/chat.py` wrote the files.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use triad_engine::sampler::SamplerOptions;
+use triad_engine::{
+    Cancel, EngineOptions, GenerateOptions, LoadOptions, Model, SessionOptions, Threads, generate,
+};
+use triad_frontend::chat::{self, Conversation};
+use triad_frontend::pictures::{self, PicturePrompt, Pictures};
+use triad_frontend::{Error, answer, models};
+use triad_kernels::BlockArithmetic;
+use triad_pictures::{Picture, Prepared, Processor};
+
+const CONTEXT: usize = 2048;
+
+fn golden() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/pictures")
+}
+
+fn model() -> Arc<Model> {
+    let options = LoadOptions {
+        threads: Threads::Count(1),
+        block_arithmetic: BlockArithmetic::Exact,
+        ..LoadOptions::default()
+    };
+    let model = models::load(&golden().join("chat"), &options, &mut |_, _| {});
+    Arc::new(model.unwrap())
+}
+
+fn talks() -> Vec<Value> {
+    let text = std::fs::read_to_string(golden().join("chat.json")).unwrap();
+    let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
+    lines.collect()
+}
+
+fn prepare(processor: &Processor, talk: &Value) -> Vec<Arc<Prepared>> {
+    let files = talk["files"].as_array().unwrap().iter();
+    let prepared = files.map(|file| {
+        let path = golden().join("files").join(file.as_str().unwrap());
+        let picture = Picture::decode(&std::fs::read(path).unwrap()).unwrap();
+        Arc::new(processor.prepare(&picture).unwrap())
+    });
+    prepared.collect()
+}
+
+fn prompt(
+    model: &Model,
+    processor: &Processor,
+    (messages, prepared): (&[Value], &[Arc<Prepared>]),
+    keeps_letters: bool,
+) -> Result<PicturePrompt, Error> {
+    let conversation = Conversation {
+        messages,
+        keeps_letters,
+        ..Conversation::default()
+    };
+    let pictures = Pictures {
+        processor,
+        prepared,
+    };
+    let within = (CONTEXT, &Cancel::new());
+    chat::encode_pictures(model, "chat", &conversation, (pictures, within))
+}
+
+/// Returns tokens with runs of `row` as `[row, count]`.
+fn runs(tokens: &[u32], row: u32) -> Value {
+    let groups = tokens.chunk_by(|a, b| a == b && *a == row);
+    let groups = groups.map(|group| match group[0] == row {
+        true => json!([row, group.len()]),
+        false => json!(group[0]),
+    });
+    groups.collect()
+}
+
+#[test]
+fn prompts_and_answers_are_those_of_transformers() {
+    let model = model();
+    let processor = pictures::processor(&model).unwrap();
+    let row = model
+        .tokenizer()
+        .unwrap()
+        .id(processor.row_token())
+        .unwrap();
+    let session = SessionOptions {
+        context: CONTEXT,
+        ..SessionOptions::default()
+    };
+    let options = EngineOptions {
+        session,
+        ..EngineOptions::default()
+    };
+    let engine = answer::engine(&model, &options).unwrap();
+    let talks = talks();
+    assert!(talks.len() >= 4);
+    for talk in talks {
+        let messages = talk["messages"].as_array().unwrap();
+        let prepared = prepare(&processor, &talk);
+        for keeps_letters in [false, true] {
+            let prompt = prompt(&model, &processor, (messages, &prepared), keeps_letters).unwrap();
+            assert_eq!(runs(&prompt.tokens, row), talk["tokens"]);
+            let views: usize = prepared.iter().map(|it| it.views.len()).sum();
+            assert_eq!(prompt.places.len(), views);
+        }
+        let prompt = prompt(&model, &processor, (messages, &prepared), false).unwrap();
+        let mut session = engine.session();
+        let tokens = prompt
+            .hold(&mut session, &prepared, &Cancel::new())
+            .unwrap();
+        let expected = talk["answer"].as_array().unwrap();
+        let options = GenerateOptions {
+            max_tokens: Some(expected.len()),
+            sampler: SamplerOptions {
+                temperature: 0.0,
+                ..SamplerOptions::default()
+            },
+            ..GenerateOptions::default()
+        };
+        let answer = generate(&mut session, &tokens, &options, &Cancel::new(), &mut |_| {});
+        assert_eq!(json!(answer.unwrap().tokens), talk["answer"]);
+    }
+}
+
+#[test]
+fn a_text_that_names_the_token_of_pictures_is_kept_or_refused() {
+    let model = model();
+    let processor = pictures::processor(&model).unwrap();
+    let talk = &talks()[0];
+    let prepared = prepare(&processor, talk);
+    let text = json!({"type": "text", "text": "What does <image> mean?"});
+    let messages = [json!({"role": "user", "content": [{"type": "image"}, text]})];
+    let shown = (&messages[..], &prepared[..]);
+    let kept = prompt(&model, &processor, shown, true).unwrap();
+    assert_eq!(kept.places.len(), prepared[0].views.len());
+    let error = prompt(&model, &processor, shown, false).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the prompt names <image> 2 times, expected 1: once for each picture"
+    );
+}
+
+#[test]
+fn a_prompt_with_more_rows_than_the_context_is_refused() {
+    let model = model();
+    let processor = pictures::processor(&model).unwrap();
+    let talk = &talks()[1];
+    let (messages, prepared) = (
+        talk["messages"].as_array().unwrap(),
+        prepare(&processor, talk),
+    );
+    let conversation = Conversation {
+        messages,
+        ..Conversation::default()
+    };
+    let shown = Pictures {
+        processor: &processor,
+        prepared: &prepared,
+    };
+    let within = (100, &Cancel::new());
+    let error = chat::encode_pictures(&model, "chat", &conversation, (shown, within));
+    assert!(matches!(
+        error,
+        Err(Error::PromptTooLong { context: 100, .. })
+    ));
+}
+
+#[test]
+fn templates_without_pictures_get_their_token_as_text() {
+    let model = model();
+    let processor = pictures::processor(&model).unwrap();
+    let source = "{% for message in messages %}{{ message.content }}{% endfor %}";
+    let plain = triad_model::template::ChatTemplate::new(source, None, None).unwrap();
+    let part = json!({"type": "text", "text": "Hi"});
+    let mut messages = [json!({"role": "user", "content": [{"type": "image"}, part]})];
+    let writes = model.chat_template().unwrap();
+    let before = messages.clone();
+    pictures::mark(&processor, writes, &mut messages);
+    assert_eq!(messages, before);
+    pictures::mark(&processor, &plain, &mut messages);
+    let text = chat::render_conversation(
+        &plain,
+        "plain",
+        &Conversation {
+            messages: &messages,
+            ..Conversation::default()
+        },
+        &Cancel::new(),
+    );
+    assert_eq!(text.unwrap(), "<image>\nHi");
+}
