@@ -9,7 +9,9 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use triad_engine::package::Package;
-use triad_engine::{Cancel, Model, Pixels, Session};
+use triad_engine::{Cancel, Model, Pixels, Session, VisionModel};
+use triad_kernels::BlockArithmetic;
+use triad_model::checkpoint::Checkpoint;
 use triad_model::gguf;
 use triad_model::mapped::MappedFile;
 use triad_model::template::ChatTemplate;
@@ -201,14 +203,18 @@ pub fn processor(model: &Model) -> Result<Processor> {
 }
 
 /// Returns the encoder of pictures that belongs to the model at `path`, if Triad supports it: that of a folder in the
-/// layout of `transformers`, or the only file `mmproj*.gguf` next to a GGUF file.
+/// layout of `transformers`, or the only file `mmproj*.gguf` next to a GGUF file, unless it is that of another model.
 pub fn encoder_of(path: &Path) -> Option<PathBuf> {
     let encoder = match path.extension() {
         Some(extension) if extension == "gguf" => mmproj_next_to(path)?,
         _ if Package::is_at(path) => return None,
         _ => path.to_owned(),
     };
-    VisionFile::open(&encoder).is_ok().then_some(encoder)
+    let text = VisionFile::open(&encoder)
+        .and_then(|_| Checkpoint::open(path))
+        .ok()?;
+    let fits = VisionModel::load(&encoder, text.description(), BlockArithmetic::Rounded).is_ok();
+    fits.then_some(encoder)
 }
 
 fn mmproj_next_to(path: &Path) -> Option<PathBuf> {

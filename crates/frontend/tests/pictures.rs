@@ -191,3 +191,25 @@ fn templates_without_pictures_get_their_token_as_text() {
     );
     assert_eq!(text.unwrap(), "<image>\nHi");
 }
+
+#[test]
+fn an_encoder_is_found_in_its_folder_and_only_for_its_model() {
+    let chat = golden().join("chat");
+    assert_eq!(pictures::encoder_of(&chat), Some(chat));
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    let text = triad_model::testing::tiny_llama().build();
+    std::fs::write(&path, &text).unwrap();
+    assert_eq!(pictures::encoder_of(&path), None);
+    // The encoder of another model, and a file that is none.
+    let other = std::fs::read(golden().join("qwen2_vl-mmproj.gguf")).unwrap();
+    for other in [other, text] {
+        std::fs::write(folder.path().join("mmproj-other.gguf"), other).unwrap();
+        assert_eq!(pictures::encoder_of(&path), None);
+        let options = LoadOptions {
+            vision: pictures::encoder_of(&path),
+            ..LoadOptions::default()
+        };
+        assert!(models::load(&path, &options, &mut |_, _| {}).is_ok());
+    }
+}

@@ -78,7 +78,7 @@ fn read(bytes: &[u8], format: ImageFormat) -> Result<Picture, Failure> {
     // Before anything is decoded.
     let (width, height) = decoder.dimensions();
     check_sizes(width, height).map_err(Failure::Limit)?;
-    let orientation = orientation(&mut decoder)?;
+    let orientation = orientation(&mut decoder);
     let mut image = DynamicImage::from_decoder(decoder)?;
     image.apply_orientation(orientation);
     let (width, height) = (image.width(), image.height());
@@ -90,13 +90,15 @@ fn read(bytes: &[u8], format: ImageFormat) -> Result<Picture, Failure> {
 }
 
 /// Returns the orientation in EXIF or else in XMP, as Pillow's `exif_transpose` reads it.
-fn orientation(decoder: &mut impl ImageDecoder) -> Result<Orientation, ImageError> {
-    let exif = decoder.exif_metadata()?;
+fn orientation(decoder: &mut impl ImageDecoder) -> Orientation {
+    // A picture with broken metadata is shown as it is.
+    let exif = decoder.exif_metadata().unwrap_or_default();
     if let Some(orientation) = exif.and_then(|chunk| Orientation::from_exif_chunk(&chunk)) {
-        return Ok(orientation);
+        return orientation;
     }
-    let xmp = decoder.xmp_metadata()?.unwrap_or_default();
-    Ok(in_xmp(&xmp).unwrap_or(Orientation::NoTransforms))
+    let xmp = decoder.xmp_metadata().unwrap_or_default();
+    let found = xmp.and_then(|xmp| in_xmp(&xmp));
+    found.unwrap_or(Orientation::NoTransforms)
 }
 
 fn in_xmp(xmp: &[u8]) -> Option<Orientation> {

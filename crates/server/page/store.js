@@ -21,8 +21,10 @@ export function saveSettings() {
 // The conversations, the latest first.
 export const conversations = checked(read(CONVERSATIONS, []));
 
+// Returns whether the storage had enough space, if need be without pictures.
 export function save() {
-  return keep(CONVERSATIONS, conversations);
+  const withoutPictures = ({ messages, ...rest }) => ({ ...rest, messages: messages.map(({ images, ...one }) => one) });
+  return keep(CONVERSATIONS, conversations) || keep(CONVERSATIONS, conversations.map(withoutPictures));
 }
 
 // Returns whether the storage had enough space.

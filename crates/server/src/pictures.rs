@@ -13,7 +13,7 @@ use crate::error::{ApiError, ApiResult, chain};
 /// Maximum number of pictures in a conversation.
 pub(crate) const MAX_PICTURES: usize = 64;
 /// Maximum number of colors of all views of a conversation's pictures.
-const MAX_FLOATS: usize = 1 << 27;
+const MAX_FLOATS: usize = 1 << 26;
 /// The key of a picture in its part.
 const KEY: &str = "picture";
 

@@ -2,6 +2,7 @@
 
 use crate::Prepared;
 use crate::error::Result;
+use crate::limits::MAX_PIXELS;
 use crate::picture::Picture;
 use crate::prompt::Pieces;
 use crate::view::Pixels;
@@ -30,6 +31,10 @@ pub(crate) struct Llava {
 
 impl Llava {
     pub(crate) fn prepare(&self, picture: &Picture, pixels: &Pixels) -> Result<Prepared> {
+        let side = u64::from(picture.width.max(picture.height));
+        if self.pad.is_some() && side * side > MAX_PIXELS {
+            return Err(super::unfit(picture, "it is too large as a square"));
+        }
         let padded = self.pad.map(|color| square(picture, color));
         let picture = padded.as_ref().unwrap_or(picture);
         let mut resized = pixels.resize(picture, self.resized.size(picture))?;

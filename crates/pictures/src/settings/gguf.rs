@@ -159,13 +159,14 @@ impl Keys<'_> {
             }),
             Kind::Llava => {
                 // LLaVA 1.6 cuts pictures to tiles of several grids.
-                for key in [
-                    "clip.vision.image_grid_pinpoints",
-                    "clip.vision.mm_patch_merge_type",
-                ] {
-                    if self.metadata.get(key).is_some() {
-                        return Err(self.error(key, "is not supported: expected LLaVA 1.5"));
-                    }
+                let key = "clip.vision.mm_patch_merge_type";
+                let merge = self.metadata.string(key).map_err(|error| self.at(error))?;
+                if let Some(merge) = merge.filter(|merge| *merge != "flat") {
+                    return Err(self.error(key, format!("is {merge:?}, expected \"flat\"")));
+                }
+                let key = "clip.vision.image_grid_pinpoints";
+                if self.metadata.get(key).is_some() {
+                    return Err(self.error(key, "is not supported: expected LLaVA 1.5"));
                 }
                 Family::Llava(Llava {
                     pad: Some(mean_color(mean)),

@@ -109,10 +109,8 @@ fn kind(files: &mut Files) -> Result<Kind> {
     let old = image.text("feature_extractor_type")?;
     let old = old.map(|name| name.replace("FeatureExtractor", "ImageProcessor"));
     let name = image.text("image_processor_type")?.or(old);
-    let Some(name) = name else {
-        let expected = format!("is absent, expected {}", kind.processors().join(" or "));
-        return Err(image.error("image_processor_type", expected));
-    };
+    // Without a name, transformers takes the class of the model type.
+    let Some(name) = name else { return Ok(kind) };
     let class = name.strip_suffix("Fast").or(name.strip_suffix("Pil"));
     if !kind.processors().contains(&class.unwrap_or(&name)) {
         let expected = format!("is {name:?}, expected {}", kind.processors().join(" or "));

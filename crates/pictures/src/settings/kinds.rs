@@ -42,16 +42,18 @@ const CLIP_MEAN: [f32; 3] = [0.481_454_66, 0.457_827_5, 0.408_210_73];
 const CLIP_DEVIATION: [f32; 3] = [0.268_629_54, 0.261_302_6, 0.275_777_1];
 
 impl Kind {
-    const MODEL_TYPES: [(&'static str, Self); 10] = [
+    const MODEL_TYPES: [(&'static str, Self); 12] = [
         ("gemma3", Self::Gemma3),
         ("gemma4", Self::Gemma4),
         ("idefics3", Self::Idefics3),
         ("internvl", Self::InternVl),
+        ("lfm2-vl", Self::Lfm2Vl),
         ("lfm2_vl", Self::Lfm2Vl),
         ("llava", Self::Llava),
         ("qwen2_5_vl", Self::QwenVl),
         ("qwen2_vl", Self::QwenVl),
         ("qwen3_vl", Self::QwenVl),
+        ("qwen3_vl_moe", Self::QwenVl),
         ("smolvlm", Self::Idefics3),
     ];
 

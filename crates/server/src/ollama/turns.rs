@@ -76,6 +76,11 @@ pub(crate) fn messages(given: Vec<Message>) -> ApiResult<Vec<Value>> {
                 "only assistant messages may have tool calls",
             ));
         }
+        let images = message.images.unwrap_or_default();
+        if message.role == Role::Tool && !images.is_empty() {
+            let message = "results of tools have no pictures: expected them in a user's message";
+            return Err(ApiError::unsupported(&format!("{field}.images"), message));
+        }
         if message.role == Role::Tool {
             let name = message.tool_name.or(message.name);
             let place = open
@@ -91,7 +96,6 @@ pub(crate) fn messages(given: Vec<Message>) -> ApiResult<Vec<Value>> {
             turns.set("name", name);
             continue;
         }
-        let images = message.images.unwrap_or_default();
         turns.say(
             message.role,
             with_images(&format!("{field}."), content, images)?,
