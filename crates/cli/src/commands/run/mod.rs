@@ -27,7 +27,7 @@ use triad_hetero::HeteroOptions;
 use triad_plan::schedule::Policy;
 
 use crate::adapters::{self, ScaledPath};
-use crate::first_run::{Later, Ready, Wanted};
+use crate::first_run::{Later, RUN, Ready, Wanted};
 use crate::prompt::PromptArguments;
 use conversation::Message;
 use form::FormArguments;
@@ -44,6 +44,8 @@ use triad_console::progress::{self, Shown};
 
 /// The default context of a conversation, in tokens, if the model has as much.
 const CHAT_CONTEXT: usize = 4096;
+/// The same for a conversation with tools, whose list and results are parts of the prompt.
+const TOOL_CONTEXT: usize = 16_384;
 
 /// Run a model: answer one prompt, or chat.
 ///
@@ -176,7 +178,7 @@ fn load(arguments: &Arguments) -> Result<(Arc<Model>, Option<Later>)> {
     let ModelArguments { name, threads } = &arguments.model;
     let needs_package = arguments.several.processors.is_some();
     let wanted = Wanted::from(arguments.float.float, needs_package)?;
-    let Ready { path, later } = Ready::find(name.path()?, &name.model, threads, wanted, "run")?;
+    let Ready { path, later } = Ready::find(name.path()?, &name.model, threads, wanted, RUN)?;
     let options = arguments.float.options(threads.chosen());
     let model = arguments::load(&path, &name.model, &options)?;
     Ok((Arc::new(model), later))
@@ -302,6 +304,14 @@ impl Speaker<'_> {
         Ok(tokens)
     }
 
+    /// Returns the default context of a conversation.
+    fn chat_context(&self) -> usize {
+        match self.tools {
+            Some(_) => TOOL_CONTEXT,
+            None => CHAT_CONTEXT,
+        }
+    }
+
     /// Returns a session for a conversation, and its proposer of speculative decoding.
     fn session(&self, needed: usize) -> Result<(Session, Option<Speculate>)> {
         let longest = self.model.description().context;
@@ -386,15 +396,20 @@ impl Speaker<'_> {
             if !text.is_empty() && !self.arguments.json {
                 output::answer("\n")?;
             }
-            calls.truncate(tools::made(calls.len()));
             let calling = Message::calling(text, &calls, messages.len());
             let mut results = Vec::new();
             let cancel = Cancel::new();
             let on_ctrl_c = cancel.clone();
             let _guard = on_interrupt(move || on_ctrl_c.cancel());
             for (index, call) in calls.iter().enumerate() {
-                let (result, record) = tools.call(call, &|| cancel.is_cancelled())?;
-                called.push(record);
+                let result = if index < tools::MAX_CALLS {
+                    let (result, record) = tools.call(call, &|| cancel.is_cancelled())?;
+                    called.push(record);
+                    result
+                } else {
+                    let most = tools::MAX_CALLS;
+                    format!("error: not called, since there are more than {most} calls at once")
+                };
                 results.push(calling.result_of(index, result));
             }
             messages.push(calling);
