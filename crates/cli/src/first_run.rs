@@ -18,7 +18,7 @@ use triad_console::{output, preparing, progress};
 /// The variable that says when a model without a package is prepared.
 const WHEN: &str = "TRIAD_PREPARE";
 
-/// What uses the package of a model that `triad run` runs.
+/// The command whose next run uses the package, for `triad run`.
 pub const RUN: &str = "run";
 
 /// How a command wants to run its model.

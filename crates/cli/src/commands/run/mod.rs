@@ -154,7 +154,7 @@ pub fn run(mut arguments: Arguments) -> Result<()> {
     model.tokenizer()?;
     let form = form.map(|form| form::compile(&model, form)).transpose()?;
     let adapters = adapters::open(&model, &arguments.lora)?;
-    let tools = connect(arguments, &model, form.is_some())?;
+    let tools = tools::connect(arguments, &model, form.is_some())?;
     let speaker = Speaker {
         model,
         form,
@@ -182,23 +182,6 @@ fn load(arguments: &Arguments) -> Result<(Arc<Model>, Option<Later>)> {
     let options = arguments.float.options(threads.chosen());
     let model = arguments::load(&path, &name.model, &options)?;
     Ok((Arc::new(model), later))
-}
-
-/// Connects to the servers of `--mcp`, if there are some.
-fn connect(arguments: &Arguments, model: &Model, has_form: bool) -> Result<Option<Tools>> {
-    if !arguments.tools.is_given() {
-        return Ok(None);
-    }
-    ensure!(
-        model.chat_template().is_some(),
-        "--mcp needs a model with a chat template, which {} has not",
-        arguments.model.name.model
-    );
-    ensure!(
-        !has_form,
-        "an answer in a form calls no tools: expected --mcp or one of --schema, --grammar and --regex"
-    );
-    Tools::connect(&arguments.tools).map(Some)
 }
 
 /// A model with the settings of its answers.

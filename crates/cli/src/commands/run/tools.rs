@@ -2,8 +2,11 @@
 
 use std::io::{IsTerminal, Write};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use serde::Serialize;
+use triad_engine::Model;
+
+use super::Arguments;
 
 /// Calls of tools, round by round, before an answer has to be complete.
 pub const MAX_ROUNDS: usize = 8;
@@ -305,6 +308,23 @@ mod connected {
 }
 
 pub use connected::Tools;
+
+/// Connects to the servers of `--mcp`, if there are some.
+pub fn connect(arguments: &Arguments, model: &Model, has_form: bool) -> Result<Option<Tools>> {
+    if !arguments.tools.is_given() {
+        return Ok(None);
+    }
+    ensure!(
+        model.chat_template().is_some(),
+        "--mcp needs a model with a chat template, which {} has not",
+        arguments.model.name.model
+    );
+    ensure!(
+        !has_form,
+        "an answer in a form calls no tools: expected --mcp or one of --schema, --grammar and --regex"
+    );
+    Tools::connect(&arguments.tools).map(Some)
+}
 
 /// The user's answer to a call.
 #[cfg_attr(not(feature = "mcp"), allow(dead_code, reason = "no tool is called"))]
