@@ -18,6 +18,9 @@ use triad_console::{output, preparing, progress};
 /// The variable that says when a model without a package is prepared.
 const WHEN: &str = "TRIAD_PREPARE";
 
+/// The command whose next run uses the package, for `triad run`.
+pub const RUN: &str = "run";
+
 /// How a command wants to run its model.
 #[derive(Clone, Copy)]
 pub enum Wanted {
@@ -27,6 +30,8 @@ pub enum Wanted {
     Package,
     /// The package, or the file as it is until there is one.
     Now,
+    /// The same, but no package is prepared.
+    NowAlone,
 }
 
 /// The files that a model runs from.
@@ -42,6 +47,8 @@ pub struct Later {
     model: PathBuf,
     missing: Missing,
     threads: ThreadArguments,
+    /// Whether a process would end with this one.
+    is_alone: bool,
 }
 
 impl Wanted {
@@ -51,15 +58,12 @@ impl Wanted {
             return Ok(Self::Float);
         }
         let when = std::env::var(WHEN).unwrap_or_default();
-        let is_first = match when.as_str() {
-            "" | "later" => false,
-            "first" => true,
-            _ => bail!("{WHEN} is {when:?}: expected `later` or `first`"),
-        };
-        Ok(if is_first || needs_package {
-            Self::Package
-        } else {
-            Self::Now
+        Ok(match when.as_str() {
+            _ if needs_package => Self::Package,
+            "" | "later" => Self::Now,
+            "first" => Self::Package,
+            "never" => Self::NowAlone,
+            _ => bail!("{WHEN} is {when:?}: expected `later`, `first` or `never`"),
         })
     }
 }
@@ -78,7 +82,7 @@ impl Ready {
         if matches!(wanted, Wanted::Float) {
             return Ok(now(path));
         }
-        if matches!(wanted, Wanted::Now) {
+        if matches!(wanted, Wanted::Now | Wanted::NowAlone) {
             let found = first_run::find(&path, &mut progress::reading(&path));
             match found.map_err(|error| triad_console::failure::run_error(error, name))? {
                 first_run::Ready::TooLarge => {}
@@ -86,13 +90,19 @@ impl Ready {
                     preparing::note_stored(&found, name);
                     return Ok(now(found.path));
                 }
+                first_run::Ready::Stored(_) if matches!(wanted, Wanted::NowAlone) => {
+                    output::note(&format!("{name} answers from the file as it is"));
+                    return Ok(now(path));
+                }
                 first_run::Ready::Stored(missing) => {
-                    output::note(&sentence(name, &missing.preparation, next, is_alone()));
+                    let is_alone = next == RUN && is_alone();
+                    output::note(&sentence(name, &missing.preparation, next, is_alone));
                     let later = Later {
                         name: name.to_owned(),
-                        model: path.canonicalize().unwrap_or_else(|_| path.clone()),
+                        model: std::path::absolute(&path).unwrap_or_else(|_| path.clone()),
                         missing,
                         threads: threads.clone(),
+                        is_alone,
                     };
                     return Ok(Self {
                         path,
@@ -147,7 +157,7 @@ impl Later {
     /// start. Returns nothing if none is due.
     pub fn start(&self) -> Option<Child> {
         if self.missing.preparation != Preparation::Due
-            || is_alone()
+            || self.is_alone
             || self.is_done()
             || self.missing.preparation_now() != Preparation::Due
         {

@@ -16,7 +16,7 @@ pub struct NiceArgument {
 }
 
 fn nice(text: &str) -> Result<usize, String> {
-    arguments::whole_number(text, 0, LOWEST)
+    arguments::whole_number(text, 1, LOWEST)
 }
 
 impl NiceArgument {
@@ -49,10 +49,10 @@ mod tests {
     #[test]
     fn a_priority_is_lowered_and_never_raised() {
         assert_eq!(nice("19"), Ok(19));
-        for wrong in ["-1", "20", "x", ""] {
+        for wrong in ["-1", "0", "20", "x", ""] {
             assert_eq!(
                 nice(wrong).unwrap_err(),
-                "expected a whole number from 0 to 19",
+                "expected a whole number from 1 to 19",
                 "{wrong}"
             );
         }

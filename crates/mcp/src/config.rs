@@ -201,14 +201,22 @@ impl Config {
             Some(Value::String(text)) => Ok(Some(text.clone())),
             Some(_) => Err(format!("{}: expected a text", at(field))),
         };
-        let texts = |field: &str| match fields.get(field) {
+        let texts = |field: &str| {
+            match fields.get(field) {
             None | Some(Value::Null) => Ok(BTreeMap::new()),
             Some(Value::Object(values)) => values
                 .iter()
-                .map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned())))
-                .collect::<Option<_>>()
-                .ok_or_else(|| format!("{}: expected texts", at(field))),
+                .map(|(name, value)| match value.as_str() {
+                    Some(text) if text.contains("${") => Err(format!(
+                        "{}: {name} has a variable (${{…}}), which Triad does not insert: expected its value",
+                        at(field)
+                    )),
+                    Some(text) => Ok((name.clone(), text.to_owned())),
+                    None => Err(format!("{}: expected texts", at(field))),
+                })
+                .collect(),
             Some(_) => Err(format!("{}: expected an object of texts", at(field))),
+        }
         };
         let arguments = match fields.get("args") {
             None | Some(Value::Null) => Ok(Vec::new()),
@@ -385,6 +393,10 @@ mod tests {
             (
                 r#"{"mcpServers": {"a": {"command": "x", "env": {"y": 1}}}}"#,
                 "`mcpServers.a.env`",
+            ),
+            (
+                r#"{"mcpServers": {"a": {"command": "x", "env": {"KEY": "${KEY}"}}}}"#,
+                "`mcpServers.a.env`: KEY has a variable",
             ),
             (
                 r#"{"mcpServers": {"a": {"url": "ftp://y"}}}"#,

@@ -198,11 +198,12 @@ impl Servers {
         };
         runtime.block_on(async {
             tokio::select! {
+                biased;
+                () = cancelled => Err(Error::Cancelled),
                 done = tokio::time::timeout(time, work) => done.map_err(|_| Error::TimeOut {
                     server: server.to_owned(),
                     time,
                 }),
-                () = cancelled => Err(Error::Cancelled),
             }
         })
     }
@@ -219,6 +220,9 @@ impl Drop for Servers {
                 for mut server in servers {
                     // It ends by itself when its input ends; otherwise it is killed when it is dropped.
                     let _ = server.service.close().await;
+                    if let Some(process) = &mut server.process {
+                        process.wait().await;
+                    }
                 }
             };
             let _ = tokio::time::timeout(END_TIME, end).await;

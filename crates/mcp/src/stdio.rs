@@ -16,8 +16,8 @@ const TAIL: usize = 4096;
 
 /// A server that runs. Dropped, it is killed.
 pub(crate) struct Process {
-    /// Its killer when dropped.
-    _child: Child,
+    /// Kills it when dropped.
+    child: Child,
     tail: Arc<Mutex<Vec<u8>>>,
 }
 
@@ -66,10 +66,7 @@ pub(crate) fn start(
         reader: output,
         meter: meter.clone(),
     };
-    let process = Process {
-        _child: child,
-        tail,
-    };
+    let process = Process { child, tail };
     Ok((process, (output, input)))
 }
 
@@ -85,6 +82,11 @@ async fn keep_tail(mut reader: impl AsyncRead + Unpin, tail: Arc<Mutex<Vec<u8>>>
 }
 
 impl Process {
+    /// Waits for its end.
+    pub(crate) async fn wait(&mut self) {
+        let _ = self.child.wait().await;
+    }
+
     /// Returns the last line that the server wrote to its standard error, at most 300 characters of it.
     pub(crate) fn last_line(&self) -> Option<String> {
         let tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);

@@ -17,6 +17,9 @@ const LOOK: Duration = Duration::from_secs(1);
 /// The time that the system gets until what was given back shows in its figures.
 const SETTLE: Duration = Duration::from_secs(10);
 
+/// The time after which idle models may be unloaded again when memory is short.
+const UNLOAD_PAUSE: Duration = Duration::from_secs(600);
+
 /// The state of a model between two looks.
 #[derive(Clone, Copy)]
 struct Seen {
@@ -29,14 +32,17 @@ struct Seen {
 /// Looks after the models until the registry is dropped.
 pub(crate) async fn run(registry: Weak<ModelRegistry>) {
     let mut seen = Vec::new();
-    // Whether the caches were given back when memory was short, and when.
-    let mut shrunk: Option<Instant> = None;
+    // The last times that caches were given back, and that models were unloaded, when memory was short.
+    let (mut shrunk, mut unloaded): (Option<Instant>, Option<Instant>) = (None, None);
     loop {
         tokio::time::sleep(LOOK).await;
         let Some(registry) = registry.upgrade() else {
             return;
         };
         let settles = shrunk.is_some_and(|since| since.elapsed() < SETTLE);
+        // Another program may be what takes the memory: models are not loaded again and again.
+        let rests = unloaded.is_some_and(|since| since.elapsed() < UNLOAD_PAUSE);
+        let unloads = shrunk.is_some() && !rests;
         let look = move || {
             registry.check_idle(&mut seen);
             let pressure = if settles {
@@ -46,16 +52,24 @@ pub(crate) async fn run(registry: Weak<ModelRegistry>) {
             };
             if let Some(pressure) = &pressure {
                 tracing::warn!("memory is short: {pressure}");
-                registry.relieve(shrunk.is_some());
+                registry.relieve(unloads);
             }
             (seen, pressure.is_some())
         };
-        let Ok(done) = spawn(look) else { return };
-        let Ok((after, is_short)) = done.await else {
-            return;
+        // Without a thread or memory for this look, the next one may have both.
+        let done = match spawn(look) {
+            Ok(done) => done.await.ok(),
+            Err(_) => None,
+        };
+        let Some((after, is_short)) = done else {
+            seen = Vec::new();
+            continue;
         };
         seen = after;
         if is_short {
+            if unloads {
+                unloaded = Some(Instant::now());
+            }
             shrunk = Some(Instant::now());
         } else if !settles {
             shrunk = None;
@@ -90,15 +104,13 @@ impl ModelRegistry {
         }
     }
 
-    /// Gives back all that no request needs: kept prompts first, then, if that was done before, idle models.
-    fn relieve(&self, caches_are_empty: bool) {
-        if caches_are_empty {
-            self.unload_all_idle(PRESSURE);
-            heap::give_back();
-            return;
-        }
+    /// Gives back all kept prompts that no request uses and, if it `unloads`, idle models.
+    fn relieve(&self, unloads: bool) {
         for (model, ..) in self.activity().into_iter().flatten() {
             release(&model, 0, PRESSURE);
+        }
+        if unloads {
+            self.unload_all_idle(PRESSURE);
         }
     }
 }

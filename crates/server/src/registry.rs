@@ -197,9 +197,18 @@ impl ModelRegistry {
             time,
             idle_since: None,
         };
-        if time.is_none() || std::mem::replace(&mut loaded.is_swept, true) {
+        drop(loaded);
+        self.sweep();
+    }
+
+    /// Starts the task that checks for idle models, if any may stay for a limited time and it does not run.
+    fn sweep(self: &Arc<Self>) {
+        let mut loaded = self.lock();
+        let is_limited = loaded.kept.iter().any(|kept| kept.time.is_some());
+        if !is_limited || std::mem::replace(&mut loaded.is_swept, true) {
             return;
         }
+        drop(loaded);
         let registry = Arc::downgrade(self);
         tokio::spawn(async move {
             loop {
@@ -323,14 +332,18 @@ impl ModelRegistry {
         self.make_room(index).await?;
         let catalog = Arc::clone(self);
         // The load continues if the client disconnects: the next request probably needs the same model.
-        let model = blocking(move || catalog.load_alone(index, loading)).await?;
-        self.keep_at(index, self.options.keep_alive);
-        Ok(model)
+        let load = move || {
+            let model = catalog.load_alone(index, loading)?;
+            // Also if the client is gone.
+            catalog.sweep();
+            Ok(model)
+        };
+        blocking(load).await
     }
 
     /// Begins the time after which the first model leaves the memory if there is no request.
     pub(crate) fn keep_first(self: &Arc<Self>) {
-        self.keep_at(0, self.options.keep_alive);
+        self.sweep();
     }
 
     /// Drops models whose files were changed by another program. Such a model refuses to compute, and the next request
@@ -442,6 +455,10 @@ impl ModelRegistry {
         loaded.requests += 1;
         loaded.asked[index] = loaded.requests;
         loaded.models[index] = Some(Arc::clone(&hosted));
+        loaded.kept[index] = Kept {
+            time: self.options.keep_alive,
+            idle_since: None,
+        };
         Ok(hosted)
     }
 

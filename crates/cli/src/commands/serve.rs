@@ -277,7 +277,29 @@ impl Found {
         let wanted = Wanted::from(arguments.float.float, needs_package)?;
         let (path, threads) = (given.path()?, &arguments.threads);
         let vision = arguments.vision.encoder(&path);
-        let Ready { path, later } = Ready::find(path, &given.model, threads, wanted, "start")?;
+        let ready = |path, wanted| Ready::find(path, &given.model, threads, wanted, "start");
+        let found = Self::describe(
+            arguments,
+            index,
+            (ready(path.clone(), wanted)?, vision.clone()),
+        )?;
+        let most = arguments
+            .model_memory
+            .map_or_else(default_model_memory, |bytes| bytes as u64);
+        // A package may fit where the file as it is does not.
+        if matches!(found, (_, bytes, Some(_)) if bytes > most) {
+            return Self::describe(arguments, index, (ready(path, Wanted::Package)?, vision));
+        }
+        Ok(found)
+    }
+
+    /// Reads the header of the model at `index`, which runs from the files of `ready`.
+    fn describe(
+        arguments: &Arguments,
+        index: usize,
+        (ready, vision): (Ready, Option<PathBuf>),
+    ) -> Result<(Self, u64, Option<Later>)> {
+        let Ready { path, later } = ready;
         let description = models::description(&path, &mut progress::checking(&path))?;
         let context = arguments
             .context

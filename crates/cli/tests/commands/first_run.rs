@@ -164,11 +164,17 @@ fn preparing_before_the_first_answer_is_there_on_request_and_other_values_are_re
             .output()
             .unwrap()
     };
-    let refused = stderr(&run("never"));
+    let refused = stderr(&run("soon"));
     assert_eq!(
         refused,
-        "error: TRIAD_PREPARE is \"never\": expected `later` or `first`\n"
+        "error: TRIAD_PREPARE is \"soon\": expected `later`, `first` or `never`\n"
     );
+    let never = run("never");
+    assert_eq!(
+        stderr(&never),
+        "model.gguf answers from the file as it is\n"
+    );
+    assert_eq!(json(&never)["arithmetic"], "as stored");
     let first = run("first");
     assert!(stderr(&first).starts_with("prepared model.gguf for INT8 in "));
     assert_eq!(json(&first)["arithmetic"], "w8a8");

@@ -30,7 +30,7 @@ use triad_pictures::Processor;
 use triad_plan::schedule::Policy;
 
 use crate::adapters::{self, ScaledPath};
-use crate::first_run::{Later, Ready, Wanted};
+use crate::first_run::{Later, RUN, Ready, Wanted};
 use crate::prompt::PromptArguments;
 use form::FormArguments;
 use sampling::SamplerArguments;
@@ -48,6 +48,8 @@ use turn::{Image, Prompt, Turn};
 
 /// The default context of a conversation, in tokens, if the model has as much.
 const CHAT_CONTEXT: usize = 4096;
+/// The same for a conversation with tools, whose list and results are parts of the prompt.
+const TOOL_CONTEXT: usize = 16_384;
 
 /// Run a model: answer one prompt, or chat.
 ///
@@ -162,7 +164,7 @@ pub fn run(mut arguments: Arguments) -> Result<()> {
     model.tokenizer()?;
     let form = form.map(|form| form::compile(&model, form)).transpose()?;
     let adapters = adapters::open(&model, &arguments.lora)?;
-    let tools = connect(arguments, &model, form.is_some())?;
+    let tools = tools::connect(arguments, &model, form.is_some())?;
     let speaker = Speaker {
         model,
         form,
@@ -189,30 +191,13 @@ fn load(arguments: &Arguments) -> Result<(Arc<Model>, Option<Later>)> {
     let wanted = Wanted::from(arguments.float.float, needs_package)?;
     let given = name.path()?;
     let vision = arguments.vision.encoder(&given);
-    let Ready { path, later } = Ready::find(given, &name.model, threads, wanted, "run")?;
+    let Ready { path, later } = Ready::find(given, &name.model, threads, wanted, RUN)?;
     let options = LoadOptions {
         vision,
         ..arguments.float.options(threads.chosen())
     };
     let model = arguments::load(&path, &name.model, &options)?;
     Ok((Arc::new(model), later))
-}
-
-/// Connects to the servers of `--mcp`, if there are some.
-fn connect(arguments: &Arguments, model: &Model, has_form: bool) -> Result<Option<Tools>> {
-    if !arguments.tools.is_given() {
-        return Ok(None);
-    }
-    ensure!(
-        model.chat_template().is_some(),
-        "--mcp needs a model with a chat template, which {} has not",
-        arguments.model.name.model
-    );
-    ensure!(
-        !has_form,
-        "an answer in a form calls no tools: expected --mcp or one of --schema, --grammar and --regex"
-    );
-    Tools::connect(&arguments.tools).map(Some)
 }
 
 /// A model with the settings of its answers.
@@ -336,6 +321,14 @@ impl Speaker<'_> {
         )
     }
 
+    /// Returns the default context of a conversation.
+    fn chat_context(&self) -> usize {
+        match self.tools {
+            Some(_) => TOOL_CONTEXT,
+            None => CHAT_CONTEXT,
+        }
+    }
+
     /// Returns a session for a conversation, and its proposer of speculative decoding.
     fn session(&self, needed: usize) -> Result<(Session, Option<Speculate>)> {
         let longest = self.model.description().context;
@@ -421,15 +414,20 @@ impl Speaker<'_> {
             if !text.is_empty() && !self.arguments.json {
                 output::answer("\n")?;
             }
-            calls.truncate(tools::made(calls.len()));
             let calling = Turn::calling(text, &calls, messages.len());
             let mut results = Vec::new();
             let cancel = Cancel::new();
             let on_ctrl_c = cancel.clone();
             let _guard = on_interrupt(move || on_ctrl_c.cancel());
             for (index, call) in calls.iter().enumerate() {
-                let (result, record) = tools.call(call, &|| cancel.is_cancelled())?;
-                called.push(record);
+                let result = if index < tools::MAX_CALLS {
+                    let (result, record) = tools.call(call, &|| cancel.is_cancelled())?;
+                    called.push(record);
+                    result
+                } else {
+                    let most = tools::MAX_CALLS;
+                    format!("error: not called, since there are more than {most} calls at once")
+                };
                 results.push(calling.result_of(index, result));
             }
             messages.push(calling);

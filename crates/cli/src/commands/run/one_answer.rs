@@ -9,7 +9,7 @@ use triad_hetero::{HeteroEngine, execution};
 
 use super::tools::Called;
 use super::turn::Turn;
-use super::{Answered, CHAT_CONTEXT, Speaker, speculate};
+use super::{Answered, Speaker, speculate};
 use crate::first_run;
 use triad_console::executed::{self, Executed};
 use triad_console::interrupt::Interrupted;
@@ -58,10 +58,9 @@ pub fn run(speaker: &Speaker, text: &str) -> Result<()> {
     let needed = speaker.encode(&messages)?.len();
     let needed = needed.saturating_add(speaker.arguments.max_tokens);
     // Results of tools come to the prompt.
-    let needed = if speaker.tools.is_some() {
-        needed.max(CHAT_CONTEXT)
-    } else {
-        needed
+    let needed = match speaker.tools {
+        Some(_) => needed.saturating_add(speaker.chat_context()),
+        None => needed,
     };
     let (mut session, speculate) = speaker.session(needed)?;
     let of_session = (&mut session, speculate.as_ref());

@@ -7,7 +7,7 @@ use std::process::Command;
 use super::conversation;
 use super::one_answer::{devices, statistics};
 use super::turn::{Image, Turn};
-use super::{Answered, CHAT_CONTEXT, Speaker};
+use super::{Answered, Speaker};
 use crate::first_run::Later;
 use anyhow::{Context, Result, ensure};
 use rustyline::DefaultEditor;
@@ -39,7 +39,7 @@ const EDITOR: &str = "vi";
 pub fn run(speaker: &Speaker, later: Option<Later>) -> Result<()> {
     speaker.note_limits();
     let messages = speaker.beginning()?;
-    let (session, speculate) = speaker.session(CHAT_CONTEXT)?;
+    let (session, speculate) = speaker.session(speaker.chat_context())?;
     let mut chat = Chat {
         speaker,
         session,

@@ -2,15 +2,19 @@
 
 use std::io::{IsTerminal, Write};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use serde::Serialize;
+use triad_engine::Model;
+
+use super::Arguments;
 
 /// Calls of tools, round by round, before an answer has to be complete.
 pub const MAX_ROUNDS: usize = 8;
 /// Calls of one round that are made.
-const MAX_CALLS: usize = 16;
+pub const MAX_CALLS: usize = 16;
 
 /// The arguments for tools.
+#[cfg_attr(not(feature = "mcp"), allow(dead_code, reason = "no tool is called"))]
 #[derive(clap::Args)]
 pub struct ToolArguments {
     /// Let the model call the tools of an MCP server: NAME=COMMAND, NAME=URL, a URL (streamable HTTP), or a JSON file with
@@ -26,6 +30,7 @@ pub struct ToolArguments {
 }
 
 /// A call that the model made.
+#[cfg_attr(not(feature = "mcp"), allow(dead_code, reason = "no tool is called"))]
 #[derive(Clone, Debug, Serialize)]
 pub struct Called {
     /// The name of the server; `None` if there is no such tool.
@@ -38,6 +43,7 @@ pub struct Called {
 }
 
 /// How a call ended.
+#[cfg_attr(not(feature = "mcp"), allow(dead_code, reason = "no tool is called"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Outcome {
@@ -98,8 +104,8 @@ mod connected {
     use triad_console::interrupt::{Interrupted, on_interrupt};
     use triad_console::{output, progress};
 
-    /// Characters of a call's arguments that are shown.
-    const SHOWN: usize = 2000;
+    /// Characters of the beginning and of the end of a long argument that are shown.
+    const SHOWN: usize = 300;
 
     /// Connected servers, and what the user allowed.
     pub struct Tools {
@@ -195,7 +201,11 @@ mod connected {
                 let text = "error: the arguments are not a JSON object".to_owned();
                 return Ok(with(Outcome::Failed, text));
             };
-            if !self.is_allowed(index, call)? {
+            let is_allowed = self.is_allowed(index, call, arguments)?;
+            if is_cancelled() {
+                return Err(Interrupted.into());
+            }
+            if !is_allowed {
                 let text = "error: the user declined this call".to_owned();
                 return Ok(with(Outcome::Declined, text));
             }
@@ -216,12 +226,19 @@ mod connected {
         }
 
         /// Shows a call, and asks for it unless it is allowed.
-        fn is_allowed(&self, index: usize, call: &ToolCall) -> Result<bool> {
+        fn is_allowed(
+            &self,
+            index: usize,
+            call: &ToolCall,
+            arguments: &Map<String, Value>,
+        ) -> Result<bool> {
             let server = self.servers.name(self.remote[index].server);
-            let mut arguments: String = call.arguments.chars().take(SHOWN).collect();
-            if arguments.len() < call.arguments.len() {
-                arguments += "…";
-            }
+            // What is called, not what the model wrote: all arguments, and both ends of long ones.
+            let arguments: Map<_, _> = arguments
+                .iter()
+                .map(|(name, value)| (name.clone(), shortened(value)))
+                .collect();
+            let arguments = Value::Object(arguments);
             let shown = format!("{server}: {}({arguments})", call.name);
             if self.allows_all || self.allowed.borrow().contains(&index) {
                 output::note(&shown);
@@ -236,6 +253,21 @@ mod connected {
                 }
             })
         }
+    }
+
+    /// Returns an argument as it is shown.
+    fn shortened(value: &Value) -> Value {
+        let text = match value {
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        let count = text.chars().count();
+        if count <= 3 * SHOWN {
+            return value.clone();
+        }
+        let head: String = text.chars().take(SHOWN).collect();
+        let tail: String = text.chars().skip(count - SHOWN).collect();
+        format!("{head} … {} further characters … {tail}", count - 2 * SHOWN).into()
     }
 
     /// Returns the tools under names that differ. A name that several servers have gets the server's name in front.
@@ -277,6 +309,23 @@ mod connected {
 
 pub use connected::Tools;
 
+/// Connects to the servers of `--mcp`, if there are some.
+pub fn connect(arguments: &Arguments, model: &Model, has_form: bool) -> Result<Option<Tools>> {
+    if !arguments.tools.is_given() {
+        return Ok(None);
+    }
+    ensure!(
+        model.chat_template().is_some(),
+        "--mcp needs a model with a chat template, which {} has not",
+        arguments.model.name.model
+    );
+    ensure!(
+        !has_form,
+        "an answer in a form calls no tools: expected --mcp or one of --schema, --grammar and --regex"
+    );
+    Tools::connect(&arguments.tools).map(Some)
+}
+
 /// The user's answer to a call.
 #[cfg_attr(not(feature = "mcp"), allow(dead_code, reason = "no tool is called"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -317,11 +366,6 @@ fn answer(line: &str) -> Option<Answer> {
         "a" | "always" => Answer::Always,
         _ => return None,
     })
-}
-
-/// Returns how many of the calls of a round are made.
-pub fn made(calls: usize) -> usize {
-    calls.min(MAX_CALLS)
 }
 
 #[cfg(test)]
