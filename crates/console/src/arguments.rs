@@ -64,9 +64,7 @@ impl DescriptionArguments {
         let description = models::description(&path, &mut progress::checking(&path))?;
         Ok((self.name.model.clone(), description))
     }
-}
 
-impl DescriptionArguments {
     /// Returns the package of the model, which may be the model itself. Fails if there is none; it is not prepared.
     pub fn package(&self) -> Result<PathBuf> {
         let path = self.name.path()?;

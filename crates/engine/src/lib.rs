@@ -41,6 +41,7 @@ pub mod hot_rows;
 pub mod kv;
 pub mod linear;
 mod linear_input;
+mod load_options;
 mod log_probabilities;
 pub mod memory;
 mod model;
@@ -72,8 +73,9 @@ pub use generate::{Event, Finish, GenerateOptions, Generation, Timing, generate}
 pub use kv::{KvFormat, KvUse, PrefixSalt};
 pub use linear::Observer;
 pub use linear_input::{Inputs, LinearInput};
+pub use load_options::{ExpertLimit, LoadOptions};
 pub use log_probabilities::LogProbabilities;
-pub use model::{ExpertLimit, LoadOptions, Model};
+pub use model::Model;
 pub use pictures::{Picture, is_of_picture};
 pub use score::{Branch, Score, tokens_to_run};
 pub use session::Session;

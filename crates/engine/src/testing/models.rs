@@ -10,7 +10,8 @@ use triad_model::description::{
 };
 
 use super::{quantize, quantize_int4};
-use crate::model::{LoadOptions, Model};
+use crate::load_options::LoadOptions;
+use crate::model::Model;
 use crate::quantization::DecodeWeights;
 use crate::threads::Threads;
 

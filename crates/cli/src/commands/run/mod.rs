@@ -1,5 +1,6 @@
 //! `triad run`: answers one prompt ([`one_answer`]), or holds a conversation ([`terminal`]).
 
+mod answering;
 mod conversation;
 mod form;
 mod one_answer;
@@ -9,7 +10,6 @@ mod terminal;
 mod tools;
 mod turn;
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
@@ -17,12 +17,10 @@ use anyhow::{Result, ensure};
 use triad_engine::constraint::Form;
 use triad_engine::speculate::Speculate;
 use triad_engine::{
-    Adapters, Cancel, EngineOptions, Event, Finish, GenerateOptions, Generation, LoadOptions,
-    Model, Session, SessionOptions,
+    Adapters, Cancel, EngineOptions, Generation, LoadOptions, Model, Session, SessionOptions,
 };
-use triad_frontend::machine::{self, Resident};
+use triad_frontend::machine::Resident;
 use triad_frontend::pictures;
-use triad_frontend::tool_calls::{AnswerDelta, AnswerForm, AnswerReader, ToolCall, ToolFormat};
 use triad_frontend::{answer, chat};
 use triad_hetero::HeteroOptions;
 use triad_model::tokenizer::Special;
@@ -37,12 +35,9 @@ use sampling::SamplerArguments;
 use speculate::Proposer;
 use tools::{Called, ToolArguments, Tools};
 use triad_console::arguments::{self, FloatArguments, KvArgument, ModelArguments};
-use triad_console::failure::run_error;
-use triad_console::interrupt::on_interrupt;
 use triad_console::output;
 use triad_console::priority::NiceArgument;
 use triad_console::processors::{self, ProcessorArguments};
-use triad_console::progress::{self, Shown};
 use triad_console::vision::VisionArguments;
 use turn::{Image, Prompt, Turn};
 
@@ -375,153 +370,5 @@ impl Speaker<'_> {
         } = self.arguments;
         let speculate = speculate.options(model, *float, &session)?;
         Ok((session, speculate))
-    }
-
-    /// Answers the last message. Makes the calls of tools that the model writes, adds them with their results to
-    /// `messages`, and lets the model go on. The answer itself is not added.
-    fn answer_with_tools(
-        &self,
-        (session, speculate): (&mut Session, Option<&Speculate>),
-        messages: &mut Vec<Turn>,
-    ) -> Result<Answered> {
-        let mut called = Vec::new();
-        for round in 0.. {
-            let prompt = self.encode(messages)?;
-            let prompt_tokens = prompt.len();
-            let mut text = String::new();
-            let mut calls = Vec::new();
-            let (generation, behind_prompt) =
-                self.answer((session, speculate), prompt, &mut text, &mut calls)?;
-            let is_last = round == tools::MAX_ROUNDS;
-            if is_last && !calls.is_empty() {
-                output::note(&format!(
-                    "note: the answer ends after {round} rounds of calls: the model wanted more"
-                ));
-            }
-            let tools = self
-                .tools
-                .as_ref()
-                .filter(|_| !calls.is_empty() && !is_last);
-            let Some(tools) = tools.filter(|_| generation.finish != Finish::Cancelled) else {
-                return Ok(Answered {
-                    generation,
-                    prompt_tokens,
-                    text,
-                    behind_prompt,
-                    called,
-                });
-            };
-            if !text.is_empty() && !self.arguments.json {
-                output::answer("\n")?;
-            }
-            let calling = Turn::calling(text, &calls, messages.len());
-            let mut results = Vec::new();
-            let cancel = Cancel::new();
-            let on_ctrl_c = cancel.clone();
-            let _guard = on_interrupt(move || on_ctrl_c.cancel());
-            for (index, call) in calls.iter().enumerate() {
-                let result = if index < tools::MAX_CALLS {
-                    let (result, record) = tools.call(call, &|| cancel.is_cancelled())?;
-                    called.push(record);
-                    result
-                } else {
-                    let most = tools::MAX_CALLS;
-                    format!("error: not called, since there are more than {most} calls at once")
-                };
-                results.push(calling.result_of(index, result));
-            }
-            messages.push(calling);
-            messages.extend(results);
-        }
-        unreachable!("the last round returns")
-    }
-
-    /// Generates an answer, and prints it while it is generated, unless it is wanted as JSON. Ctrl-C ends it. Adds its
-    /// text to `text` and calls of tools to `calls`. Also returns the memory of the process after the prompt.
-    fn answer(
-        &self,
-        (session, speculate): (&mut Session, Option<&Speculate>),
-        prompt: Prompt,
-        text: &mut String,
-        calls: &mut Vec<ToolCall>,
-    ) -> Result<(Generation, Option<Resident>)> {
-        let mut reader = self.reader();
-        let options = GenerateOptions {
-            max_tokens: Some(self.arguments.max_tokens),
-            sampler: self.arguments.sampler.options(&self.model),
-            stop: self.arguments.stop.clone(),
-            speculate: speculate.cloned(),
-            form: self.form.clone(),
-            ..GenerateOptions::default()
-        };
-        let cancel = Cancel::new();
-        let on_ctrl_c = cancel.clone();
-        let _guard = on_interrupt(move || on_ctrl_c.cancel());
-        let prompt = {
-            let Prompt { places, pictures } = prompt;
-            let _spinner =
-                (!pictures.is_empty()).then(|| progress::spinner("looking at the picture"));
-            places.hold(session, &pictures, &cancel)?
-        };
-        let mut bar: Option<Shown> = None;
-        let mut behind_prompt = None;
-        let answer = answer::stream(session, &prompt, &options, &cancel, &mut |event| {
-            match event {
-                Event::Prefill { done, total } if done < total => {
-                    bar.get_or_insert_with(|| progress::tokens("reading the prompt", total))
-                        .set(done);
-                }
-                Event::Prefill { .. } => drop(bar.take()),
-                // The first token: all logits of the prompt are computed, and nothing is decoded yet.
-                Event::Token { .. } => behind_prompt = behind_prompt.or_else(machine::resident),
-                Event::Text(piece) => match &mut reader {
-                    Some(reader) => self.read(reader.push(piece), text, calls)?,
-                    None => self.read(vec![AnswerDelta::Text(piece.to_owned())], text, calls)?,
-                },
-            }
-            Ok(())
-        });
-        let answer = answer.map_err(|error| run_error(error, self.name()))?;
-        if let Some(reader) = reader {
-            self.read(reader.finish(), text, calls)?;
-        }
-        Ok((answer, behind_prompt))
-    }
-
-    /// Returns the reader of calls in an answer, if there are tools.
-    fn reader(&self) -> Option<AnswerReader> {
-        let tools = self.tools.as_ref()?.tools();
-        let template = self.model.chat_template()?.for_tools().source();
-        let format = ToolFormat::of_template(Some(template));
-        Some(AnswerReader::with_tools(format, AnswerForm::Any, tools))
-    }
-
-    /// Prints the text of an answer, and collects it and the calls.
-    fn read(
-        &self,
-        deltas: Vec<AnswerDelta>,
-        text: &mut String,
-        calls: &mut Vec<ToolCall>,
-    ) -> io::Result<()> {
-        for delta in deltas {
-            match delta {
-                AnswerDelta::Text(piece) | AnswerDelta::Reasoning(piece) => {
-                    text.push_str(&piece);
-                    if !self.arguments.json {
-                        output::answer(&piece)?;
-                    }
-                }
-                AnswerDelta::Call(name) => calls.push(ToolCall {
-                    name,
-                    arguments: String::new(),
-                }),
-                AnswerDelta::Arguments(piece) => {
-                    if let Some(call) = calls.last_mut() {
-                        call.arguments.push_str(&piece);
-                    }
-                }
-            }
-        }
-        Ok(())
     }
 }
