@@ -209,8 +209,9 @@ fn gguf_value(value: &Json) -> Value {
     }
 }
 
-/// The bases of `tests/reference/fields/cases.py` that no sweep has results of.
-const NOT_SWEPT: [&str; 25] = [
+/// The bases of `tests/reference/fields/cases.py` that have no results here. That of Gemma 3n in GGUF was swept; this test
+/// would write its file of 0.8 MB several hundred times.
+const NOT_SWEPT: [&str; 23] = [
     "gemma3n.gguf",
     "hunyuan",
     "ernie4_5_moe",
@@ -224,8 +225,6 @@ const NOT_SWEPT: [&str; 25] = [
     "nemotron_h-moe",
     "nemotron_h-both",
     "falcon_h1-before",
-    "qwen35.gguf",
-    "gemma4.gguf",
     "gemma4-moe.gguf",
     "qwen3next.gguf",
     "granitehybrid.gguf",
