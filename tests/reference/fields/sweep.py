@@ -48,7 +48,7 @@ ROOT = Path(__file__).resolve().parents[3]
 # Largest difference relative to the largest logit. llama.cpp's CPU reads GELU from a table in float16.
 TOLERANCE, TOLERANCE_COARSE = 1e-4, 1e-3
 # The many blocks of a Gemma 3n that llama.cpp takes enlarge the errors of the table.
-TOLERANCE_GEMMA3N = 2e-2
+TOLERANCE_GEMMA3N = 4e-2
 
 
 class HuggingFace:

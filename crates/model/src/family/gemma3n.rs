@@ -64,7 +64,7 @@ fn cutoffs(config: &Config<'_>, blocks: usize) -> Result<Vec<Option<f32>>> {
                 .collect()
         }
         Some(list) => {
-            let number = |value: &Json| value.as_f64().filter(|part| *part < 1.0);
+            let number = |value: &Json| value.as_f64().filter(|part| (*part as f32) < 1.0);
             let list = list.as_array().filter(|list| list.len() == blocks);
             let list: Option<Vec<f64>> = list.and_then(|it| it.iter().map(number).collect());
             list.ok_or_else(|| {
@@ -156,6 +156,8 @@ impl Reader<'_> {
         kv_heads: usize,
         head_dim: usize,
     ) -> Result<OwnParts> {
+        let field = "attention.sliding_window";
+        self.required(field, self.metadata.integer(&self.key(field))?)?;
         let blocks = windows.len();
         let first = GGUF_SHARED.min(blocks);
         for (field, expected) in [
