@@ -52,15 +52,17 @@ pub struct Later {
 }
 
 impl Wanted {
-    /// Returns what a command wants that may run a model `as_it_is` (`--no-quantize`), or that `needs_package`.
-    pub fn from(as_it_is: bool, needs_package: bool) -> Result<Self> {
+    /// Returns what a command wants that may run a model `as_it_is` (`--no-quantize`), or that `needs_package`;
+    /// `otherwise` if the user says nothing.
+    pub fn from(as_it_is: bool, needs_package: bool, otherwise: Self) -> Result<Self> {
         if as_it_is {
             return Ok(Self::Float);
         }
         let when = std::env::var(WHEN).unwrap_or_default();
         Ok(match when.as_str() {
             _ if needs_package => Self::Package,
-            "" | "later" => Self::Now,
+            "" => otherwise,
+            "later" => Self::Now,
             "first" => Self::Package,
             "never" => Self::NowAlone,
             _ => bail!("{WHEN} is {when:?}: expected `later`, `first` or `never`"),

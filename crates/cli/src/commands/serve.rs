@@ -274,7 +274,8 @@ impl Found {
             model: arguments.model[index].clone(),
         };
         let needs_package = arguments.several.processors.is_some();
-        let wanted = Wanted::from(arguments.float.float, needs_package)?;
+        // A server runs for long: it is as fast as it can be from its first answer on.
+        let wanted = Wanted::from(arguments.float.float, needs_package, Wanted::Package)?;
         let (path, threads) = (given.path()?, &arguments.threads);
         let vision = arguments.vision.encoder(&path);
         let ready = |path, wanted| Ready::find(path, &given.model, threads, wanted, "start");

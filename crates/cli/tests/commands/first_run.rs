@@ -192,7 +192,7 @@ fn measuring_prepares_first_and_names_its_arithmetic() {
 
 #[cfg(feature = "server")]
 #[test]
-fn a_server_answers_at_once_as_stored_and_takes_the_package_at_its_next_start() {
+fn a_server_that_prepares_later_answers_as_stored_and_takes_the_package_at_its_next_start() {
     let place = place();
     let answer = |mut lines: &mut dyn Iterator<Item = String>| {
         let address = Iterator::find_map(&mut lines, |line| {
@@ -215,7 +215,7 @@ fn a_server_answers_at_once_as_stored_and_takes_the_package_at_its_next_start() 
     };
     let serve = |use_it: &dyn Fn(&mut dyn Iterator<Item = String>)| {
         let mut command = place.command(&["serve", "-m", "model.gguf", "--port", "0"]);
-        command.env_remove("TRIAD_PREPARE").stderr(Stdio::piped());
+        command.env("TRIAD_PREPARE", "later").stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap())
             .lines()

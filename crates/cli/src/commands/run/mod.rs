@@ -183,7 +183,7 @@ pub fn run(mut arguments: Arguments) -> Result<()> {
 fn load(arguments: &Arguments) -> Result<(Arc<Model>, Option<Later>)> {
     let ModelArguments { name, threads } = &arguments.model;
     let needs_package = arguments.several.processors.is_some();
-    let wanted = Wanted::from(arguments.float.float, needs_package)?;
+    let wanted = Wanted::from(arguments.float.float, needs_package, Wanted::Now)?;
     let given = name.path()?;
     let vision = arguments.vision.encoder(&given);
     let Ready { path, later } = Ready::find(given, &name.model, threads, wanted, RUN)?;
