@@ -21,7 +21,7 @@ fn serves() {
 
 fn server(mode: &str) -> ServerConfig {
     let program = std::env::current_exe().unwrap();
-    let arguments = ["serves", "--f32", "--nocapture"];
+    let arguments = ["serves", "--exact", "--nocapture"];
     ServerConfig {
         name: "mine".into(),
         transport: Transport::Command {

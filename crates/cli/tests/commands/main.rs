@@ -357,6 +357,7 @@ fn bench_prints_the_object_that_later_versions_keep() {
         keys(&object),
         [
             "model",
+            "arithmetic",
             "results",
             "limits",
             "load_seconds",

@@ -105,7 +105,7 @@ fn place(stubborn: bool, mode: &str) -> Place {
     place.write("model.gguf", scripted(stubborn).bytes());
     let server = json!({
         "command": std::env::current_exe().unwrap(),
-        "args": ["tools::serves_mcp", "--f32", "--nocapture"],
+        "args": ["tools::serves_mcp", "--exact", "--nocapture"],
         "env": { mcp_server::MODE: mode },
     });
     place.write(

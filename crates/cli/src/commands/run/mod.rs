@@ -86,7 +86,7 @@ pub struct Arguments {
     #[arg(short = 'n', long = "max-tokens", value_name = "N", default_value = "512", value_parser = arguments::count)]
     max_tokens: usize,
     /// Prefill chunk size, in tokens
-    #[arg(long, value_name = "N", default_value = "256", value_parser = arguments::tokens)]
+    #[arg(long = "prefill-chunk", value_name = "N", default_value = "256", value_parser = arguments::tokens)]
     chunk: usize,
     #[command(flatten)]
     kv: KvArgument,
