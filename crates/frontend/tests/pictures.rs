@@ -13,7 +13,7 @@ use triad_frontend::chat::{self, Conversation};
 use triad_frontend::pictures::{self, PicturePrompt, Pictures};
 use triad_frontend::{Error, answer, models};
 use triad_kernels::BlockArithmetic;
-use triad_pictures::{Picture, Prepared, Processor};
+use triad_pictures::{Picture, Piece, Prepared, Processor, View};
 
 const CONTEXT: usize = 2048;
 
@@ -212,4 +212,56 @@ fn an_encoder_is_found_in_its_folder_and_only_for_its_model() {
         };
         assert!(models::load(&path, &options, &mut |_, _| {}).is_ok());
     }
+}
+
+#[test]
+fn encoders_make_the_rows_that_processors_promise_in_the_sizes_of_published_models() {
+    let processors = golden().join("processors");
+    let mut checked = Vec::new();
+    for folder in std::fs::read_dir(&processors).unwrap() {
+        let folder = folder.unwrap();
+        let name = folder.file_name().into_string().unwrap();
+        // No encoder is read of Gemma 4.
+        if name.starts_with("small-") || name == "gemma4" {
+            continue;
+        }
+        let config = std::fs::read(folder.path().join("config.json")).unwrap();
+        let config = serde_json::from_slice(&config).unwrap();
+        let encoder = triad_model::vision::describe(&config).expect(&name);
+        let processor = Processor::from_folder(&folder.path()).unwrap();
+        for file in ["1x1.png", "64x64.png", "333x777.png", "1200x540.png"] {
+            let picture = std::fs::read(golden().join("files").join(file)).unwrap();
+            let picture = Picture::decode(&picture).unwrap();
+            let prepared = processor.prepare(&picture).unwrap();
+            let mut views = 0;
+            for piece in &prepared.pieces {
+                let Piece::Rows { view, rows } = piece else {
+                    continue;
+                };
+                let View { height, width, .. } = prepared.views[*view];
+                let [high, wide] = encoder.cells(height, width).expect(&name);
+                assert_eq!(high * wide, *rows, "{name}, {file}: {width} × {height}");
+                views += 1;
+            }
+            assert_eq!(views, prepared.views.len(), "{name}, {file}");
+        }
+        checked.push(name);
+    }
+    checked.sort();
+    assert_eq!(
+        checked,
+        [
+            "gemma3",
+            "idefics3",
+            "internvl3",
+            "lfm2-vl",
+            "llava",
+            "llava-siglip",
+            "qwen2-vl",
+            "qwen2.5-vl",
+            "qwen3-vl",
+            "smolvlm",
+            "smolvlm-2.2b"
+        ]
+    );
 }

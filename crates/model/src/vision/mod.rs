@@ -37,6 +37,14 @@ pub(crate) mod limits {
     pub(crate) const BLOCKS: usize = 1 << 10;
 }
 
+/// Describes the encoder of a model with this `config.json`, without its weights.
+///
+/// # Errors
+/// As [`VisionFile::open`], without those of tensors.
+pub fn describe(config: &serde_json::Value) -> Result<VisionDescription> {
+    Ok(hugging_face::describe(config, &BTreeMap::new())?.0)
+}
+
 /// A vision encoder in its files. Its tensors are checked and mapped.
 #[derive(Debug)]
 pub struct VisionFile {

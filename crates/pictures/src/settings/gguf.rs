@@ -157,7 +157,7 @@ impl Keys<'_> {
                 tolerance: 2.0,
                 special: true,
             }),
-            Kind::Llava => {
+            Kind::Llava | Kind::LlavaSiglip => {
                 // LLaVA 1.6 cuts pictures to tiles of several grids.
                 let key = "clip.vision.mm_patch_merge_type";
                 let merge = self.metadata.string(key).map_err(|error| self.at(error))?;
