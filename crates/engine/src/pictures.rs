@@ -6,8 +6,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError,
+};
+use std::time::Duration;
 
+use crate::cancel::Cancel;
 use crate::error::{Error, Result};
 use crate::kv::PrefixSalt;
 
@@ -17,6 +21,8 @@ const FIRST: u32 = 1 << 31;
 const MAX_BYTES: usize = 256 << 20;
 /// Maximum pictures whose tokens are kept though their rows are not.
 const MAX_KNOWN: usize = 1 << 16;
+/// Time between two looks whether another request still encodes.
+const TURN: Duration = Duration::from_millis(2);
 
 /// Returns whether a token stands for a row of a picture.
 pub fn is_of_picture(token: u32) -> bool {
@@ -83,7 +89,11 @@ pub(crate) type Key = (PrefixSalt, [u8; 32]);
 
 /// The pictures of an engine.
 #[derive(Debug, Default)]
-pub(crate) struct Pictures(RwLock<Known>);
+pub(crate) struct Pictures {
+    known: RwLock<Known>,
+    /// Held by the request that encodes: several encodings at once would take as many times the memory.
+    encoding: Mutex<()>,
+}
 
 #[derive(Debug, Default)]
 struct Known {
@@ -97,6 +107,18 @@ struct Known {
 }
 
 impl Pictures {
+    /// Waits until no other request encodes.
+    pub(crate) fn turn(&self, cancel: &Cancel) -> Result<MutexGuard<'_, ()>> {
+        loop {
+            cancel.check()?;
+            match self.encoding.try_lock() {
+                Ok(turn) => return Ok(turn),
+                Err(TryLockError::Poisoned(poisoned)) => return Ok(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) => std::thread::sleep(TURN),
+            }
+        }
+    }
+
     /// Returns the rows that a token is one of.
     pub(crate) fn of(&self, token: u32) -> Option<Arc<PictureRows>> {
         let known = self.read();
@@ -158,11 +180,11 @@ impl Pictures {
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Known> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner)
+        self.known.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn write(&self) -> RwLockWriteGuard<'_, Known> {
-        self.0.write().unwrap_or_else(PoisonError::into_inner)
+        self.known.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
