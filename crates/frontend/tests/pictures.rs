@@ -22,12 +22,16 @@ fn golden() -> PathBuf {
 }
 
 fn model() -> Arc<Model> {
+    load(&golden().join("chat"))
+}
+
+fn load(folder: &Path) -> Arc<Model> {
     let options = LoadOptions {
         threads: Threads::Count(1),
         block_arithmetic: BlockArithmetic::Exact,
         ..LoadOptions::default()
     };
-    let model = models::load(&golden().join("chat"), &options, &mut |_, _| {});
+    let model = models::load(folder, &options, &mut |_, _| {});
     Arc::new(model.unwrap())
 }
 
@@ -121,6 +125,38 @@ fn prompts_and_answers_are_those_of_transformers() {
         };
         let answer = generate(&mut session, &tokens, &options, &Cancel::new(), &mut |_| {});
         assert_eq!(json!(answer.unwrap().tokens), talk["answer"]);
+    }
+}
+
+#[test]
+fn a_vocabulary_without_the_token_of_rows_gives_the_same_prompt() {
+    let folder = tempfile::tempdir().unwrap();
+    for file in std::fs::read_dir(golden().join("chat")).unwrap() {
+        let file = file.unwrap();
+        let mut bytes = std::fs::read(file.path()).unwrap();
+        if file.file_name().to_string_lossy().starts_with("tokenizer") {
+            let text = String::from_utf8(bytes).unwrap();
+            bytes = text.replace("\"<image>\"", "\"<other>\"").into_bytes();
+        }
+        std::fs::write(folder.path().join(file.file_name()), bytes).unwrap();
+    }
+    let (with, without) = (model(), load(folder.path()));
+    let processor = pictures::processor(&without).unwrap();
+    let id = |model: &Model| model.tokenizer().unwrap().id(processor.row_token());
+    let row = id(&with).unwrap();
+    assert_eq!(id(&without), None);
+    for talk in talks() {
+        let messages = talk["messages"].as_array().unwrap();
+        let prepared = prepare(&processor, &talk);
+        for keeps_letters in [false, true] {
+            let shown = (&messages[..], &prepared[..]);
+            let mut found = prompt(&without, &processor, shown, keeps_letters).unwrap();
+            let expected = prompt(&with, &processor, shown, keeps_letters).unwrap();
+            for place in &found.places {
+                found.tokens[place.tokens.clone()].fill(row);
+            }
+            assert_eq!(found, expected);
+        }
     }
 }
 
