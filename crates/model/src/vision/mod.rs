@@ -16,6 +16,7 @@ pub use description::{
     LayerShape, Positions, Projector, ProjectorLayer, ProjectorNorm, VisionActivation,
     VisionBlockLayer, VisionDescription, VisionLayer, Windows,
 };
+pub use gguf::projector;
 
 use crate::checkpoint::vision_folder;
 use crate::error::{Error, ErrorKind, Result};
