@@ -11,7 +11,8 @@ use crate::vision::Pixels;
 
 impl Engine {
     /// Encodes a view of a picture on the model's threads, or finds its rows: those of a picture that was encoded before
-    /// are kept for some time. Only those who give the same salt find them. The prompt of a session that
+    /// are kept for some time. Only those who give the same salt find them. An engine encodes one view at a time, and others
+    /// wait. The prompt of a session that
     /// [holds](crate::Session::hold) the picture may then have its [tokens](Picture::tokens).
     ///
     /// # Errors
@@ -26,7 +27,11 @@ impl Engine {
         if let Some(picture) = pictures.find(&key) {
             return Ok(picture);
         }
-        cancel.check()?;
+        let _turn = pictures.turn(cancel)?;
+        // Another request may have encoded it meanwhile.
+        if let Some(picture) = pictures.find(&key) {
+            return Ok(picture);
+        }
         let values = self.model().install(|| vision.encode(pixels, cancel))?;
         vision.check_unchanged()?;
         let description = vision.description();

@@ -4,10 +4,14 @@
 //! picture other numbers, and the same picture the same ones. So all that compares tokens, prefixes above all, tells
 //! pictures apart, and a picture in a prompt is `rows` tokens like any others.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError,
+};
+use std::time::Duration;
 
+use crate::cancel::Cancel;
 use crate::error::{Error, Result};
 use crate::kv::PrefixSalt;
 
@@ -17,6 +21,8 @@ const FIRST: u32 = 1 << 31;
 const MAX_BYTES: usize = 256 << 20;
 /// Maximum pictures whose tokens are kept though their rows are not.
 const MAX_KNOWN: usize = 1 << 16;
+/// Time between two looks whether another request still encodes.
+const TURN: Duration = Duration::from_millis(2);
 
 /// Returns whether a token stands for a row of a picture.
 pub fn is_of_picture(token: u32) -> bool {
@@ -83,7 +89,11 @@ pub(crate) type Key = (PrefixSalt, [u8; 32]);
 
 /// The pictures of an engine.
 #[derive(Debug, Default)]
-pub(crate) struct Pictures(RwLock<Known>);
+pub(crate) struct Pictures {
+    known: RwLock<Known>,
+    /// Held by the request that encodes: several encodings at once would take as many times the memory.
+    encoding: Mutex<()>,
+}
 
 #[derive(Debug, Default)]
 struct Known {
@@ -97,6 +107,18 @@ struct Known {
 }
 
 impl Pictures {
+    /// Waits until no other request encodes.
+    pub(crate) fn turn(&self, cancel: &Cancel) -> Result<MutexGuard<'_, ()>> {
+        loop {
+            cancel.check()?;
+            match self.encoding.try_lock() {
+                Ok(turn) => return Ok(turn),
+                Err(TryLockError::Poisoned(poisoned)) => return Ok(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) => std::thread::sleep(TURN),
+            }
+        }
+    }
+
     /// Returns the rows that a token is one of.
     pub(crate) fn of(&self, token: u32) -> Option<Arc<PictureRows>> {
         let known = self.read();
@@ -158,11 +180,11 @@ impl Pictures {
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Known> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner)
+        self.known.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn write(&self) -> RwLockWriteGuard<'_, Known> {
-        self.0.write().unwrap_or_else(PoisonError::into_inner)
+        self.known.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -192,9 +214,23 @@ impl Known {
     }
 }
 
-/// Pictures that a session holds, in the order of their tokens.
+/// Pictures that a session holds.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Held(Vec<Arc<PictureRows>>);
+pub(crate) struct Held {
+    /// The pictures, in the order of their tokens.
+    pictures: Vec<Arc<PictureRows>>,
+    /// A place up to which the session's tokens need not be read again.
+    known: Place,
+}
+
+/// A place in the tokens of a session that is not within a picture.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Place {
+    /// Tokens before it.
+    tokens: usize,
+    /// The position of RoPE there.
+    position: usize,
+}
 
 /// Where the rows of a request are, as far as pictures change it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -209,14 +245,39 @@ impl Held {
     /// Adds a picture.
     pub(crate) fn add(&mut self, picture: &Picture) {
         let rows = picture.rows();
-        if let Err(place) = self.0.binary_search_by_key(&rows.first, |it| it.first) {
-            self.0.insert(place, Arc::clone(rows));
+        let place = self
+            .pictures
+            .binary_search_by_key(&rows.first, |it| it.first);
+        if let Err(place) = place {
+            self.pictures.insert(place, Arc::clone(rows));
+        }
+    }
+
+    /// Forgets the pictures that `tokens` have no rows of.
+    pub(crate) fn retain(&mut self, tokens: &[u32]) {
+        if self.pictures.is_empty() {
+            return;
+        }
+        let of_pictures = tokens.iter().filter(|token| is_of_picture(**token));
+        let used: BTreeSet<u32> = of_pictures
+            .filter_map(|token| Some(self.of(*token)?.first))
+            .collect();
+        self.pictures.retain(|rows| used.contains(&rows.first));
+    }
+
+    /// Takes note that the session has forgotten everything after the first `length` tokens.
+    pub(crate) fn truncate(&mut self, length: usize) {
+        if self.known.tokens > length {
+            self.known = Place::default();
         }
     }
 
     fn of(&self, token: u32) -> Option<&PictureRows> {
-        let next = self.0.partition_point(|rows| rows.first <= token);
-        let rows = &**self.0.get(next.checked_sub(1)?)?;
+        if !is_of_picture(token) {
+            return None;
+        }
+        let next = self.pictures.partition_point(|rows| rows.first <= token);
+        let rows = &**self.pictures.get(next.checked_sub(1)?)?;
         rows.tokens().contains(&token).then_some(rows)
     }
 
@@ -255,34 +316,144 @@ impl Held {
         Some(token + 1).filter(|next| rows.tokens().contains(next))
     }
 
-    /// Returns where the `tokens` from `first` on are, of which all before are known.
-    pub(crate) fn layout(&self, tokens: &[u32], first: usize, has_axes: bool) -> Layout {
-        let mut layout = Layout::default();
-        if self.0.is_empty() {
-            return layout;
+    /// Returns where `tokens` are that follow the session's, `before`. Of these it reads only those that are new since the
+    /// latest call.
+    pub(crate) fn layout(&mut self, before: &[u32], tokens: &[u32], has_axes: bool) -> Layout {
+        if self.pictures.is_empty() {
+            return Layout::default();
         }
-        let (mut at, mut next) = (0, 0);
-        while at < tokens.len() {
-            let rows = self.of(tokens[at]).filter(|_| is_of_picture(tokens[at]));
-            let Some(rows) = rows else {
+        while let Some(token) = before.get(self.known.tokens) {
+            let (count, positions) = self.extent(*token);
+            if self.known.tokens + count > before.len() {
+                break;
+            }
+            self.known.tokens += count;
+            self.known.position += positions;
+        }
+        self.layout_from(self.known, (before, tokens), has_axes)
+    }
+
+    /// Returns where the `tokens` are that the session computes again after `before`.
+    pub(crate) fn layout_again(&self, before: &[u32], tokens: &[u32], has_axes: bool) -> Layout {
+        match self.pictures.is_empty() {
+            true => Layout::default(),
+            false => self.layout_from(Place::default(), (before, tokens), has_axes),
+        }
+    }
+
+    /// Returns the tokens and the positions of RoPE of the picture that begins with `token`, or of a token of text.
+    fn extent(&self, token: u32) -> (usize, usize) {
+        match self.of(token) {
+            Some(rows) => (rows.rows(), rows.cells[0].max(rows.cells[1])),
+            None => (1, 1),
+        }
+    }
+
+    fn layout_from(
+        &self,
+        place: Place,
+        (before, tokens): (&[u32], &[u32]),
+        has_axes: bool,
+    ) -> Layout {
+        let mut layout = Layout::default();
+        let (first, end) = (before.len(), before.len() + tokens.len());
+        let (mut at, mut next) = (place.tokens, place.position);
+        while at < end {
+            let token = before.get(at).unwrap_or_else(|| &tokens[at - first]);
+            let (count, positions) = self.extent(*token);
+            let count = count.min(end - at);
+            let Some(rows) = self.of(*token) else {
                 if has_axes && at >= first {
                     layout.axes.push([next; 3]);
                 }
-                (at, next) = (at + 1, next + 1);
+                (at, next) = (at + count, next + positions);
                 continue;
             };
-            let count = rows.rows().min(tokens.len() - at);
             if rows.together && at + count > first {
                 layout.together.push(at..at + count);
             }
-            let [high, wide] = rows.cells;
             if has_axes {
+                let wide = rows.cells[1];
                 let of_rows = (0..count).skip(first.saturating_sub(at));
                 let place = |row: usize| [next, next + row / wide, next + row % wide];
                 layout.axes.extend(of_rows.map(place));
             }
-            (at, next) = (at + count, next + high.max(wide));
+            (at, next) = (at + count, next + positions);
         }
         layout
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns a session's pictures with one of 2 × 3 rows from `FIRST` on.
+    fn held(together: bool) -> Held {
+        let mut held = Held::default();
+        held.add(&Picture(Arc::new(PictureRows {
+            first: FIRST,
+            cells: [2, 3],
+            row_len: 1,
+            values: vec![0.0; 6],
+            together,
+        })));
+        held
+    }
+
+    /// Text, the picture, text.
+    fn prompt() -> Vec<u32> {
+        let picture = FIRST..FIRST + 6;
+        [1, 2].into_iter().chain(picture).chain([3; 20]).collect()
+    }
+
+    #[test]
+    fn steps_get_the_layout_of_one_request_and_read_no_token_twice() {
+        let tokens = prompt();
+        let whole = held(true).layout(&[], &tokens, true);
+        assert_eq!(whole.axes.len(), tokens.len());
+        assert_eq!(
+            whole.axes[2..9],
+            [
+                [2, 2, 2],
+                [2, 2, 3],
+                [2, 2, 4],
+                [2, 3, 2],
+                [2, 3, 3],
+                [2, 3, 4],
+                [5; 3]
+            ]
+        );
+        for split in [2, 5, 8, 9] {
+            let mut held = held(true);
+            let mut axes = held.layout(&[], &tokens[..split], true).axes;
+            let rest = held.layout(&tokens[..split], &tokens[split..], true);
+            axes.extend(&rest.axes);
+            assert_eq!(axes, whole.axes, "{split}");
+            let expected: &[_] = if split < 8 { &[2..8] } else { &[] };
+            assert_eq!(rest.together, expected, "{split}");
+            let again = held.layout_again(&tokens[..split], &tokens[split..], true);
+            assert_eq!(again, rest);
+        }
+        let mut held = held(true);
+        for at in 8..tokens.len() {
+            let step = held.layout(&tokens[..at], &tokens[at..=at], true);
+            assert_eq!(step.axes, [whole.axes[at]]);
+            assert_eq!(held.known.tokens, at);
+        }
+        // Other tokens take the place of those that the session forgets.
+        held.truncate(1);
+        let other = vec![1; 9];
+        let step = held.layout(&other[..8], &other[8..], true);
+        assert_eq!(step.axes, [[8; 3]]);
+    }
+
+    #[test]
+    fn a_session_drops_the_pictures_that_its_prompt_does_not_have() {
+        let mut held = held(false);
+        held.retain(&prompt());
+        assert_eq!(held.known(&prompt()), prompt().len());
+        held.retain(&[1, 2]);
+        assert_eq!(held.known(&prompt()), 2);
     }
 }

@@ -291,6 +291,29 @@ fn a_second_prompt_reuses_the_rows_and_the_prefix_of_a_picture_but_not_those_of_
 }
 
 #[test]
+fn requests_at_the_same_time_encode_a_picture_once_and_stop_when_they_are_cancelled() {
+    let (golden, model) = (golden("smolvlm"), model("smolvlm", None));
+    let engine = engine(&model, 64);
+    let pixels = golden.views[0].pixels();
+    let encode = |cancel: &Cancel| engine.picture(pixels, PrefixSalt::default(), cancel);
+    // Of every place where an encoding can stop.
+    let mut stops = 0;
+    while let Err(error) = encode(&Cancel::after(stops)) {
+        assert!(matches!(error, Error::Cancelled), "{error}");
+        stops += 1;
+    }
+    assert!(stops > 4, "{stops}");
+    let salt = PrefixSalt::of(b"others");
+    let pictures: Vec<Picture> = std::thread::scope(|scope| {
+        let encode = || engine.picture(pixels, salt, &Cancel::new()).unwrap();
+        let threads: Vec<_> = (0..8).map(|_| scope.spawn(encode)).collect();
+        threads.into_iter().map(|it| it.join().unwrap()).collect()
+    });
+    let first = pictures[0].values().as_ptr();
+    assert!(pictures.iter().all(|it| it.values().as_ptr() == first));
+}
+
+#[test]
 fn pictures_that_do_not_fit_the_model_or_the_prompt_are_refused() {
     let (golden, model) = (golden("smolvlm"), model("smolvlm", None));
     let engine = engine(&model, 64);
@@ -344,6 +367,18 @@ fn an_encoder_of_another_model_is_refused_in_one_sentence() {
     let load = |vision: &str| Model::load(&text, &options(Some(vision))).expect_err("refused");
     let error = load("qwen3_vl-mmproj.gguf").to_string();
     assert!(error.contains("RoPE of three axes"), "{error}");
+    // The same width, and no field of the text model tells that its rows do not read each other.
+    let error = load("gemma3-mmproj.gguf").to_string();
+    assert!(
+        error.contains("gemma3 is for gemma3, and the model is of the family qwen3"),
+        "{error}"
+    );
+    let inputs = folder().join("../families/gemma3n");
+    let error = Model::load(&inputs, &options(Some("smolvlm-mmproj.gguf"))).expect_err("refused");
+    assert!(
+        error.to_string().contains("an input of each token"),
+        "{error}"
+    );
     let error = load("golden.safetensors").to_string();
     assert!(error.contains("config.json"), "{error}");
     let error = load("../families/qwen3.gguf").to_string();

@@ -74,36 +74,39 @@ pub fn encode_conversation(
     conversation: &Conversation<'_>,
     within: (usize, &Cancel),
 ) -> Result<Vec<u32>> {
-    encode_rendered(model, name, conversation, (None, within))
+    let prompt = encode_rendered(model, name, conversation, (None, within))?;
+    Ok(prompt.tokens)
 }
 
 /// Returns the tokens of a conversation as [`encode_conversation`] does, with places for the rows of its `pictures`.
 ///
 /// # Errors
-/// As [`encode_conversation`]; if a text names the token that stands for pictures, or the model has no such token.
+/// As [`encode_conversation`]; if a text names the token that stands for pictures.
 pub fn encode_pictures(
     model: &Model,
     name: &str,
     conversation: &Conversation<'_>,
     (pictures, within): (Pictures<'_>, (usize, &Cancel)),
 ) -> Result<PicturePrompt> {
-    let tokens = encode_rendered(model, name, conversation, (Some(pictures), within))?;
-    pictures.with_rows(model.tokenizer()?, &tokens, within.0)
+    encode_rendered(model, name, conversation, (Some(pictures), within))
 }
 
-/// Returns the tokens of a conversation; each view of a picture has one.
 fn encode_rendered(
     model: &Model,
     name: &str,
     conversation: &Conversation<'_>,
     (pictures, (context, cancel)): (Option<Pictures<'_>>, (usize, &Cancel)),
-) -> Result<Vec<u32>> {
+) -> Result<PicturePrompt> {
     let Some(template) = model.chat_template() else {
+        if let Some(Pictures { prepared, .. }) = pictures {
+            return Err(Error::OnlyText(prepared.len()));
+        }
         let last = conversation
             .messages
             .last()
             .map_or_else(String::new, content);
-        return encode_text(model, &last, Special::AsText, (context, cancel));
+        let tokens = encode_text(model, &last, Special::AsText, (context, cancel))?;
+        return Ok(tokens.into());
     };
     encode_by(
         model,
@@ -113,7 +116,7 @@ fn encode_rendered(
     )
 }
 
-/// Returns the tokens of a conversation by a `template` of the model `name`; each view of a picture has one.
+/// Returns the tokens of a conversation by a `template` of the model `name`.
 ///
 /// # Errors
 /// As [`encode_conversation`].
@@ -122,7 +125,7 @@ pub(crate) fn encode_by(
     (template, name): (&ChatTemplate, &str),
     conversation: &Conversation<'_>,
     (pictures, (context, cancel)): (Option<Pictures<'_>>, (usize, &Cancel)),
-) -> Result<Vec<u32>> {
+) -> Result<PicturePrompt> {
     // A template would write their tokens, and nothing would stand in their places.
     let shown = pictures::count(conversation.messages);
     if pictures.is_none() && shown > 0 {
@@ -138,12 +141,17 @@ pub(crate) fn encode_by(
             messages: &messages,
             ..*conversation
         };
-        let text = render_conversation(template, name, &conversation, cancel)?;
-        pictures.expand(&text)
+        render_conversation(template, name, &conversation, cancel)
+    };
+    let encode = |text: &str, encode: &dyn Fn(&str) -> Result<Vec<u32>>| match pictures {
+        Some(pictures) => pictures.encode(model.tokenizer()?, text, context, encode),
+        None => Ok(encode(text)?.into()),
     };
     if !conversation.keeps_letters {
         let text = render(conversation)?;
-        return encode_text(model, &text, Special::Parsed, (context, cancel));
+        return encode(&text, &|text| {
+            encode_text(model, text, Special::Parsed, (context, cancel))
+        });
     }
     let values = [conversation.messages, conversation.documents];
     let marks = letters::marks(model.tokenizer()?, values, conversation.tools)?;
@@ -159,10 +167,10 @@ pub(crate) fn encode_by(
         documents: &documents,
         ..*conversation
     })?;
-    whole(
-        marks.encode_within(&text, context, &|| cancel.is_cancelled())?,
-        context,
-    )
+    encode(&text, &|text| {
+        let encoded = marks.encode_within(text, context, &|| cancel.is_cancelled())?;
+        whole(encoded, context)
+    })
 }
 
 /// Returns the tokens of `messages` in OpenAI's format as [`encode_conversation`] does, with `tools` that the model may

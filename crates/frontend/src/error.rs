@@ -96,8 +96,10 @@ pub enum Error {
         /// Rows in the prompt.
         expected: usize,
     },
-    /// A tokenizer without a token that stands for pictures.
-    #[error("the tokenizer has no token {0}, which stands for pictures")]
+    /// A tokenizer without a token that stands for pictures, and without a control token that cuts texts like it.
+    #[error(
+        "the tokenizer has no token {0}, which stands for pictures, and no other control token"
+    )]
     NoPictureToken(&'static str),
     /// An invalid description of a function that a model may call.
     #[error("a tool's {field}: expected {expected}")]

@@ -86,14 +86,107 @@ pub fn mark(processor: &Processor, template: &ChatTemplate, messages: &mut [Valu
     }
 }
 
+/// A part of a rendered conversation. No text is next to another one.
+enum Part {
+    Text(String),
+    Rows {
+        picture: usize,
+        view: usize,
+        rows: usize,
+    },
+}
+
 impl Pictures<'_> {
-    /// Puts the pieces of each picture in its place in `text`; one token stands for all rows of a view.
+    /// Returns the tokens of a rendered text, of which `encode` returns those of a part, with the pieces of each picture in
+    /// its place and a token for each row.
+    ///
+    /// # Errors
+    /// If `text` has not a place for each picture or names the token of rows elsewhere too, the tokenizer has no control
+    /// token, or there are more than `context` tokens.
+    pub(crate) fn encode(
+        &self,
+        tokenizer: &Tokenizer,
+        text: &str,
+        context: usize,
+        encode: &dyn Fn(&str) -> Result<Vec<u32>>,
+    ) -> Result<PicturePrompt> {
+        let parts = self.parts(text)?;
+        let name = self.processor.row_token();
+        let row = tokenizer.id(name);
+        let row = row.filter(|id| tokenizer.token_kind(*id) != TokenKind::Normal);
+        // Vocabularies of GGUF files may lack the token of rows. Another control token cuts texts in the same way.
+        let cut = row.or(tokenizer.bos()).or(tokenizer.eos());
+        let cut = cut.and_then(|id| Some((id, tokenizer.piece(id)?)));
+        let (cut, cut_name) = cut.ok_or(Error::NoPictureToken(name))?;
+        let mut prompt = PicturePrompt::default();
+        let mut named = 0;
+        for (index, part) in parts.iter().enumerate() {
+            let start = prompt.tokens.len();
+            match part {
+                Part::Text(text) => {
+                    let [before, after] =
+                        [index > 0, index + 1 < parts.len()].map(|is_row| match is_row {
+                            true => cut_name,
+                            false => "",
+                        });
+                    let tokens = encode(&format!("{before}{text}{after}"))?;
+                    let mut tokens = &tokens[..];
+                    if !before.is_empty() {
+                        tokens = tokens
+                            .strip_prefix(&[cut])
+                            .ok_or(Error::NoPictureToken(name))?;
+                    }
+                    if !after.is_empty() {
+                        tokens = tokens
+                            .strip_suffix(&[cut])
+                            .ok_or(Error::NoPictureToken(name))?;
+                    }
+                    named += tokens.iter().filter(|token| Some(**token) == row).count();
+                    prompt.tokens.extend(tokens);
+                }
+                Part::Rows {
+                    picture,
+                    view,
+                    rows,
+                } => {
+                    let end = start.saturating_add(*rows);
+                    if end <= context {
+                        prompt.tokens.resize(end, cut);
+                    }
+                    prompt.places.push(Place {
+                        tokens: start..end,
+                        picture: *picture,
+                        view: *view,
+                    });
+                }
+            }
+            let places = prompt.places.last().map_or(0, |place| place.tokens.end);
+            let tokens = prompt.tokens.len().max(places);
+            if tokens > context {
+                return Err(Error::PromptTooLong {
+                    tokens,
+                    more: index + 1 < parts.len(),
+                    context,
+                });
+            }
+        }
+        match named {
+            0 => Ok(prompt),
+            _ => Err(Error::PicturePlaces {
+                token: name,
+                places: prompt.places.len() + named,
+                pictures: prompt.places.len(),
+            }),
+        }
+    }
+
+    /// Puts the pieces of each picture in its place in `text`.
     ///
     /// # Errors
     /// If `text` has not a place for each picture.
-    pub(crate) fn expand(&self, text: &str) -> Result<String> {
+    fn parts(&self, text: &str) -> Result<Vec<Part>> {
         let placeholder = self.processor.placeholder();
-        let mut parts = text.split(placeholder);
+        let mut texts = text.split(placeholder);
         let places = text.matches(placeholder).count();
         if places != self.prepared.len() {
             return Err(Error::PicturePlaces {
@@ -102,85 +195,30 @@ impl Pictures<'_> {
                 pictures: self.prepared.len(),
             });
         }
-        let mut expanded = parts.next().unwrap_or_default().to_owned();
-        for (prepared, after) in self.prepared.iter().zip(parts) {
+        let mut parts = Vec::new();
+        add_text(&mut parts, texts.next().unwrap_or_default());
+        for ((picture, prepared), after) in self.prepared.iter().enumerate().zip(texts) {
             for piece in &prepared.pieces {
-                expanded.push_str(match piece {
-                    Piece::Text(text) => text,
-                    Piece::Rows { .. } => self.processor.row_token(),
-                });
-            }
-            expanded.push_str(after);
-        }
-        Ok(expanded)
-    }
-
-    /// Returns `tokens` of an expanded text with a token for each row.
-    ///
-    /// # Errors
-    /// If the tokenizer has no token for rows, the text names it elsewhere too, or there are more than `context` tokens.
-    pub(crate) fn with_rows(
-        &self,
-        tokenizer: &Tokenizer,
-        tokens: &[u32],
-        context: usize,
-    ) -> Result<PicturePrompt> {
-        let name = self.processor.row_token();
-        let row = tokenizer
-            .id(name)
-            .filter(|id| tokenizer.token_kind(*id) != TokenKind::Normal)
-            .ok_or(Error::NoPictureToken(name))?;
-        let views = self
-            .prepared
-            .iter()
-            .enumerate()
-            .flat_map(|(picture, prepared)| {
-                prepared.pieces.iter().filter_map(move |piece| match piece {
-                    Piece::Rows { view, rows } => Some((picture, *view, *rows)),
-                    Piece::Text(_) => None,
-                })
-            });
-        let mut views = views.collect::<Vec<_>>().into_iter();
-        let found = tokens.iter().filter(|token| **token == row).count();
-        if found != views.len() {
-            return Err(Error::PicturePlaces {
-                token: name,
-                places: found,
-                pictures: views.len(),
-            });
-        }
-        let mut prompt = PicturePrompt::default();
-        for token in tokens {
-            match views.as_slice().first() {
-                Some(&(picture, view, rows)) if *token == row => {
-                    views.next();
-                    let start = prompt.tokens.len();
-                    let total = start.saturating_add(rows);
-                    if total > context {
-                        return Err(Error::PromptTooLong {
-                            tokens: total,
-                            more: true,
-                            context,
-                        });
-                    }
-                    prompt.tokens.resize(total, row);
-                    prompt.places.push(Place {
-                        tokens: start..total,
+                match *piece {
+                    Piece::Text(ref text) => add_text(&mut parts, text),
+                    Piece::Rows { view, rows } => parts.push(Part::Rows {
                         picture,
                         view,
-                    });
+                        rows,
+                    }),
                 }
-                _ => prompt.tokens.push(*token),
             }
+            add_text(&mut parts, after);
         }
-        match prompt.tokens.len() > context {
-            true => Err(Error::PromptTooLong {
-                tokens: prompt.tokens.len(),
-                more: false,
-                context,
-            }),
-            false => Ok(prompt),
-        }
+        Ok(parts)
+    }
+}
+
+fn add_text(parts: &mut Vec<Part>, text: &str) {
+    match parts.last_mut() {
+        _ if text.is_empty() => {}
+        Some(Part::Text(last)) => last.push_str(text),
+        _ => parts.push(Part::Text(text.to_owned())),
     }
 }
 

@@ -129,13 +129,13 @@ pub fn pairs(
                     keeps_letters: special == Special::AsText,
                     ..Conversation::default()
                 };
-                let tokens = encode_by(
+                let prompt = encode_by(
                     model,
                     (template, name),
                     &conversation,
                     (None, (most, cancel)),
                 )?;
-                Ok(EncoderText::from(tokens))
+                Ok(EncoderText::from(prompt.tokens))
             };
             let pairs = texts.documents.iter().map(pair);
             pairs.collect::<Result<_>>().map_err(of_documents)

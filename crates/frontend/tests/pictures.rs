@@ -13,7 +13,7 @@ use triad_frontend::chat::{self, Conversation};
 use triad_frontend::pictures::{self, PicturePrompt, Pictures};
 use triad_frontend::{Error, answer, models};
 use triad_kernels::BlockArithmetic;
-use triad_pictures::{Picture, Prepared, Processor};
+use triad_pictures::{Picture, Piece, Prepared, Processor, View};
 
 const CONTEXT: usize = 2048;
 
@@ -22,12 +22,16 @@ fn golden() -> PathBuf {
 }
 
 fn model() -> Arc<Model> {
+    load(&golden().join("chat"))
+}
+
+fn load(folder: &Path) -> Arc<Model> {
     let options = LoadOptions {
         threads: Threads::Count(1),
         block_arithmetic: BlockArithmetic::Exact,
         ..LoadOptions::default()
     };
-    let model = models::load(&golden().join("chat"), &options, &mut |_, _| {});
+    let model = models::load(folder, &options, &mut |_, _| {});
     Arc::new(model.unwrap())
 }
 
@@ -125,6 +129,38 @@ fn prompts_and_answers_are_those_of_transformers() {
 }
 
 #[test]
+fn a_vocabulary_without_the_token_of_rows_gives_the_same_prompt() {
+    let folder = tempfile::tempdir().unwrap();
+    for file in std::fs::read_dir(golden().join("chat")).unwrap() {
+        let file = file.unwrap();
+        let mut bytes = std::fs::read(file.path()).unwrap();
+        if file.file_name().to_string_lossy().starts_with("tokenizer") {
+            let text = String::from_utf8(bytes).unwrap();
+            bytes = text.replace("\"<image>\"", "\"<other>\"").into_bytes();
+        }
+        std::fs::write(folder.path().join(file.file_name()), bytes).unwrap();
+    }
+    let (with, without) = (model(), load(folder.path()));
+    let processor = pictures::processor(&without).unwrap();
+    let id = |model: &Model| model.tokenizer().unwrap().id(processor.row_token());
+    let row = id(&with).unwrap();
+    assert_eq!(id(&without), None);
+    for talk in talks() {
+        let messages = talk["messages"].as_array().unwrap();
+        let prepared = prepare(&processor, &talk);
+        for keeps_letters in [false, true] {
+            let shown = (&messages[..], &prepared[..]);
+            let mut found = prompt(&without, &processor, shown, keeps_letters).unwrap();
+            let expected = prompt(&with, &processor, shown, keeps_letters).unwrap();
+            for place in &found.places {
+                found.tokens[place.tokens.clone()].fill(row);
+            }
+            assert_eq!(found, expected);
+        }
+    }
+}
+
+#[test]
 fn a_text_that_names_the_token_of_pictures_is_kept_or_refused() {
     let model = model();
     let processor = pictures::processor(&model).unwrap();
@@ -212,4 +248,56 @@ fn an_encoder_is_found_in_its_folder_and_only_for_its_model() {
         };
         assert!(models::load(&path, &options, &mut |_, _| {}).is_ok());
     }
+}
+
+#[test]
+fn encoders_make_the_rows_that_processors_promise_in_the_sizes_of_published_models() {
+    let processors = golden().join("processors");
+    let mut checked = Vec::new();
+    for folder in std::fs::read_dir(&processors).unwrap() {
+        let folder = folder.unwrap();
+        let name = folder.file_name().into_string().unwrap();
+        // No encoder is read of Gemma 4.
+        if name.starts_with("small-") || name == "gemma4" {
+            continue;
+        }
+        let config = std::fs::read(folder.path().join("config.json")).unwrap();
+        let config = serde_json::from_slice(&config).unwrap();
+        let encoder = triad_model::vision::describe(&config).expect(&name);
+        let processor = Processor::from_folder(&folder.path()).unwrap();
+        for file in ["1x1.png", "64x64.png", "333x777.png", "1200x540.png"] {
+            let picture = std::fs::read(golden().join("files").join(file)).unwrap();
+            let picture = Picture::decode(&picture).unwrap();
+            let prepared = processor.prepare(&picture).unwrap();
+            let mut views = 0;
+            for piece in &prepared.pieces {
+                let Piece::Rows { view, rows } = piece else {
+                    continue;
+                };
+                let View { height, width, .. } = prepared.views[*view];
+                let [high, wide] = encoder.cells(height, width).expect(&name);
+                assert_eq!(high * wide, *rows, "{name}, {file}: {width} × {height}");
+                views += 1;
+            }
+            assert_eq!(views, prepared.views.len(), "{name}, {file}");
+        }
+        checked.push(name);
+    }
+    checked.sort();
+    assert_eq!(
+        checked,
+        [
+            "gemma3",
+            "idefics3",
+            "internvl3",
+            "lfm2-vl",
+            "llava",
+            "llava-siglip",
+            "qwen2-vl",
+            "qwen2.5-vl",
+            "qwen3-vl",
+            "smolvlm",
+            "smolvlm-2.2b"
+        ]
+    );
 }

@@ -32,7 +32,7 @@ fn refused(name: &str, change: impl FnOnce(&mut Value)) -> String {
     opened(name, change).expect_err("refused").to_string()
 }
 
-/// Opens an mmproj file of which `change` changes fields, and without the tensors called `without`.
+/// Opens an mmproj file of which `change` changes fields, and without the field or the tensor called `without`.
 fn opened_gguf(
     name: &str,
     change: &[(&str, gguf::Value)],
@@ -41,7 +41,7 @@ fn opened_gguf(
     let bytes = fs::read(golden().join(name)).unwrap();
     let file = gguf::read(&bytes).unwrap();
     let mut builder = GgufBuilder::new();
-    for (key, value) in file.metadata.iter() {
+    for (key, value) in file.metadata.iter().filter(|(key, _)| *key != without) {
         let changed = change.iter().find(|(changed, _)| *changed == key);
         let value = changed.map_or(value, |(_, value)| value);
         builder = builder.field(key, value.clone());
@@ -263,6 +263,22 @@ fn an_mmproj_file_is_checked_field_by_field() {
             .to_string();
         assert!(error.contains(tensor), "{error}");
     }
+}
+
+#[test]
+fn older_files_of_qwen2_vl_have_no_width_of_the_feed_forward() {
+    let name = "qwen2_vl-mmproj.gguf";
+    let key = "clip.vision.feed_forward_length";
+    let zero = opened_gguf(name, &[(key, gguf::Value::Integer(0))], "").unwrap();
+    let whole = opened_gguf(name, &[], "").unwrap();
+    assert_eq!(zero.description(), whole.description());
+}
+
+#[test]
+fn qwen2_5_vl_without_its_windows_is_refused() {
+    let key = "clip.vision.n_wa_pattern";
+    let error = opened_gguf("qwen2_5_vl-mmproj.gguf", &[], key).expect_err("refused");
+    assert!(error.to_string().contains(key), "{error}");
 }
 
 #[test]

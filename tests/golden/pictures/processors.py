@@ -162,15 +162,41 @@ INTERNVL = {**COMMON, "crop_size": None, "crop_to_patches": False, "data_format"
             "size": {"height": 448, "width": 448}}
 GEMMA4 = {"do_convert_rgb": True, "do_normalize": False, "do_rescale": True, "do_resize": True, "image_mean": [0.0, 0.0, 0.0], "image_processor_type": "Gemma4ImageProcessor",
           "image_seq_length": 280, "image_std": [1.0, 1.0, 1.0], "max_soft_tokens": 280, "patch_size": 16, "pooling_kernel_size": 3, "resample": 3, "rescale_factor": ONE_255}
+SIGLIP = {"hidden_size": 1152, "intermediate_size": 4304, "num_attention_heads": 16, "num_hidden_layers": 27, "patch_size": 14}
+IDEFICS3 = {**SMOLVLM, "max_image_size": {"longest_edge": 364}, "size": {"longest_edge": 4 * 364}}
+LLAVA_SIGLIP = {**COMMON, "image_mean": HALF, "image_processor_type": "SiglipImageProcessor", "image_std": HALF, "processor_class": "LlavaProcessor", "resample": 3,
+                "size": {"height": 384, "width": 384}}
+
+
+def config(model_type, hidden, vision, **more):
+    """What config.json of a published model states of its sizes."""
+    return {"model_type": model_type, **more, "text_config": {"hidden_size": hidden}, "vision_config": vision}
+
+
 # For each name: config.json, the image processor's file, processor_config.json (with `nested`, the image processor is in it).
 MODELS = {
-    "smolvlm": ({"model_type": "idefics3"}, SMOLVLM, {"image_seq_len": 64, "processor_class": "Idefics3Processor"}),
-    "gemma3": ({"model_type": "gemma3"}, GEMMA3, {"image_seq_length": 256}),
-    "llava": ({"model_type": "llava"}, LLAVA, LLAVA_WORDS),
-    "qwen2.5-vl": ({"model_type": "qwen2_5_vl"}, QWEN2, None),
-    "qwen3-vl": ({"model_type": "qwen3_vl"}, QWEN3, None),
-    "internvl3": ({"model_type": "internvl"}, INTERNVL, {"image_seq_length": 256, "processor_class": "InternVLProcessor"}),
-    "lfm2-vl": ({"model_type": "lfm2_vl"}, LFM2, {"processor_class": "Lfm2VlProcessor"}),
+    "smolvlm": (config("idefics3", 576, {"image_size": 512, "hidden_size": 768, "patch_size": 16}, scale_factor=4),
+                SMOLVLM, {"image_seq_len": 64, "processor_class": "Idefics3Processor"}),
+    # 384 pixels are 27 patches and 6 pixels that no patch has.
+    "smolvlm-2.2b": (config("idefics3", 2048, {**SIGLIP, "image_size": 384}, scale_factor=3),
+                     {**SMOLVLM, "max_image_size": {"longest_edge": 384}, "size": {"longest_edge": 1536}}, {"image_seq_len": 81, "processor_class": "Idefics3Processor"}),
+    "idefics3": (config("idefics3", 4096, {**SIGLIP, "image_size": 364}, scale_factor=2), IDEFICS3, {"image_seq_len": 169, "processor_class": "Idefics3Processor"}),
+    "gemma3": (config("gemma3", 2560, {**SIGLIP, "image_size": 896, "model_type": "siglip_vision_model"}, mm_tokens_per_image=256), GEMMA3, {"image_seq_length": 256}),
+    "llava": (config("llava", 4096, {"hidden_size": 1024, "image_size": 336, "intermediate_size": 4096, "model_type": "clip_vision_model", "num_attention_heads": 16,
+                                     "num_hidden_layers": 24, "patch_size": 14}), LLAVA, LLAVA_WORDS),
+    "llava-siglip": (config("llava", 1024, {**SIGLIP, "image_size": 384, "model_type": "siglip_vision_model", "num_hidden_layers": 26},
+                            vision_feature_layer=-1, vision_feature_select_strategy="full"),
+                     LLAVA_SIGLIP, {**LLAVA_WORDS, "num_additional_image_tokens": 0, "vision_feature_select_strategy": "full"}),
+    "qwen2-vl": (config("qwen2_vl", 1536, {"depth": 32, "embed_dim": 1280, "hidden_size": 1536, "mlp_ratio": 4, "num_heads": 16, "patch_size": 14, "spatial_merge_size": 2}),
+                 QWEN2, None),
+    "qwen2.5-vl": (config("qwen2_5_vl", 2048, {"depth": 32, "hidden_size": 1280, "intermediate_size": 3420, "num_heads": 16, "out_hidden_size": 2048, "patch_size": 14,
+                                               "spatial_merge_size": 2, "window_size": 112}), QWEN2, None),
+    "qwen3-vl": (config("qwen3_vl", 2048, {"deepstack_visual_indexes": [5, 11, 17], "depth": 24, "hidden_size": 1024, "intermediate_size": 4096, "num_heads": 16,
+                                           "num_position_embeddings": 2304, "out_hidden_size": 2048, "patch_size": 16, "spatial_merge_size": 2}), QWEN3, None),
+    "internvl3": (config("internvl", 896, {"hidden_size": 1024, "image_size": [448, 448], "intermediate_size": 4096, "num_attention_heads": 16, "num_hidden_layers": 24,
+                                           "patch_size": [14, 14]}, downsample_ratio=0.5), INTERNVL, {"image_seq_length": 256, "processor_class": "InternVLProcessor"}),
+    "lfm2-vl": (config("lfm2_vl", 1024, {"hidden_size": 768, "model_type": "siglip2_vision_model", "num_patches": 256, "patch_size": 16}, downsample_factor=2),
+                LFM2, {"processor_class": "Lfm2VlProcessor"}),
     "gemma4": ({"model_type": "gemma4"}, GEMMA4, {"nested": True, "image_seq_length": 280}),
     # The same with smaller sizes, and with other fields.
     "small-smolvlm": ({"model_type": "smolvlm", "scale_factor": 2, "vision_config": {"patch_size": 8}},

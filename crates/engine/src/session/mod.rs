@@ -185,6 +185,7 @@ impl Session {
         self.tokens.truncate(length);
         self.phases.truncate(self.tokens.len());
         self.cache.truncate(self.tokens.len());
+        self.pictures.truncate(self.tokens.len());
     }
 
     /// Returns the logits `[rows, vocab]` of the latest request.
@@ -202,8 +203,10 @@ impl Session {
 
     /// Makes the session hold the longest known prefix of `prompt`, from its own tokens or from those that other
     /// sessions of the engine have [shared](Session::share). Forgets all other tokens. Returns how many tokens need not
-    /// be computed; the last one is never among them, since its logits are needed.
+    /// be computed; the last one is never among them, since its logits are needed. The session no longer
+    /// [holds](Session::hold) pictures that `prompt` does not have.
     pub fn reuse(&mut self, prompt: &[u32]) -> usize {
+        self.pictures.retain(prompt);
         let most = self
             .pictures
             .known(prompt)
@@ -393,8 +396,7 @@ impl Session {
         self.check_tokens(tokens, what.0)?;
         self.resume(cancel)?;
         let cache = self.reserve(tokens.len())?;
-        let all = [&self.tokens[..], tokens].concat();
-        let layout = self.layout(&all, self.tokens.len());
+        let layout = self.layout(tokens);
         let (vocab, logits) = (
             self.model().description().vocab,
             std::mem::take(&mut self.logits),

@@ -1,5 +1,7 @@
 //! Pictures of a session, and checks of the tokens that may be their rows.
 
+use std::ops::Range;
+
 use triad_kernels::Phase;
 
 use super::Session;
@@ -7,15 +9,23 @@ use crate::error::{Error, Result};
 use crate::pictures::{Layout, Picture, is_of_picture};
 
 impl Session {
-    /// Makes the session hold a picture of its engine, so that its tokens may be the picture's.
+    /// Makes the session hold a picture of its engine, so that its tokens may be the picture's. It does so until it
+    /// [reuses](Session::reuse) prefixes for a prompt without the picture.
     pub fn hold(&mut self, picture: &Picture) {
         self.pictures.add(picture);
     }
 
-    /// Returns where pictures put the `tokens` from `first` on.
-    pub(super) fn layout(&self, tokens: &[u32], first: usize) -> Layout {
+    /// Returns where pictures put `tokens` that follow those so far.
+    pub(super) fn layout(&mut self, tokens: &[u32]) -> Layout {
         let has_axes = self.model().description().picture_rope.is_some();
-        self.pictures.layout(tokens, first, has_axes)
+        self.pictures.layout(&self.tokens, tokens, has_axes)
+    }
+
+    /// Returns where pictures put a part of the tokens so far.
+    pub(super) fn layout_again(&self, tokens: Range<usize>) -> Layout {
+        let has_axes = self.model().description().picture_rope.is_some();
+        let (before, tokens) = (&self.tokens[..tokens.start], &self.tokens[tokens]);
+        self.pictures.layout_again(before, tokens, has_axes)
     }
 
     pub(super) fn check_length(&self, tokens: &[u32]) -> Result<()> {

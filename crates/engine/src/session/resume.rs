@@ -53,7 +53,7 @@ impl Session {
             (
                 self.tokens[tokens.clone()].to_vec(),
                 tokens.start,
-                self.layout(&self.tokens[..tokens.end], tokens.start),
+                self.layout_again(tokens.clone()),
             ),
             (phase, LogitsMode::Last),
             (vocab, logits),

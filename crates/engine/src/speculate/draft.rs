@@ -7,6 +7,7 @@ use crate::cancel::Cancel;
 use crate::error::{Error, Result};
 use crate::kv::PrefixSalt;
 use crate::model::Model;
+use crate::pictures::is_of_picture;
 use crate::sampler::{Sampler, SamplerOptions};
 use crate::session::Session;
 
@@ -74,6 +75,7 @@ impl Draft {
             salt,
             sampler,
             is_sampled: temperature > 0.0,
+            has_pictures: false,
         })
     }
 
@@ -121,6 +123,8 @@ pub(super) struct DraftProposer {
     salt: PrefixSalt,
     sampler: Sampler,
     is_sampled: bool,
+    /// Whether the prompt has rows of pictures, which the draft model does not read: it then proposes nothing.
+    has_pictures: bool,
 }
 
 /// Runs the `tokens` that `session` does not hold yet, so that its logits are those that follow `tokens`.
@@ -140,7 +144,8 @@ impl Propose for DraftProposer {
         self.sampler.begin_answer(prompt.len());
         let mut session = self.draft.session();
         session.set_salt(self.salt);
-        if prompt.len() <= session.context() {
+        self.has_pictures = prompt.iter().any(|token| is_of_picture(*token));
+        if prompt.len() <= session.context() && !self.has_pictures {
             catch_up(&mut session, prompt, cancel)
         } else {
             Ok(())
@@ -148,7 +153,7 @@ impl Propose for DraftProposer {
     }
 
     fn find(&mut self, tokens: &[u32]) -> Option<usize> {
-        (tokens.len() <= self.draft.session().context()).then_some(0)
+        (!self.has_pictures && tokens.len() <= self.draft.session().context()).then_some(0)
     }
 
     fn propose(

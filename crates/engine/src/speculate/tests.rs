@@ -490,6 +490,25 @@ fn a_draft_model_proposes_by_the_tokens_so_far_whatever_it_has_seen() {
 }
 
 #[test]
+fn a_draft_model_proposes_nothing_after_a_prompt_with_pictures() {
+    let model = model("llama");
+    let draft = Draft::new(session(&model), &model).unwrap();
+    let mut proposer = draft
+        .proposer(&model, PrefixSalt::default(), &SamplerOptions::default())
+        .unwrap();
+    for length in [1, 40] {
+        let mut prompt = PROMPT.to_vec();
+        prompt.extend((0..length).map(|row| (1 << 31) + row));
+        proposer.begin(&prompt, &Cancel::new()).unwrap();
+        assert_eq!(proposer.find(&prompt), None);
+        prompt.push(5);
+        assert_eq!(proposer.find(&prompt), None);
+    }
+    proposer.begin(&PROMPT, &Cancel::new()).unwrap();
+    assert_eq!(proposer.find(&PROMPT), Some(0));
+}
+
+#[test]
 fn a_draft_model_with_other_tokens_is_refused() {
     let tiny = |last: &str| {
         let texts =

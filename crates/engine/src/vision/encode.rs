@@ -64,7 +64,7 @@ impl VisionModel {
                 .as_ref()
                 .is_none_or(|windows| windows.whole[index]);
             let reach = if is_whole { &whole[..] } else { &windows[..] };
-            self.block(block, &mut x, (reach, &angles), &mut scratch);
+            self.block(block, &mut x, (reach, &angles), &mut scratch, cancel)?;
             let stage = description.deepstack.iter().position(|it| *it == index);
             if let Some(stage) = stage {
                 self.project(stage + 1, &x[..patches], &cells, wide, &mut rows);
@@ -168,7 +168,8 @@ impl VisionModel {
         x: &mut [f32],
         (reach, angles): (&[Range<usize>], &Option<Angles>),
         scratch: &mut Scratch,
-    ) {
+        cancel: &Cancel,
+    ) -> Result<()> {
         let (hidden, heads) = (self.description.hidden, self.description.heads);
         let (rows, head_dim) = (x.len() / hidden, self.description.head_dim());
         let Scratch {
@@ -199,6 +200,7 @@ impl VisionModel {
                 }
             }
         }
+        cancel.check()?;
         let [queries, keys, values] = parts;
         if let Some(angles) = angles {
             for x in [&mut *queries, &mut *keys] {
@@ -224,6 +226,7 @@ impl VisionModel {
         };
         debug_assert_eq!(reach.last().map(|range| range.end), Some(rows));
         attention_within(queries, (&keys[..], &values[..]), reach, &shape, attended);
+        cancel.check()?;
         multiply(&block.attention_output, attended, normed);
         add_scaled(x, normed, block.attention_scale.as_deref());
         block.feed_forward_norm.normalize(x, normed);
@@ -231,9 +234,11 @@ impl VisionModel {
             .chunks_mut(TILE_ROWS * hidden)
             .zip(normed.chunks(TILE_ROWS * hidden))
         {
+            cancel.check()?;
             self.feed_forward(block, normed, &mut scratch.tile);
             add_scaled(x, &scratch.tile.out, block.feed_forward_scale.as_deref());
         }
+        Ok(())
     }
 
     /// Computes the feed-forward of `normed[rows, hidden]` into `tile.out`.

@@ -71,6 +71,20 @@ impl VisionModel {
                 if needs_axes { "with" } else { "without" }
             ));
         }
+        let families = description.text_families();
+        if families.is_some_and(|families| !families.contains(&&text.family[..])) {
+            return refuse(format!(
+                "this encoder of pictures is of another model: {} is for {}, and the model is of the family {}",
+                description.family,
+                families.unwrap_or_default().join(" or "),
+                text.family
+            ));
+        }
+        if text.token_inputs.is_some() {
+            return refuse(
+                "the model has an input of each token in each block, which Triad does not support with pictures".into(),
+            );
+        }
         Ok(Self {
             weights: VisionWeights::load(&file, block_arithmetic)?,
             description,

@@ -216,33 +216,44 @@ impl VisionDescription {
         self.hidden / self.heads
     }
 
-    /// Returns the pixels per side of a cell, which height and width of a view are multiples of.
+    /// Returns the pixels per side of a cell.
     pub fn cell(&self) -> usize {
         self.patch * self.projector.merge
     }
 
-    /// Returns rows and columns of cells of a view of this size.
+    /// Returns rows and columns of cells of a view of this size. Where patches are cut by a convolution (SigLIP, CLIP),
+    /// what is less than a patch at the right and the bottom is left out.
     ///
     /// # Errors
     /// If the encoder cannot read views of this size.
     pub fn cells(&self, height: usize, width: usize) -> Result<[usize; 2]> {
-        let fits = |size: usize| match self.positions {
-            Positions::Fixed { side } => size == side * self.patch,
-            _ => {
-                size > 0 && size.is_multiple_of(self.cell()) && size / self.patch <= limits::PATCHES
+        let fits = |size: usize| {
+            let patches = size / self.patch;
+            let is_whole = size.is_multiple_of(self.patch);
+            match self.positions {
+                Positions::Fixed { side } => patches == side,
+                Positions::Nearest { .. } => patches.is_multiple_of(self.projector.merge),
+                _ => is_whole && patches.is_multiple_of(self.projector.merge),
             }
         };
-        let patches = (height / self.patch).checked_mul(width / self.patch);
-        if !(fits(height) && fits(width) && patches.is_some_and(|count| count <= limits::PATCHES)) {
+        let [high, wide] = [height, width].map(|size| size / self.patch);
+        let count = high.checked_mul(wide);
+        let is_within = count.is_some_and(|count| (1..=limits::PATCHES).contains(&count));
+        if !(fits(height) && fits(width) && is_within) {
+            let more = format!("up to {} pixels more", self.patch - 1);
             let expected = match self.positions {
                 Positions::Fixed { side } => {
-                    format!("{} × {}", side * self.patch, side * self.patch)
+                    let pixels = side * self.patch;
+                    format!("{pixels} × {pixels}, or {more}")
                 }
-                _ => format!(
-                    "multiples of {} with at most {} patches",
-                    self.cell(),
-                    limits::PATCHES
-                ),
+                positions => {
+                    let (side, most) = (self.cell(), limits::PATCHES);
+                    let multiples = format!("multiples of {side} with at most {most} patches");
+                    match positions {
+                        Positions::Nearest { .. } => format!("{multiples}, or {more}"),
+                        _ => multiples,
+                    }
+                }
             };
             return Err(Error::new(
                 ErrorKind::Unsupported,
@@ -252,7 +263,7 @@ impl VisionDescription {
                 ),
             ));
         }
-        Ok([height, width].map(|size| size / self.cell()))
+        Ok([high, wide].map(|patches| patches / self.projector.merge))
     }
 
     /// Returns the maximum rows of a view that read each other in the text model; 0 if they do not.
@@ -263,6 +274,18 @@ impl VisionDescription {
                 side * side
             }
             false => 0,
+        }
+    }
+
+    /// Returns the [families](crate::description::ModelDescription::family) of text models that the encoder is made for;
+    /// `None`: no family is known to be the only one.
+    pub fn text_families(&self) -> Option<&'static [&'static str]> {
+        match &self.family[..] {
+            "gemma3" => Some(&["gemma3"]),
+            "lfm2" => Some(&["lfm2", "lfm2moe"]),
+            "qwen2vl_merger" | "qwen2.5vl_merger" => Some(&["qwen2vl"]),
+            "qwen3vl_merger" => Some(&["qwen3vl", "qwen3vlmoe"]),
+            _ => None,
         }
     }
 

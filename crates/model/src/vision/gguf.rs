@@ -73,6 +73,21 @@ impl Fields<'_> {
     }
 }
 
+/// Returns the name of an mmproj file's projector, and the field that states it.
+///
+/// # Errors
+/// If the field is no text.
+pub fn projector(metadata: &Metadata) -> Result<(&'static str, &str)> {
+    let key = match metadata.get("clip.projector_type") {
+        None if metadata.get("clip.vision.projector_type").is_some() => {
+            "clip.vision.projector_type"
+        }
+        _ => "clip.projector_type",
+    };
+    // The oldest files do not name LLaVA's projector.
+    Ok((key, metadata.string(key)?.unwrap_or("mlp")))
+}
+
 /// Describes the encoder of an mmproj file.
 pub(super) fn describe(
     metadata: &Metadata,
@@ -89,12 +104,7 @@ pub(super) fn describe(
     if metadata.bool("clip.has_vision_encoder")? == Some(false) {
         return Err(wrong("clip.has_vision_encoder", "false", "true"));
     }
-    let key = match metadata.get("clip.vision.projector_type") {
-        Some(_) => "clip.vision.projector_type",
-        None => "clip.projector_type",
-    };
-    // The oldest files do not name LLaVA's projector.
-    let projector = metadata.string(key)?.unwrap_or("mlp");
+    let (key, projector) = projector(metadata)?;
     let Some(family) = PROJECTORS.iter().find(|it| **it == projector) else {
         return Err(wrong(key, projector, &PROJECTORS.join(", ")));
     };
@@ -124,6 +134,7 @@ fn common(family: &str, width: usize, fields: &Fields<'_>) -> Result<VisionDescr
         let key = "clip.vision.attention.layer_norm_epsilon";
         return Err(wrong(key, epsilon, "a number from 1e-20 to 1"));
     }
+    let hidden = fields.required("embedding_length", limits::WIDTH)?;
     let joined = fields.has("v.blk.0.attn_qkv.weight");
     let query = if joined { "attn_qkv" } else { "attn_q" };
     let activation = match (fields.flag("clip.use_gelu")?, fields.flag("clip.use_silu")?) {
@@ -138,10 +149,10 @@ fn common(family: &str, width: usize, fields: &Fields<'_>) -> Result<VisionDescr
         frames: 1,
         channels_last: false,
         patch_bias: fields.has("v.patch_embd.bias"),
-        hidden: fields.required("embedding_length", limits::WIDTH)?,
+        hidden,
         heads: fields.required("attention.head_count", limits::WIDTH)?,
         blocks: fields.required("block_count", limits::BLOCKS)?,
-        inner: fields.required("feed_forward_length", limits::WIDTH)?,
+        inner: inner(fields, hidden)?,
         activation,
         gated: fields.has("v.blk.0.ffn_gate.weight"),
         norm: layer_norm(epsilon),
@@ -167,6 +178,31 @@ fn common(family: &str, width: usize, fields: &Fields<'_>) -> Result<VisionDescr
         width,
         together: false,
     })
+}
+
+/// Returns the width of the feed-forward. Older files of Qwen2-VL state 0: theirs follows from a matrix.
+fn inner(fields: &Fields<'_>, hidden: usize) -> Result<usize> {
+    let key = "feed_forward_length";
+    let stated = fields.metadata.integer(&format!("clip.vision.{key}"))?;
+    if stated != Some(0) {
+        return fields.required(key, limits::WIDTH);
+    }
+    let name = "v.blk.0.ffn_up.weight";
+    let shape = &super::tensors::find(fields.tensors, name)?.shape;
+    match shape[..] {
+        // Older files have the two matrices of the feed-forward under each other's name.
+        [inner, inputs] | [inputs, inner]
+            if inputs == hidden && (1..=limits::WIDTH).contains(&inner) =>
+        {
+            Ok(inner)
+        }
+        _ => {
+            let message = format!(
+                "tensor {name:?} has the shape {shape:?}, expected a matrix with a side of {hidden}"
+            );
+            Err(Error::new(ErrorKind::Malformed, message))
+        }
+    }
 }
 
 /// Returns the patches per side of a picture.
@@ -314,8 +350,14 @@ fn qwen(family: &str, fields: &Fields<'_>) -> Result<VisionDescription> {
         kind,
         ..shared.norm
     };
-    let windows = match (is_2_5, fields.size("n_wa_pattern", limits::BLOCKS)?) {
-        (true, Some(pattern)) => {
+    let key = "clip.vision.wa_layer_indexes";
+    if is_2_5 && fields.metadata.get(key).is_some() {
+        let expected = "clip.vision.n_wa_pattern in its place";
+        return Err(wrong(key, "an array", expected));
+    }
+    let windows = match is_2_5 {
+        true => {
+            let pattern = fields.required("n_wa_pattern", limits::BLOCKS)?;
             let pixels = fields.size("window_size", limits::WIDTH)?.unwrap_or(112);
             let side = pixels / shared.patch / merge;
             if side == 0 {
@@ -328,7 +370,7 @@ fn qwen(family: &str, fields: &Fields<'_>) -> Result<VisionDescription> {
                 whole: whole.collect(),
             })
         }
-        _ => None,
+        false => None,
     };
     let positions = match fields.tensors.get("v.position_embd.weight") {
         Some(info) if family == "qwen3vl_merger" => {

@@ -16,6 +16,7 @@ pub use description::{
     LayerShape, Positions, Projector, ProjectorLayer, ProjectorNorm, VisionActivation,
     VisionBlockLayer, VisionDescription, VisionLayer, Windows,
 };
+pub use gguf::projector;
 
 use crate::checkpoint::vision_folder;
 use crate::error::{Error, ErrorKind, Result};
@@ -35,6 +36,14 @@ pub(crate) mod limits {
     pub(crate) const WIDTH: usize = 1 << 17;
     /// Maximum number of blocks.
     pub(crate) const BLOCKS: usize = 1 << 10;
+}
+
+/// Describes the encoder of a model with this `config.json`, without its weights.
+///
+/// # Errors
+/// As [`VisionFile::open`], without those of tensors.
+pub fn describe(config: &serde_json::Value) -> Result<VisionDescription> {
+    Ok(hugging_face::describe(config, &BTreeMap::new())?.0)
 }
 
 /// A vision encoder in its files. Its tensors are checked and mapped.

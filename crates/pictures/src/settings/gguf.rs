@@ -6,6 +6,7 @@
 use std::path::Path;
 
 use triad_model::gguf::Metadata;
+use triad_model::vision::projector;
 
 use super::Settings;
 use super::kinds::{Kind, mean_color};
@@ -76,16 +77,12 @@ impl Keys<'_> {
     }
 
     fn kind(&self) -> Result<Kind> {
-        let text = |key| self.metadata.string(key).map_err(|error| self.at(error));
-        let name = match text("clip.projector_type")? {
-            Some(name) => name,
-            None => text("clip.vision.projector_type")?.unwrap_or("mlp"),
-        };
+        let (key, name) = projector(self.metadata).map_err(|error| self.at(error))?;
         let kind = PROJECTORS.iter().find(|(projector, _)| *projector == name);
         kind.map(|(_, kind)| *kind).ok_or_else(|| {
             let expected = PROJECTORS.map(|(name, _)| name).join(", ");
             let problem = format!("is {name:?}, expected one of {expected}");
-            self.error("clip.projector_type", problem)
+            self.error(key, problem)
         })
     }
 
@@ -157,7 +154,7 @@ impl Keys<'_> {
                 tolerance: 2.0,
                 special: true,
             }),
-            Kind::Llava => {
+            Kind::Llava | Kind::LlavaSiglip => {
                 // LLaVA 1.6 cuts pictures to tiles of several grids.
                 let key = "clip.vision.mm_patch_merge_type";
                 let merge = self.metadata.string(key).map_err(|error| self.at(error))?;

@@ -112,11 +112,12 @@ fn kind(files: &mut Files) -> Result<Kind> {
     // Without a name, transformers takes the class of the model type.
     let Some(name) = name else { return Ok(kind) };
     let class = name.strip_suffix("Fast").or(name.strip_suffix("Pil"));
-    if !kind.processors().contains(&class.unwrap_or(&name)) {
+    let class = class.unwrap_or(&name);
+    if !kind.processors().contains(&class) {
         let expected = format!("is {name:?}, expected {}", kind.processors().join(" or "));
         return Err(image.error("image_processor_type", expected));
     }
-    Ok(kind)
+    Ok(kind.with_processor(class))
 }
 
 /// Reads the steps that all families share.

@@ -27,6 +27,8 @@ pub(super) enum Kind {
     InternVl,
     Lfm2Vl,
     Llava,
+    /// LLaVA with the image processor of SigLIP.
+    LlavaSiglip,
     QwenVl,
 }
 
@@ -57,6 +59,16 @@ impl Kind {
         ("smolvlm", Self::Idefics3),
     ];
 
+    const SIGLIP: &str = "SiglipImageProcessor";
+
+    /// Returns the kind with the image processor `class`, which is one of its [processors](Self::processors).
+    pub(super) fn with_processor(self, class: &str) -> Self {
+        match self {
+            Self::Llava if class == Self::SIGLIP => Self::LlavaSiglip,
+            kind => kind,
+        }
+    }
+
     pub(super) fn from_model_type(name: &str) -> Option<Self> {
         let mut types = Self::MODEL_TYPES.into_iter();
         types.find_map(|(model, kind)| (model == name).then_some(kind))
@@ -74,7 +86,8 @@ impl Kind {
             Self::Idefics3 => &["Idefics3ImageProcessor", "SmolVLMImageProcessor"],
             Self::InternVl => &["GotOcr2ImageProcessor"],
             Self::Lfm2Vl => &["Lfm2VlImageProcessor"],
-            Self::Llava => &["CLIPImageProcessor", "LlavaImageProcessor"],
+            Self::Llava => &["CLIPImageProcessor", "LlavaImageProcessor", Self::SIGLIP],
+            Self::LlavaSiglip => &[Self::SIGLIP],
             Self::QwenVl => &["Qwen2VLImageProcessor"],
         }
     }
@@ -85,6 +98,7 @@ impl Kind {
             Self::Gemma3 | Self::Lfm2Vl => (Filter::Bilinear, true, half),
             Self::Gemma4 => (Filter::Bicubic, false, ([0.0; 3], [1.0; 3])),
             Self::Idefics3 => (Filter::Lanczos, true, half),
+            Self::LlavaSiglip => (Filter::Bicubic, true, half),
             Self::InternVl | Self::Llava | Self::QwenVl => (Filter::Bicubic, true, clip),
         };
         Defaults {
@@ -110,7 +124,8 @@ pub(super) fn family(files: &mut Files, kind: Kind, mean: [f32; 3]) -> Result<Fa
         Kind::Idefics3 => idefics3(files).map(Family::Idefics3),
         Kind::InternVl => internvl(files).map(Family::InternVl),
         Kind::Lfm2Vl => lfm2(files).map(Family::Lfm2Vl),
-        Kind::Llava => llava(files, mean).map(Family::Llava),
+        Kind::Llava => llava(files, mean, Resized::Shortest(224)).map(Family::Llava),
+        Kind::LlavaSiglip => llava(files, mean, Resized::Exact(224, 224)).map(Family::Llava),
         Kind::QwenVl => qwen(files).map(Family::QwenVl),
     }
 }
@@ -260,7 +275,8 @@ fn lfm2(files: &mut Files) -> Result<Lfm2Vl> {
     })
 }
 
-fn llava(files: &mut Files, mean: [f32; 3]) -> Result<Llava> {
+fn llava(files: &mut Files, mean: [f32; 3], default: Resized) -> Result<Llava> {
+    let crops = matches!(default, Resized::Shortest(_));
     let image = &mut files.image;
     image.drop(&["default_to_square", "pad_size"]);
     let resized = image.take("size", SIZE, |value| match value {
@@ -275,7 +291,7 @@ fn llava(files: &mut Files, mean: [f32; 3]) -> Result<Llava> {
         value => pair(value).map(|(width, height)| Resized::Exact(width, height)),
     })?;
     let crop = exact(image, "crop_size")?.unwrap_or((224, 224));
-    let crop = image.bool("do_center_crop", true)?.then_some(crop);
+    let crop = image.bool("do_center_crop", crops)?.then_some(crop);
     let pad = image.bool("do_pad", false)?.then_some(mean_color(mean));
     let processor = &mut files.processor;
     let patch = match processor.count("patch_size", MAX_PATCH)? {
@@ -292,10 +308,10 @@ fn llava(files: &mut Files, mean: [f32; 3]) -> Result<Llava> {
     let more = processor.take("num_additional_image_tokens", "a small integer", |value| {
         value.as_u64().filter(|count| *count < 64)
     })?;
-    // The class token, which `default` leaves out.
+    // The class token, which `default` leaves out. Encoders that are read whole have none.
     let (left_out, more) = match strategy.as_deref().unwrap_or("default") {
         "default" => (1, more.unwrap_or(1)),
-        "full" => (0, more.unwrap_or(1)),
+        "full" => (0, more.unwrap_or(0)),
         other => {
             let problem = format!("is {other:?}, expected \"default\" or \"full\"");
             return Err(processor.error("vision_feature_select_strategy", problem));
@@ -303,7 +319,7 @@ fn llava(files: &mut Files, mean: [f32; 3]) -> Result<Llava> {
     };
     Ok(Llava {
         pad,
-        resized: resized.unwrap_or(Resized::Shortest(224)),
+        resized: resized.unwrap_or(default),
         crop,
         patch: patch.unwrap_or(32),
         more_rows: more as i64 - left_out,
