@@ -139,6 +139,7 @@ pub(super) fn describe(config: &Value) -> Result<(&'static Family, ModelDescript
         )));
     };
     let family = match model_type {
+        "llama" if outer.string("model_type")? == Some("llava") => &traits::LLAVA,
         "granitemoehybrid" if config.count("num_local_experts")? == Some(0) => {
             &mixer_families::GRANITE_HYBRID
         }

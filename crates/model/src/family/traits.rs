@@ -195,6 +195,18 @@ pub(super) const LLAMA: Family = Family {
     sizes: &[],
 };
 
+/// Llama as the text of LLaVA, whose files omit defaults.
+pub(super) const LLAVA: Family = Family {
+    sizes: &[
+        ("vocab_size", 32_000),
+        ("hidden_size", 4096),
+        ("intermediate_size", 11_008),
+        ("num_hidden_layers", 32),
+        ("num_attention_heads", 32),
+    ],
+    ..LLAMA
+};
+
 pub(super) const MISTRAL: Family = Family {
     name: "mistral",
     windows: Windows::Everywhere,

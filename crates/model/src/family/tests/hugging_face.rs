@@ -1036,6 +1036,40 @@ fn minicpms_factors_follow_from_its_numbers_and_its_rope_is_long_at_one_context(
 }
 
 #[test]
+fn llava_may_omit_the_defaults_of_llama() {
+    let vision = json!({
+        "hidden_size": 1024, "image_size": 336, "intermediate_size": 4096, "model_type": "clip_vision_model",
+        "num_attention_heads": 16, "num_hidden_layers": 24, "patch_size": 14
+    });
+    // As LLaVA 1.5 is published.
+    let config = json!({
+        "model_type": "llava",
+        "text_config": {
+            "max_position_embeddings": 4096, "model_type": "llama", "rms_norm_eps": 1e-5, "vocab_size": 32_064
+        },
+        "tie_word_embeddings": false,
+        "vision_config": vision,
+    });
+    let text = described(&config);
+    assert_eq!(
+        (&text.family[..], text.hidden, text.vocab, text.blocks.len()),
+        ("llama", 4096, 32_064, 32)
+    );
+    assert_eq!(crate::vision::describe(&config).unwrap().width, 4096);
+    // Llama alone states its sizes.
+    let alone = hugging_face::describe(&with(
+        &config["text_config"],
+        json!({ "tie_word_embeddings": false }),
+    ));
+    assert!(
+        alone
+            .expect_err("sizes")
+            .to_string()
+            .contains("hidden_size")
+    );
+}
+
+#[test]
 fn the_text_of_a_model_with_images_is_of_the_family_that_it_names() {
     let text = |model_type: &str| with(&llama(), json!({ "model_type": model_type }));
     for (outer, inner, family) in [

@@ -140,7 +140,12 @@ pub(super) fn describe(
     let vision = outer.required("vision_config", vision)?;
     let text = outer.object("text_config", "text_config.")?;
     let text = text.unwrap_or(outer);
-    let width = text.size("hidden_size", limits::WIDTH)?;
+    let of_text = text.string("model_type")?.unwrap_or("llama");
+    let width = match text.size("hidden_size", limits::WIDTH)? {
+        // LLaVA's files omit the defaults of Llama.
+        None if model_type == "llava" && ["llama", "llava"].contains(&of_text) => Some(4096),
+        width => width,
+    };
     let width = text.required("hidden_size", width)?;
     let description = (family.read)(&outer, &vision, width)?.checked()?;
     let has = |prefix: &str| tensors.contains_key(&format!("{prefix}{}", family.patch));
