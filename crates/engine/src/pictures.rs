@@ -430,7 +430,7 @@ mod tests {
             let rest = held.layout(&tokens[..split], &tokens[split..], true);
             axes.extend(&rest.axes);
             assert_eq!(axes, whole.axes, "{split}");
-            let expected: &[_] = if split < 8 { &[2..8] } else { &[] };
+            let expected: Vec<_> = (split < 8).then_some(2..8).into_iter().collect();
             assert_eq!(rest.together, expected, "{split}");
             let again = held.layout_again(&tokens[..split], &tokens[split..], true);
             assert_eq!(again, rest);
@@ -443,7 +443,7 @@ mod tests {
         }
         // Other tokens take the place of those that the session forgets.
         held.truncate(1);
-        let other = vec![1; 9];
+        let other = [1; 9];
         let step = held.layout(&other[..8], &other[8..], true);
         assert_eq!(step.axes, [[8; 3]]);
     }

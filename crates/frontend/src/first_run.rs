@@ -91,10 +91,10 @@ impl Preparation {
             return Self::Running;
         }
         let log = files::read_text(&packages::log_of(package), MAX_LOG_BYTES).unwrap_or_default();
-        let errors = log.lines().filter_map(|line| line.strip_prefix("error: "));
+        let mut errors = log.lines().filter_map(|line| line.strip_prefix("error: "));
         // A program that broke off by a fault of its own writes something else.
         let first = log.lines().find(|line| !line.trim().is_empty());
-        match errors.last().or(first) {
+        match errors.next_back().or(first) {
             Some(error) => Self::Failed(error.trim().into()),
             None => Self::Due,
         }

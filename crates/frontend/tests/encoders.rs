@@ -39,7 +39,6 @@ fn engine_by(name: &str, chunk: usize, block_arithmetic: BlockArithmetic) -> Eng
         context: model.description().context,
         chunk,
         kv_format: KvFormat::F32,
-        ..SessionOptions::default()
     };
     let options = EngineOptions {
         session,

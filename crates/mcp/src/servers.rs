@@ -1,5 +1,6 @@
 //! Connected servers, their tools and calls.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
@@ -372,7 +373,7 @@ async fn tools(server: &Server, index: usize, most: usize) -> Result<Vec<RemoteT
         tools.extend(page.tools.into_iter().map(|tool| RemoteTool {
             server: index,
             name: tool.name.into_owned(),
-            description: tool.description.map(|text| text.into_owned()),
+            description: tool.description.map(Cow::into_owned),
             schema: Value::Object(Arc::unwrap_or_clone(tool.input_schema)),
         }));
         if tools.len() > most {

@@ -45,13 +45,13 @@ fn connect(config: ServerConfig, limits: Limits) -> Result<Servers> {
     Servers::connect(&[config], limits, &|| false, &mut |_| {})
 }
 
-fn arguments(value: Value) -> Map<String, Value> {
+fn arguments(value: &Value) -> Map<String, Value> {
     value.as_object().unwrap().clone()
 }
 
 fn add(servers: &Servers) -> Result<String> {
     let tool = &servers.tools()[0];
-    let sum = arguments(json!({ "a": 2, "b": 3 }));
+    let sum = arguments(&json!({ "a": 2, "b": 3 }));
     servers.call(tool, sum, &|| false).map(|result| result.text)
 }
 

@@ -255,7 +255,7 @@ fn the_description_of_modernbert_has_its_parts() {
         ("classifier_activation", json!("relu")),
     ] {
         let error = with("rerank-modern-bert", "config.json", |it| {
-            it[field] = value.clone()
+            it[field] = value.clone();
         });
         let error = error.unwrap_err().to_string();
         assert!(error.contains(field), "{error}");
@@ -271,16 +271,16 @@ fn words_that_score_a_pair_are_refused_by_name_where_they_cannot() {
     let changes: [(&str, &str, Change); 7] = [
         (file, "true_token_id", |it| it["true_token_id"] = json!(268)),
         (file, "true_token_id", |it| {
-            it["true_token_id"] = json!(null)
+            it["true_token_id"] = json!(null);
         }),
         (file, "false_token_id", |it| {
-            it["false_token_id"] = json!("no")
+            it["false_token_id"] = json!("no");
         }),
         (file, "module_input_name", |it| {
             it["module_input_name"] = json!("logits");
         }),
         ("modules.json", "LogitScore", |it| {
-            it[1]["path"] = json!("../a")
+            it[1]["path"] = json!("../a");
         }),
         ("modules.json", "LogitScore", |it| it[1]["path"] = json!("")),
         ("modules.json", "2_LogitScore", |it| {
@@ -292,7 +292,7 @@ fn words_that_score_a_pair_are_refused_by_name_where_they_cannot() {
         assert!(error.contains(words), "{file}: {error}");
     }
     let one = with("rerank-qwen3", file, |it| {
-        it["false_token_id"] = json!(null)
+        it["false_token_id"] = json!(null);
     })
     .unwrap();
     assert_eq!(one.head.unwrap().layers[0].out_features, 1);

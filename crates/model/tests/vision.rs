@@ -195,7 +195,7 @@ fn fields_that_change_the_computation_are_refused_by_name() {
         assert!(!error.contains('\n'), "one line: {error}");
     }
     let error = refused("smolvlm", |config| {
-        config["model_type"] = json!("paligemma")
+        config["model_type"] = json!("paligemma");
     });
     assert!(
         error.contains("reads no pictures for the `model_type` `paligemma`"),

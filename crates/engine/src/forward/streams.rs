@@ -93,7 +93,7 @@ impl ForwardContext<'_> {
             weight, epsilon, ..
         } = &weights.norm;
         for_each_chunk(chunks_mut(added, TASK_ROWS * hidden), 1, |_, added| {
-            rms_norm_in_place(added, weight, *epsilon)
+            rms_norm_in_place(added, weight, *epsilon);
         });
         self.counters.end(begun, Operator::Residual, || {
             let bytes = size_of_val(&normed[..]);

@@ -55,7 +55,7 @@ impl VisionModel {
         let mut rows = vec![0.0; high * wide * stages * description.width];
         let mut scratch = Scratch::default();
         let angles = self.angles(&cells);
-        let whole = [0..x.len() / description.hidden];
+        let whole = 0..x.len() / description.hidden;
         let windows = cells.windows_of_patches();
         for (index, block) in self.weights.blocks.iter().enumerate() {
             cancel.check()?;
@@ -63,7 +63,11 @@ impl VisionModel {
                 .windows
                 .as_ref()
                 .is_none_or(|windows| windows.whole[index]);
-            let reach = if is_whole { &whole[..] } else { &windows[..] };
+            let reach = if is_whole {
+                std::slice::from_ref(&whole)
+            } else {
+                &windows[..]
+            };
             self.block(block, &mut x, (reach, &angles), &mut scratch, cancel)?;
             let stage = description.deepstack.iter().position(|it| *it == index);
             if let Some(stage) = stage {
@@ -126,12 +130,14 @@ impl VisionModel {
                 rows.for_each(|([y, x], out)| add(out, row(down[y], across[x], side)));
             }
             Positions::Bilinear { side } | Positions::Resized { side } => {
-                let taps: fn(usize, usize) -> Vec<Vec<(usize, f32)>> =
-                    match self.description.positions {
-                        Positions::Resized { .. } => resized,
-                        _ => between,
-                    };
-                let [down, across] = grid.map(|size| taps(size, side));
+                let is_resized = matches!(self.description.positions, Positions::Resized { .. });
+                let [down, across] = grid.map(|size| {
+                    if is_resized {
+                        resized(size, side)
+                    } else {
+                        between(size, side)
+                    }
+                });
                 rows.for_each(|([y, x], out)| {
                     for (y, of_y) in &down[y] {
                         for (x, of_x) in &across[x] {

@@ -123,7 +123,7 @@ impl Names {
             .and_then(|rest| rest.split('.').next()?.parse::<usize>().ok());
         begins(&self.prefixes)
             && !begins(&self.ignored)
-            && !number.is_some_and(|number| number >= *count)
+            && number.is_none_or(|number| number < *count)
     }
 }
 

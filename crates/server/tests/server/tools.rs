@@ -926,7 +926,7 @@ fn a_message_uses_tools_in_blocks_whole_and_streamed() {
         ),
         (
             json!({"role": "user", "content": [{"type": "image"}]}),
-            "messages[0].content[0].type",
+            "messages[0].content[0].source",
         ),
         (json!({"role": "tool", "content": "a"}), "messages[0].role"),
     ] {

@@ -326,7 +326,7 @@ impl<'a> Between<'a> {
             match block.norm.kind {
                 NormKind::Rms => rms_norm(x, &weight[..*hidden], EPSILON, out),
                 NormKind::Layer | NormKind::Centered => {
-                    layer_norm(x, &weight[..*hidden], bias, EPSILON, out)
+                    layer_norm(x, &weight[..*hidden], bias, EPSILON, out);
                 }
             }
         });

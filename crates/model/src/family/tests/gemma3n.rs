@@ -2,7 +2,7 @@ use serde_json::{Value as Json, json};
 
 use super::super::{gguf, hugging_face};
 use super::{tensor, windows};
-use crate::description::{KeyValues, ModelDescription, Residual, RopeScaling, Streams};
+use crate::description::{Attention, KeyValues, ModelDescription, Residual, RopeScaling, Streams};
 use crate::error::Result;
 use crate::gguf::{Metadata, Value};
 
@@ -41,7 +41,7 @@ fn cutoffs(description: &ModelDescription) -> Vec<Option<f32>> {
 
 fn sources(description: &ModelDescription) -> Vec<Option<usize>> {
     let attentions = description.blocks.iter().map(|it| it.attention().unwrap());
-    attentions.map(|it| it.shared_from()).collect()
+    attentions.map(Attention::shared_from).collect()
 }
 
 #[test]
