@@ -110,7 +110,9 @@ fn when_memory_is_short_kept_prompts_go_first_then_idle_models_and_requests_are_
         "the caches are enough at first"
     );
     // They are counted after they are given back.
-    waits_until("what was given back is counted", || counter(&server, released) > 0);
+    waits_until("what was given back is counted", || {
+        counter(&server, released) > 0
+    });
     // Nothing became better.
     waits_until("the idle model leaves", || models_in_memory(&server) == 0);
     let unloaded = "triad_unloaded_total{model=\"tiny\",reason=\"pressure\"}";
