@@ -102,7 +102,7 @@ impl Processor {
     ///
     /// # Errors
     ///
-    /// Returns an error if the picture is beyond the [limits](crate::limits) or the model can't take one of its size.
+    /// Returns an error if the picture is beyond the [`limits`] or the model can't take one of its size.
     pub fn prepare(&self, picture: &Picture) -> Result<Prepared> {
         picture.check()?;
         self.family.prepare(picture, &self.pixels)
