@@ -144,6 +144,19 @@ pub struct Projector {
     pub transposed: bool,
 }
 
+impl Projector {
+    /// One linear layer without a bias: each reader says where a family differs.
+    pub(super) const PLAIN: Self = Self {
+        merge: 1,
+        mean: false,
+        norm: None,
+        inner: None,
+        activation: VisionActivation::Gelu,
+        bias: false,
+        transposed: false,
+    };
+}
+
 /// The norm of a projector.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ProjectorNorm {

@@ -6,9 +6,7 @@ use super::fields::{
 use crate::description::{Norm, NormKind};
 use crate::error::{Error, Result};
 use crate::family::Config;
-use crate::vision::description::{
-    Positions, Projector, ProjectorNorm, VisionActivation, VisionDescription, Windows,
-};
+use crate::vision::description::{Positions, Projector, ProjectorNorm, VisionDescription, Windows};
 use crate::vision::limits;
 
 /// The fields that are the same in all encoders, with the defaults of their configuration.
@@ -110,15 +108,7 @@ fn common(
         input_norm: false,
         output_norm: true,
         windows: None,
-        projector: Projector {
-            merge: 1,
-            mean: false,
-            norm: None,
-            inner: None,
-            activation: VisionActivation::Gelu,
-            bias: false,
-            transposed: false,
-        },
+        projector: Projector::PLAIN,
         deepstack: Vec::new(),
         width,
         together: false,
