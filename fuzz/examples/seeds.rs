@@ -156,6 +156,7 @@ fn tiny_package() -> Result<Vec<u8>> {
         options: PrepareOptions::default(),
         threads: Threads::Count(1),
         existing: Existing::Replace,
+        pictures: None,
     };
     package::prepare(&recipe, &destination, &Cancel::new(), &mut |_| ())
         .expect("a model that can be prepared");

@@ -110,9 +110,8 @@ pub fn prepare(
         };
         let destination = match output {
             Some(output) => output,
-            None => {
-                packages::cached(&path, &options, &text, &mut |_, _| {}).map_err(error::frontend)?
-            }
+            None => packages::cached(&path, &options, (&text, None), &mut |_, _| {})
+                .map_err(error::frontend)?,
         };
         let checkpoint =
             Arc::new(Checkpoint::open(&path).map_err(|error| error::frontend(error.into()))?);
@@ -122,6 +121,7 @@ pub fn prepare(
             options,
             threads,
             existing,
+            pictures: None,
         };
         let mut latest = "";
         let prepared = packages::prepare(&recipe, &destination, cancel, &mut |progress| {

@@ -5,6 +5,7 @@ use triad_engine::LinearInput;
 use triad_engine::package::Package;
 use triad_engine::package::preparation::{InputSummary, PlanOptions};
 use triad_engine::package::tensors::fits_int4;
+use triad_engine::package::vision::PackagedVision;
 use triad_engine::quantization::LinearFormat;
 use triad_kernels::int4::GROUP;
 use triad_model::description::ModelDescription;
@@ -61,6 +62,25 @@ pub fn fields(package: &Package) -> Vec<(&'static str, String)> {
     ];
     if plan.linears == LinearFormat::W8a8 {
         fields.extend(of_inputs(&preparation.inputs, plan));
+    }
+    if let Some(vision) = &manifest.vision {
+        let PackagedVision {
+            model,
+            pictures,
+            preparation,
+            ..
+        } = &**vision;
+        let kept = preparation.inputs.iter().filter(|input| input.shadow);
+        let encoder = format!(
+            "{}, blocks in W8A8, patch embedding and projector in float; calibrated on {} pictures ({}, {} patches); {} of {} inputs keep their shadow",
+            model.family,
+            output::count(*pictures),
+            preparation.calibration_text,
+            output::count(preparation.calibration_tokens),
+            kept.count(),
+            preparation.inputs.len()
+        );
+        fields.push(("encoder", encoder));
     }
     fields.push(("made by", manifest.made_by.clone()));
     fields

@@ -74,7 +74,7 @@ impl DescriptionArguments {
             preparing::cached(
                 &path,
                 &PrepareOptions::default(),
-                &CalibrationText::builtin(),
+                (&CalibrationText::builtin(), None),
             )?
         };
         ensure!(

@@ -7,6 +7,7 @@ use triad_engine::{Cancel, Threads};
 use triad_frontend::packages::Found;
 use triad_frontend::{open, packages};
 use triad_prepare::PrepareOptions;
+use triad_prepare::calibration::pictures::CalibrationPictures;
 use triad_prepare::calibration::text::CalibrationText;
 use triad_prepare::package::{Prepared, Progress, Recipe};
 
@@ -42,11 +43,15 @@ pub fn note_stored(found: &Found, name: &str) {
 }
 
 /// Returns the path in the cache of the package of the model at `path`, with a progress bar while its files are read.
-pub fn cached(path: &Path, options: &PrepareOptions, text: &CalibrationText) -> Result<PathBuf> {
+pub fn cached(
+    path: &Path,
+    options: &PrepareOptions,
+    calibration: (&CalibrationText, Option<&CalibrationPictures>),
+) -> Result<PathBuf> {
     Ok(packages::cached(
         path,
         options,
-        text,
+        calibration,
         &mut progress::reading(path),
     )?)
 }
@@ -84,6 +89,10 @@ impl Screen {
             }
             Progress::Calibrating { done, total } => {
                 self.step(what, |what| progress::tokens(what, total));
+                self.set(done);
+            }
+            Progress::CalibratingPictures { done, total } => {
+                self.step(what, |what| progress::pictures(what, total));
                 self.set(done);
             }
             Progress::Writing { done, total } => {

@@ -36,6 +36,11 @@ pub fn layers(what: impl Into<String>, total: usize) -> Shown {
     bar(what, total, "{msg} [{bar:30}] {pos}/{len} linear layers")
 }
 
+/// Shows a bar that counts up to `total` pictures.
+pub fn pictures(what: impl Into<String>, total: usize) -> Shown {
+    bar(what, total, "{msg} [{bar:30}] {pos}/{len} pictures")
+}
+
 /// Shows a bar that counts up to `total` subgraphs.
 pub fn subgraphs(what: impl Into<String>, total: usize) -> Shown {
     bar(what, total, "{msg} [{bar:30}] {pos}/{len} subgraphs")

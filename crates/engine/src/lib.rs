@@ -61,7 +61,7 @@ pub mod testing;
 mod tests;
 mod threads;
 mod token_mask;
-mod vision;
+pub mod vision;
 pub mod weights;
 
 pub use adapter::{Adapter, Adapters, LowRank, ScaledAdapter};

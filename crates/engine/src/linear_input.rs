@@ -1,7 +1,7 @@
 //! The inputs of linear layers: activations that are quantized once and read by one to four layers.
 
 use serde::{Deserialize, Serialize};
-use triad_model::description::{BlockDescription, Linear};
+use triad_model::description::{BlockDescription, Linear, LinearShape};
 
 /// One value for each input of a block, in the order of [`LinearInput::ALL`]. The values of inputs that the block does
 /// not have are not used.
@@ -97,6 +97,15 @@ impl LinearInput {
     pub fn index(self) -> usize {
         self as usize
     }
+}
+
+/// Returns the channels of the inputs that these layers of a block read; 0 for others.
+pub(crate) fn channels_of(linears: &[LinearShape]) -> Inputs<usize> {
+    let mut channels = Inputs::default();
+    for shape in linears {
+        channels[LinearInput::of(shape.linear).index()] = shape.in_features;
+    }
+    channels
 }
 
 #[cfg(test)]

@@ -129,7 +129,10 @@ impl Model {
                 hot_channels: package.manifest().preparation.hot_channels(),
             }),
             fingerprint: OnceLock::new(),
-            vision: vision(None, package.description(), options)?,
+            vision: match (&options.vision, package.vision()?) {
+                (None, Some(vision)) => Arc::new(Ok(vision)),
+                _ => vision(None, package.description(), options)?,
+            },
         };
         model.check_unchanged()?;
         Ok(model)
@@ -201,6 +204,14 @@ impl Model {
             })?,
             ..self
         })
+    }
+
+    /// Returns the same model with another encoder of pictures.
+    pub fn with_vision(self, encoder: VisionModel) -> Self {
+        Self {
+            vision: Arc::new(Ok(encoder)),
+            ..self
+        }
     }
 
     /// Returns this float model with its linear layers in INT8.

@@ -111,6 +111,7 @@ pub fn sentence(progress: Progress) -> &'static str {
         Progress::Loading => "reading the model",
         Progress::Deciding => "choosing clip thresholds and shadows",
         Progress::Calibrating { .. } => "calibrating",
+        Progress::CalibratingPictures { .. } => "calibrating on pictures",
         Progress::Writing { .. } => "quantizing",
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
+use triad_engine::package::vision::SETTINGS;
 use triad_engine::package::{self, Package};
 use triad_engine::{Cancel, Threads};
 use triad_kernels::int8;
@@ -14,6 +15,7 @@ use triad_model::description::ModelDescription;
 use triad_model::fetch;
 use triad_model::gguf::PartName;
 use triad_prepare::PrepareOptions;
+use triad_prepare::calibration::pictures::CalibrationPictures;
 use triad_prepare::calibration::text::CalibrationText;
 use triad_prepare::package::{Existing, Prepared, Progress, Recipe};
 
@@ -64,6 +66,7 @@ pub fn package_of(
         options: PrepareOptions::default(),
         threads,
         existing: Existing::Keep,
+        pictures: None,
     };
     prepare(&recipe, &destination, cancel, progress)?;
     Ok(Found {
@@ -108,7 +111,7 @@ pub(crate) fn look_up(path: &Path, read: &mut dyn FnMut(u64, u64)) -> Result<Loo
         return Ok(found(path, Some(part)));
     }
     let (options, text) = (PrepareOptions::default(), CalibrationText::builtin());
-    let package = cached(path, &options, &text, read)?;
+    let package = cached(path, &options, (&text, None), read)?;
     if Package::is_at(&package) {
         return Ok(found(&package, None));
     }
@@ -126,7 +129,7 @@ fn not_prepared(model: &ModelDescription) -> Option<&'static str> {
 
 /// Returns the path of a model's package in the cache. The path depends on the content of the model's files and on the
 /// options of the preparation, not on the location or age of the files: a copy of the model finds the same package, and
-/// so does the model in a copy of the cache. `read` is called with the bytes read so far and the bytes to read in
+/// so does the model in a copy of the cache. With `pictures`, it depends on them and on the encoder, too. `read` is called with the bytes read so far and the bytes to read in
 /// total, of files that changed since they were last read.
 ///
 /// # Errors
@@ -134,7 +137,7 @@ fn not_prepared(model: &ModelDescription) -> Option<&'static str> {
 pub fn cached(
     path: &Path,
     options: &PrepareOptions,
-    text: &CalibrationText,
+    calibration: (&CalibrationText, Option<&CalibrationPictures>),
     read: &mut dyn FnMut(u64, u64),
 ) -> Result<PathBuf> {
     cached_in(
@@ -142,7 +145,7 @@ pub fn cached(
         &mut Hashes::of(path),
         path,
         options,
-        text,
+        calibration,
         read,
     )
 }
@@ -152,11 +155,12 @@ fn cached_in(
     hashes: &mut Hashes,
     path: &Path,
     options: &PrepareOptions,
-    text: &CalibrationText,
+    calibration: (&CalibrationText, Option<&CalibrationPictures>),
     read: &mut dyn FnMut(u64, u64),
 ) -> Result<PathBuf> {
     let files = model_files(path);
-    let hashes = hashes.of_files(&files, read)?;
+    let (text, pictures) = calibration;
+    let of_model = hashes.of_files(&files, read)?;
     let file_name = |file: &PathBuf| {
         file.file_name()
             .unwrap_or_default()
@@ -164,11 +168,11 @@ fn cached_in(
             .into_owned()
     };
     // The files of a folder are told apart by their names. A single file may have any name.
-    let files: Vec<_> = match &hashes[..] {
+    let files: Vec<_> = match &of_model[..] {
         [single] => vec![(String::new(), single.clone())],
-        _ => files.iter().map(file_name).zip(hashes).collect(),
+        _ => files.iter().map(file_name).zip(of_model).collect(),
     };
-    let key = json!({
+    let mut key = json!({
         "program": env!("CARGO_PKG_VERSION"),
         "format": package::FORMAT,
         "layout": int8::LAYOUT,
@@ -176,6 +180,15 @@ fn cached_in(
         "options": options,
         "text": package::sha256(json!(text.texts).to_string().as_bytes()),
     });
+    if let Some(pictures) = pictures {
+        let mut files = model_files(&pictures.encoder);
+        let settings = SETTINGS.map(|name| pictures.encoder.join(name));
+        files.extend(settings.into_iter().filter(|path| path.is_file()));
+        files.sort();
+        files.dedup();
+        files.extend(pictures.files.iter().cloned());
+        key["pictures"] = json!(hashes.of_files(&files, read)?);
+    }
     let key = &package::sha256(key.to_string().as_bytes())[..KEY_DIGITS];
     // A copy of the model may have had another name when its package was made.
     let end = format!("-{key}");
@@ -377,7 +390,15 @@ mod tests {
         let packages = folder.path().join("packages");
         let cached = |path: &Path, options: &PrepareOptions, text: &CalibrationText| {
             let mut hashes = Hashes::kept_in(Some(folder.path().join("hashes")), path);
-            cached_in(&packages, &mut hashes, path, options, text, &mut |_, _| {})
+            let calibration = (text, None);
+            cached_in(
+                &packages,
+                &mut hashes,
+                path,
+                options,
+                calibration,
+                &mut |_, _| {},
+            )
         };
         let path = folder.path().join("model.gguf");
         fs::write(&path, tiny_llama().build()).unwrap();

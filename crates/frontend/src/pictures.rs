@@ -12,8 +12,6 @@ use triad_engine::package::Package;
 use triad_engine::{Cancel, Model, Pixels, Session, VisionModel};
 use triad_kernels::BlockArithmetic;
 use triad_model::checkpoint::Checkpoint;
-use triad_model::gguf;
-use triad_model::mapped::MappedFile;
 use triad_model::template::ChatTemplate;
 use triad_model::tokenizer::{TokenKind, Tokenizer};
 use triad_model::vision::VisionFile;
@@ -227,17 +225,7 @@ fn add_text(parts: &mut Vec<Part>, text: &str) {
 /// # Errors
 /// If the model reads no pictures, or Triad does not support its encoder or its processor.
 pub fn processor(model: &Model) -> Result<Processor> {
-    let path = model.vision()?.path();
-    if path.is_dir() {
-        return Ok(Processor::from_folder(path)?);
-    }
-    if path.extension().is_some_and(|it| it == "safetensors") {
-        let folder = path.parent().filter(|it| !it.as_os_str().is_empty());
-        return Ok(Processor::from_folder(folder.unwrap_or(Path::new(".")))?);
-    }
-    let file = MappedFile::open(path)?;
-    let head = gguf::read(file.bytes()).map_err(|error| error.at(path))?;
-    Ok(Processor::from_gguf(path, &head.metadata)?)
+    Ok(Processor::of_encoder(model.vision()?.path())?)
 }
 
 /// Returns the encoder of pictures that belongs to the model at `path`, if Triad supports it: that of a folder in the

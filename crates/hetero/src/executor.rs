@@ -267,7 +267,7 @@ impl Executor for HeteroExecutor {
     }
 
     fn backend(&self) -> Box<dyn Backend + '_> {
-        let kernels = CpuBackend(self.shared.forward.model().weights());
+        let kernels = CpuBackend(&self.shared.forward.model().weights().blocks);
         match &self.shared.fixed {
             Some(fixed) => Box::new(FixedBackend {
                 fixed,

@@ -110,7 +110,7 @@ fn run(
         let TaskRun {
             pass, number, slot, ..
         } = job;
-        let mut kernels = CpuBackend(shared.forward.model().weights());
+        let mut kernels = CpuBackend(&shared.forward.model().weights().blocks);
         let perform = |backend: &mut dyn Backend| match &shared.fixed {
             Some(fixed) => {
                 let mut backend = FixedBackend { fixed, backend };

@@ -32,7 +32,8 @@ mod view;
 
 use std::path::Path;
 
-use triad_model::gguf::Metadata;
+use triad_model::gguf::{self, Metadata};
+use triad_model::mapped::MappedFile;
 
 pub use error::{Error, Result};
 pub use picture::Picture;
@@ -43,6 +44,9 @@ pub use view::View;
 use families::Family;
 use settings::Settings;
 use view::Pixels;
+
+/// The metadata of an mmproj file in a package.
+const PACKAGED_GGUF: &str = "pictures.gguf";
 
 /// The views of a picture and their places in a prompt.
 #[derive(Clone, Debug, PartialEq)]
@@ -91,6 +95,28 @@ impl Processor {
     /// Returns an error that names the key if one is missing, invalid or not supported.
     pub fn from_gguf(path: &Path, metadata: &Metadata) -> Result<Self> {
         settings::from_gguf(path, metadata).map(Self::new)
+    }
+
+    /// Reads the settings that come with the encoder at `path`: an mmproj file, a folder of `transformers` or a file in one,
+    /// or a package with an encoder.
+    ///
+    /// # Errors
+    ///
+    /// As [`Processor::from_folder`] and [`Processor::from_gguf`]; if the file is not GGUF.
+    pub fn of_encoder(path: &Path) -> Result<Self> {
+        let of_package = path.join(PACKAGED_GGUF);
+        let gguf = match path.extension() {
+            _ if of_package.exists() => &of_package,
+            _ if path.is_dir() => return Self::from_folder(path),
+            Some(extension) if extension == "safetensors" => {
+                let folder = path.parent().filter(|it| !it.as_os_str().is_empty());
+                return Self::from_folder(folder.unwrap_or(Path::new(".")));
+            }
+            _ => path,
+        };
+        let file = MappedFile::open(gguf)?;
+        let head = gguf::read(file.bytes()).map_err(|error| error.at(gguf))?;
+        Self::from_gguf(gguf, &head.metadata)
     }
 
     fn new(settings: Settings) -> Self {

@@ -12,6 +12,9 @@ pub enum Error {
     /// An error of a calibration text.
     #[error(transparent)]
     Text(#[from] TextError),
+    /// An error of calibration pictures.
+    #[error(transparent)]
+    Picture(#[from] PictureError),
 }
 
 impl Error {
@@ -19,7 +22,7 @@ impl Error {
     pub fn engine(&self) -> Option<&triad_engine::Error> {
         match self {
             Self::Engine(error) => Some(error),
-            Self::Text(_) => None,
+            Self::Text(_) | Self::Picture(_) => None,
         }
     }
 }
@@ -38,6 +41,18 @@ pub struct TextError {
     pub path: PathBuf,
     /// The line concerned, counted from one.
     pub line: Option<usize>,
+    /// The problem and the expected content.
+    pub problem: String,
+    /// The cause, if it is an error of another library.
+    pub source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+/// An error of a calibration picture, or of the folder of them.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {problem}", .path.display())]
+pub struct PictureError {
+    /// The file or the folder.
+    pub path: PathBuf,
     /// The problem and the expected content.
     pub problem: String,
     /// The cause, if it is an error of another library.

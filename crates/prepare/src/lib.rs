@@ -4,8 +4,8 @@
 //! [`plan`] decides which values are outliers, which shadows are kept, and which channels are hot; [`smoothing`]
 //! compensates for shadows that are not kept; [`prune`] searches for the number of shadows that a budget needs on
 //! [`held_out`] text. [`baselines`] are the methods for comparison, and [`Method`] quantizes a model in memory by any
-//! of them; a [`Quantization`](triad_engine::quantization::Quantization) holds the result. [`package`] writes a package
-//! of it.
+//! of them; a [`Quantization`](triad_engine::quantization::Quantization) holds the result. [`vision`] does the same for an
+//! encoder of pictures. [`package`] writes a package of both.
 //!
 //! [`triad_engine::package`] defines what a package contains of its preparation, and reads it.
 #![forbid(unsafe_code)]
@@ -20,12 +20,13 @@ pub mod plan;
 pub mod prune;
 pub mod smoothing;
 pub mod threshold;
+pub mod vision;
 pub mod weight_statistics;
 
 use std::sync::Arc;
 
 use calibration::Calibration;
-pub use error::{Error, Result, TextError};
+pub use error::{Error, PictureError, Result, TextError};
 pub use method::{Method, Quantized};
 use plan::InputSummary;
 pub use triad_engine::package::preparation::{Preparation, PrepareOptions, Prune};

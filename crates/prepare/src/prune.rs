@@ -63,7 +63,7 @@ fn is_searched(description: &ModelDescription) -> bool {
 
 /// Returns the highest rate for which `within` holds, to 1/16, by bisection: apart from noise, losses grow with the
 /// rate. Returns 0 if there is none: all shadows are kept, which is the best possible.
-fn highest(within: &mut dyn FnMut(f64) -> Result<bool>) -> Result<f64> {
+pub(super) fn highest(within: &mut dyn FnMut(f64) -> Result<bool>) -> Result<f64> {
     if within(1.0)? {
         return Ok(1.0);
     }

@@ -19,8 +19,15 @@ pub struct ChannelWeights {
 /// # Panics
 /// If the weights are not in float.
 pub fn of_model(weights: &Weights) -> Vec<Inputs<ChannelWeights>> {
-    weights
-        .blocks
+    of_blocks(&weights.blocks)
+}
+
+/// Computes the same of these blocks.
+///
+/// # Panics
+/// If their weights are not in float.
+pub fn of_blocks(blocks: &[Block]) -> Vec<Inputs<ChannelWeights>> {
+    blocks
         .iter()
         .map(|block| LinearInput::ALL.map(|input| of_input(block, input)))
         .collect()

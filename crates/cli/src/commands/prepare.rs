@@ -1,6 +1,6 @@
 //! `triad prepare`: makes a package from a model file.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -8,10 +8,12 @@ use anyhow::{Result, bail, ensure};
 use clap::ValueEnum;
 use serde::Serialize;
 use triad_engine::package::Package;
+use triad_engine::package::vision::PackagedVision;
 use triad_engine::quantization::{DecodeWeights, LinearFormat, WeightScales};
 use triad_frontend::machine;
 use triad_model::checkpoint::Checkpoint;
 use triad_model::fetch;
+use triad_prepare::calibration::pictures::CalibrationPictures;
 use triad_prepare::package::{Existing, Recipe};
 use triad_prepare::plan::PlanOptions;
 use triad_prepare::threshold::ThresholdRule;
@@ -20,6 +22,7 @@ use triad_prepare::{PrepareOptions, Prune};
 use crate::package_fields;
 use triad_console::arguments::{self, CalibrationArguments, ModelArgument, ThreadArguments};
 use triad_console::priority::NiceArgument;
+use triad_console::vision::VisionArguments;
 use triad_console::{inputs, output, preparing};
 
 /// Prepare a model: calibrate it, quantize it to INT8 or INT4, and write a package.
@@ -35,7 +38,8 @@ use triad_console::{inputs, output, preparing};
   triad prepare model.gguf -o model.triad                then: triad run -m model.triad
   triad prepare model.gguf -o small.triad --decode-weights int4 --prune auto
   triad prepare model.gguf -o w4a16.triad --weights int4 half the memory; activations stay in float (W4A16)
-  triad prepare model.gguf -o chat.triad --calibrate dialogues.jsonl --tokens 50000")]
+  triad prepare model.gguf -o chat.triad --calibrate dialogues.jsonl --tokens 50000
+  triad prepare qwen-vl.gguf --mmproj mmproj.gguf -o eyes.triad --calibrate-images screens")]
 pub struct Arguments {
     /// Path of a GGUF file or safetensors folder, `smollm2-135m`, or `hf:owner/name[:file]`
     #[arg(value_name = "MODEL", default_value = fetch::DEFAULT_MODEL)]
@@ -45,6 +49,13 @@ pub struct Arguments {
     output: Option<PathBuf>,
     #[command(flatten)]
     calibration: CalibrationArguments,
+    /// Folder of pictures like those that the model will read. The encoder of pictures is calibrated on them, quantized to
+    /// INT8 as the text model is, and becomes a part of the package; every fourth is held out for --prune auto [default: the
+    /// encoder stays in its own file and runs as it is stored]
+    #[arg(long, value_name = "FOLDER")]
+    calibrate_images: Option<PathBuf>,
+    #[command(flatten)]
+    vision: VisionArguments,
     /// Format of the weights, and the weights that share a scale
     #[arg(long, value_enum, default_value = "channel")]
     weights: Weights,
@@ -149,6 +160,10 @@ impl Arguments {
                 "{name} is for INT8: with --weights int4 activations stay in float, leave out either"
             );
         }
+        ensure!(
+            self.weights != Weights::Int4 || self.calibrate_images.is_none(),
+            "--calibrate-images is for INT8: with --weights int4 the encoder of pictures stays as it is stored, leave out either"
+        );
         let usual = PrepareOptions::default();
         let plan = PlanOptions {
             linears: if self.weights == Weights::Int4 {
@@ -193,6 +208,28 @@ impl Arguments {
     }
 }
 
+impl Arguments {
+    /// Returns the calibration pictures for the encoder of the model at `path`; without them, whether it has an encoder.
+    fn pictures(&self, path: &Path) -> Result<(Option<CalibrationPictures>, bool)> {
+        let encoder = self.vision.encoder(path);
+        let Some(folder) = &self.calibrate_images else {
+            ensure!(
+                self.vision.mmproj.is_none(),
+                "--mmproj is for --calibrate-images: without pictures, the encoder runs as it is stored, give it to `triad run`"
+            );
+            return Ok((None, encoder.is_some()));
+        };
+        let Some(encoder) = encoder else {
+            bail!(
+                "{} has no encoder of pictures that Triad runs: --calibrate-images needs one, of a GGUF file by --mmproj",
+                path.display()
+            );
+        };
+        let pictures = CalibrationPictures::of_folder(folder, &encoder)?;
+        Ok((Some(pictures), true))
+    }
+}
+
 /// The output of `prepare --json`.
 #[derive(Serialize)]
 struct Report<'a> {
@@ -204,6 +241,8 @@ struct Report<'a> {
     calibration_tokens_per_second: f64,
     peak_resident_bytes: Option<u64>,
     preparation: &'a triad_prepare::Preparation,
+    /// The encoder of pictures, if it was prepared, too.
+    vision: Option<&'a PackagedVision>,
 }
 
 /// Runs `triad prepare`.
@@ -220,13 +259,18 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         path.display()
     );
     let (options, text) = (arguments.options()?, arguments.calibration.text()?);
+    let (pictures, has_encoder) = arguments.pictures(&path)?;
+    let calibration = (&text, pictures.as_ref());
     let (destination, existing) = match (&arguments.output, arguments.force) {
         (Some(output), false) => (output.clone(), Existing::Refuse),
         (Some(output), true) => (output.clone(), Existing::Replace),
         // A package at this path in the cache was prepared in the same way.
-        (None, false) => (preparing::cached(&path, &options, &text)?, Existing::Keep),
+        (None, false) => (
+            preparing::cached(&path, &options, calibration)?,
+            Existing::Keep,
+        ),
         (None, true) => (
-            preparing::cached(&path, &options, &text)?,
+            preparing::cached(&path, &options, calibration)?,
             Existing::Replace,
         ),
     };
@@ -238,6 +282,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         options,
         threads: arguments.threads.chosen(),
         existing,
+        pictures,
     };
     let prepared = preparing::prepare(&recipe, &destination, &arguments.model)?;
     let (tokens, calibration_seconds) = prepared.calibrated;
@@ -257,9 +302,14 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             calibration_tokens_per_second: rate,
             peak_resident_bytes: machine::peak_resident_bytes(),
             preparation: &package.manifest().preparation,
+            vision: package.manifest().vision.as_deref(),
         });
     }
     let mut fields = package_fields::fields(package);
+    if has_encoder && package.manifest().vision.is_none() {
+        let stored = "as stored, in its own file; --calibrate-images FOLDER quantizes it, too";
+        fields.push(("encoder", stored.into()));
+    }
     let memory = output::known_bytes(machine::peak_resident_bytes());
     fields.push((
         "time",

@@ -54,7 +54,7 @@ fn packages_of(name: &str) -> Result<Vec<PathBuf>> {
     let mut packages = Vec::new();
     for model in fetch::cached()? {
         if model.name == *name || model.name.starts_with(&of_repository) {
-            let package = preparing::cached(&model.path, &options, &text)?;
+            let package = preparing::cached(&model.path, &options, (&text, None))?;
             if package.join("package.json").is_file() && !packages.contains(&package) {
                 packages.push(package);
             }

@@ -47,6 +47,14 @@ pub fn cases() -> Vec<Case> {
         "-p",
         "Hi",
     ];
+    const CALIBRATE: &[&str] = &[
+        "prepare",
+        "model",
+        "-o",
+        "package",
+        "--calibrate-images",
+        "screens",
+    ];
     let shown = |what, content: fn() -> Vec<u8>, message: &[&'static str]| {
         let prepare = move |place: &Place| {
             write_model(place);
@@ -197,6 +205,70 @@ pub fn cases() -> Vec<Case> {
             "encoder of pictures cut off",
             || Gguf::tiny().bytes()[..500].to_vec(),
             &["metadata key has 21 bytes"],
+        ),
+        case(
+            "folder without calibration pictures",
+            CALIBRATE,
+            |place| {
+                write_model(place);
+                place.write("screens/notes.txt", "not a picture");
+            },
+            1,
+            &["screens: has 0 pictures, expected 1 to 1024"],
+        ),
+        case(
+            "text in place of a calibration picture",
+            CALIBRATE,
+            |place| {
+                write_model(place);
+                place.write("screens/screen.png", "Once");
+            },
+            1,
+            &[
+                "screens/screen.png: cannot calibrate on this file",
+                "expected PNG",
+            ],
+        ),
+        case(
+            "calibration pictures for a model that reads only text",
+            &[
+                "prepare",
+                "model.gguf",
+                "-o",
+                "package",
+                "--calibrate-images",
+                "screens",
+            ],
+            |place| {
+                place.write("model.gguf", Gguf::tiny().bytes());
+                place.write("screens/screen.png", picture("28x28.png"));
+            },
+            1,
+            &["model.gguf has no encoder of pictures"],
+        ),
+        case(
+            "calibration pictures for INT4",
+            &[CALIBRATE, &["--weights", "int4"]].concat(),
+            |place| {
+                write_model(place);
+                place.write("screens/screen.png", picture("28x28.png"));
+            },
+            1,
+            &["--calibrate-images is for INT8"],
+        ),
+        case(
+            "encoder without calibration pictures",
+            &[
+                "prepare",
+                "model",
+                "-o",
+                "package",
+                "--mmproj",
+                "mmproj.gguf",
+            ],
+            write_model,
+            1,
+            &["--mmproj is for --calibrate-images"],
         ),
     ]
 }

@@ -134,7 +134,7 @@ impl CpuExecutor {
             segments: &segments,
             buffers: &step.buffers,
         };
-        let mut backend = CpuBackend(context.weights);
+        let mut backend = CpuBackend(&context.weights.blocks);
         let mut matmul = MatmulContext::new(&mut backend);
         context.run(batch.tokens(), chunk, &mut matmul, &mut || Ok(()))?;
         step_logits(&context, batch, &step.buffers, &mut step.logits);
@@ -205,7 +205,7 @@ impl Executor for CpuExecutor {
     }
 
     fn backend(&self) -> Box<dyn Backend + '_> {
-        Box::new(CpuBackend(self.forward.model().weights()))
+        Box::new(CpuBackend(&self.forward.model().weights().blocks))
     }
 
     fn processors(&self) -> Vec<ProcessorUse> {

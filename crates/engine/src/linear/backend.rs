@@ -8,7 +8,7 @@ use triad_model::role::Role;
 
 use super::{LinearOutput, MAX_READERS, Shadows, StaticInput, int8};
 use crate::error::Result;
-use crate::weights::Weights;
+use crate::weights::Block;
 
 /// A backend that multiplies INT8 activations with INT8 weights: our kernels, or the programs of a device.
 pub trait Backend: Send {
@@ -60,8 +60,8 @@ pub trait Backend: Send {
     }
 }
 
-/// Our own kernels, on the installed threads.
-pub struct CpuBackend<'a>(pub &'a Weights);
+/// Our own kernels on the weights of blocks, on the installed threads.
+pub struct CpuBackend<'a>(pub &'a [Block]);
 
 impl Backend for CpuBackend<'_> {
     fn multiply(
@@ -72,7 +72,7 @@ impl Backend for CpuBackend<'_> {
         outs: &mut [LinearOutput],
         shadows: Shadows,
     ) -> Result<bool> {
-        let block = &self.0.blocks[block];
+        let block = &self.0[block];
         let are_packed = outs
             .iter()
             .all(|out| int8(block, out.linear).float().is_none());
@@ -109,7 +109,7 @@ impl Backend for CpuBackend<'_> {
         how: StaticInput,
         inner: &mut QuantizedRows,
     ) -> bool {
-        let block = &self.0.blocks[block];
+        let block = &self.0[block];
         let [gate, up] = [Linear::Gate, Linear::Up].map(|linear| int8(block, linear));
         if gate.float().is_some() || up.float().is_some() {
             return false;

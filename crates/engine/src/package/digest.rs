@@ -3,10 +3,9 @@
 use std::io::Read;
 use std::path::Path;
 
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use triad_model::{Error, ErrorKind, Result, files};
-
-use super::FileDigest;
 
 /// Bytes per read.
 const BLOCK: usize = 1 << 20;
@@ -14,6 +13,16 @@ const BLOCK: usize = 1 << 20;
 /// Returns the sha256 of `bytes` in hexadecimal.
 pub fn sha256(bytes: &[u8]) -> String {
     hexadecimal(Sha256::new_with_prefix(bytes))
+}
+
+/// Length and hash of a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FileDigest {
+    /// The length.
+    pub bytes: u64,
+    /// The sha256 in hexadecimal.
+    pub sha256: String,
 }
 
 impl FileDigest {

@@ -5,18 +5,20 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use triad_kernels::int8;
-use triad_model::checkpoint::{GenerationDefaults, Source};
+use triad_model::Result;
+use triad_model::checkpoint::GenerationDefaults;
 use triad_model::description::ModelDescription;
 use triad_model::mapped::MappedFile;
 use triad_model::safetensors::Element;
-use triad_model::tensor::Format;
-use triad_model::{Error, ErrorKind, Result};
 
-use super::preparation::{InputSummary, Preparation};
+use super::checks::{FLOATS, check_inputs, element_of, format_of, unsupported};
+use super::digest::FileDigest;
+use super::preparation::Preparation;
 use super::tensors::{Formats, TokenInputFormats, malformed};
-use super::{FORMAT, WEIGHTS};
+use super::vision::{self, PackagedVision};
+use super::{FORMAT, WEIGHTS, is_content};
 use crate::linear_input::LinearInput;
-use crate::quantization::{LinearFormat, OutputWeights, usable_clip};
+use crate::quantization::{LinearFormat, OutputWeights};
 
 /// The maximum size of `package.json` in bytes. A thousand blocks with only hot channels take less.
 const MAX_BYTES: usize = 1 << 28;
@@ -42,22 +44,15 @@ pub struct Manifest {
     /// Formats of inputs by token: of the table, by its name in GGUF, and of the matrices, by their name in safetensors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_inputs: Option<[String; 2]>,
+    /// The encoder of pictures, if it was prepared, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vision: Option<Box<PackagedVision>>,
     /// The sampling options that the model's authors recommend.
     pub generation: GenerationDefaults,
     /// Results of calibration, and the decisions that follow from them.
     pub preparation: Preparation,
     /// All other files of the package, by name.
     pub files: BTreeMap<String, FileDigest>,
-}
-
-/// Length and hash of a file.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct FileDigest {
-    /// The length.
-    pub bytes: u64,
-    /// The sha256 in hexadecimal.
-    pub sha256: String,
 }
 
 /// The one field that every version has.
@@ -119,18 +114,36 @@ impl Manifest {
             .check(|name| format!("field `generation.{name}`"))?;
         self.formats()?;
         self.check_inputs()?;
-        match self
-            .files
-            .keys()
-            .find(|name| **name != WEIGHTS && !Source::TEXT_FILES.contains(&name.as_str()))
-        {
+        if let Some(vision) = &self.vision {
+            vision.check(&self.model)?;
+        }
+        match self.files.keys().find(|name| !is_content(name)) {
             Some(name) => Err(malformed(format!(
                 "field `files` names {name:?}, which is not a file of a package"
             ))),
             None if !self.files.contains_key(WEIGHTS) => {
                 Err(malformed(format!("field `files` lacks {WEIGHTS:?}")))
             }
-            None => Ok(()),
+            None => self.check_vision_files(),
+        }
+    }
+
+    /// Checks that `files` has those of pictures exactly if there is an encoder.
+    fn check_vision_files(&self) -> Result<()> {
+        let names: Vec<_> = vision::FILES
+            .into_iter()
+            .filter(|name| self.files.contains_key(*name))
+            .collect();
+        match (&self.vision, &names[..]) {
+            (None, []) => Ok(()),
+            (None, [name, ..]) => Err(malformed(format!(
+                "field `files` names {name:?}, but there is no field `vision`"
+            ))),
+            (Some(_), [vision::WEIGHTS, _, ..]) => Ok(()),
+            (Some(_), _) => Err(malformed(format!(
+                "field `files` lacks {:?} or the settings of pictures, expected both with the field `vision`",
+                vision::WEIGHTS
+            ))),
         }
     }
 
@@ -168,89 +181,11 @@ impl Manifest {
             LinearFormat::W8a8 => blocks.flat_map(of_block).collect(),
             LinearFormat::W4a16 => Vec::new(),
         };
-        if inputs.len() != expected.len() {
-            let message = format!(
-                "field `preparation.inputs` has {} inputs, expected {}",
-                inputs.len(),
-                expected.len()
-            );
-            return Err(malformed(message));
-        }
-        for (index, (input, (block, place))) in inputs.iter().zip(expected).enumerate() {
+        let channels = |(block, place): (usize, LinearInput)| {
             let channels = place.channels(&self.model.blocks[block], self.model.hidden);
-            check_input(input, block, place, channels).map_err(|error| {
-                malformed(format!("field `preparation.inputs[{index}]`")).caused_by(error)
-            })?;
-        }
-        Ok(())
+            (block, place, channels)
+        };
+        let expected: Vec<_> = expected.into_iter().map(channels).collect();
+        check_inputs("preparation", inputs, &expected)
     }
-}
-
-/// The element types of float matrices.
-const FLOATS: [Element; 3] = [Element::F32, Element::F16, Element::Bf16];
-
-fn format_of(field: &str, name: &str) -> Result<Format> {
-    let mut all = Format::ALL.into_iter();
-    all.find(|format| format.name() == name).ok_or_else(|| {
-        malformed(format!(
-            "field `{field}` is {name:?}, a format that is not read"
-        ))
-    })
-}
-
-fn element_of(field: &str, name: &str, allowed: &[Element]) -> Result<Element> {
-    let found = allowed.iter().find(|element| element.name() == name);
-    found.copied().ok_or_else(|| {
-        let allowed: Vec<_> = allowed.iter().map(|element| element.name()).collect();
-        malformed(format!(
-            "field `{field}` is {name:?}, expected one of {}",
-            allowed.join(", ")
-        ))
-    })
-}
-
-fn check_input(
-    input: &InputSummary,
-    block: usize,
-    place: LinearInput,
-    channels: usize,
-) -> Result<()> {
-    if (input.block, input.input) != (block, place) {
-        let (found, expected) = (input.input.name(), place.name());
-        return Err(malformed(format!(
-            "is {found} of block {}, expected {expected} of block {block}",
-            input.block
-        )));
-    }
-    if input.channels != channels {
-        return Err(malformed(format!(
-            "has {} channels, expected {channels}",
-            input.channels
-        )));
-    }
-    for clip in [input.clip, input.shadow_clip] {
-        if usable_clip(clip) != clip {
-            return Err(malformed(format!(
-                "is clipped at {clip:?}, expected a number that can be divided by"
-            )));
-        }
-    }
-    if input.smoothing.channels() != channels {
-        let found = input.smoothing.channels();
-        return Err(malformed(format!(
-            "has smoothing for {found} channels, expected {channels}"
-        )));
-    }
-    let hot = &input.hot_channels;
-    let ascending = hot.windows(2).all(|pair| pair[0] < pair[1]);
-    if !ascending || hot.last().is_some_and(|last| *last as usize >= channels) {
-        return Err(malformed(format!(
-            "has hot channels that are not ascending and below {channels}"
-        )));
-    }
-    Ok(())
-}
-
-fn unsupported(message: String) -> Error {
-    Error::new(ErrorKind::Unsupported, message)
 }

@@ -7,6 +7,8 @@
 //!   package.json.sha256  the hash of package.json, as sha256sum writes it
 //!   weights.safetensors  the weights, which the kernels use in place                               (tensors)
 //!   tokenizer.gguf       or tokenizer.json, tokenizer_config.json, chat_template.jinja
+//!   vision.safetensors   the encoder of pictures, if it was prepared, too                           (vision)
+//!   pictures.gguf        or config.json, preprocessor_config.json: how its pictures are prepared
 //!   shadow-rows.bin      the weights that shadows read, by channel; a run writes it; can be deleted at any time
 //!   compiled/            graphs that an NPU's provider compiled; can be deleted at any time
 //! ```
@@ -18,11 +20,14 @@
 //! [`Weights`](crate::weights::Weights) from them. [`Package::verify`] checks the hashes. The crate `triad-prepare`
 //! writes packages. The definitions that both crates share are here: [`Manifest`], [`preparation`] and [`tensors`].
 
+mod checks;
 mod digest;
 mod manifest;
 pub mod preparation;
 mod read;
+mod tensor_file;
 pub mod tensors;
+pub mod vision;
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -30,11 +35,11 @@ use std::path::{Path, PathBuf};
 use triad_model::checkpoint::Source;
 use triad_model::description::ModelDescription;
 use triad_model::mapped::MappedFile;
-use triad_model::safetensors::Header;
 use triad_model::{Error, ErrorKind, Result, files};
 
-pub use digest::{compare, sha256};
-pub use manifest::{FileDigest, Manifest};
+pub use digest::{FileDigest, compare, sha256};
+pub use manifest::Manifest;
+use tensor_file::TensorFile;
 
 /// The version of the format that is written and read.
 pub const FORMAT: u64 = 2;
@@ -75,8 +80,8 @@ pub struct Contents {
 pub struct Package {
     path: PathBuf,
     manifest: Manifest,
-    file: MappedFile,
-    header: Header,
+    weights: TensorFile,
+    vision: Option<TensorFile>,
 }
 
 impl Package {
@@ -95,8 +100,8 @@ impl Package {
         for entry in std::fs::read_dir(path)? {
             let name = entry?.file_name().to_string_lossy().into_owned();
             let made = name.strip_suffix(".seal").unwrap_or(&name);
-            let is_part = [MANIFEST, MANIFEST_DIGEST, WEIGHTS].contains(&&*name)
-                || Source::TEXT_FILES.contains(&&*name)
+            let is_part = [MANIFEST, MANIFEST_DIGEST].contains(&&*name)
+                || is_content(&name)
                 || MADE_HERE.contains(&made);
             if !is_part {
                 return Ok(Some(name));
@@ -143,25 +148,31 @@ impl Package {
             }
         }
         refuse_unlisted(path, &manifest)?;
-        let file = MappedFile::open(path.join(WEIGHTS))?;
-        let header =
-            read::header(file.bytes(), &manifest).map_err(|error| error.at(path.join(WEIGHTS)))?;
+        let entries = tensors::entries(&manifest.model, &manifest.formats()?)
+            .map_err(|error| error.at(path.join(WEIGHTS)))?;
+        let vision = match &manifest.vision {
+            Some(vision) => {
+                let entries = vision::entries(&vision.model, vision.element()?)?;
+                Some(TensorFile::open(path.join(vision::WEIGHTS), &entries)?)
+            }
+            None => None,
+        };
         Ok(Self {
             path: path.into(),
+            weights: TensorFile::open(path.join(WEIGHTS), &entries)?,
+            vision,
             manifest,
-            file,
-            header,
         })
     }
 
     /// Returns the file with the weights, or a copy of it in memory.
     pub fn mapped_file(&self) -> &MappedFile {
-        &self.file
+        &self.weights.file
     }
 
     /// Returns the size of the file with the weights in bytes.
     pub fn weight_bytes(&self) -> u64 {
-        self.file.bytes().len() as u64
+        self.weights.file.bytes().len() as u64
     }
 
     /// Reads the weights into huge pages: [`MappedFile::in_huge_pages`].
@@ -169,7 +180,7 @@ impl Package {
     /// # Errors
     /// As [`MappedFile::in_huge_pages`].
     pub fn read_into_huge_pages(&mut self) -> Result<()> {
-        self.file = self.file.in_huge_pages()?;
+        self.weights.file = self.weights.file.in_huge_pages()?;
         Ok(())
     }
 
@@ -295,10 +306,16 @@ impl Package {
     }
 }
 
+/// Returns whether a package can have a file of weights, of text or of pictures with this name.
+pub fn is_content(name: &str) -> bool {
+    name == WEIGHTS || Source::TEXT_FILES.contains(&name) || vision::FILES.contains(&name)
+}
+
 /// Returns an error if there is a file that would be read as a part of the package and has no hash in its manifest.
 fn refuse_unlisted(path: &Path, manifest: &Manifest) -> Result<()> {
     let unlisted = Source::TEXT_FILES
         .iter()
+        .chain(&vision::FILES)
         .filter(|name| !manifest.files.contains_key(**name));
     match unlisted
         .map(|name| path.join(name))

@@ -1,80 +1,24 @@
 //! Creates weights from the tensors of a package: matrices stay in the file's bytes; the other tensors are small and
 //! are copied.
 
-use std::collections::BTreeSet;
-
-use triad_model::description::{
-    BlockDescription, Experts, Linear as LinearName, LinearShape, Norm as NormDescription, NormKind,
-};
-use triad_model::mapped::MappedBytes;
-use triad_model::safetensors::{self, Element, Header};
+use triad_model::Result;
+use triad_model::description::{BlockDescription, Experts, Linear as LinearName, LinearShape};
+use triad_model::safetensors::Element;
 use triad_model::tensor::Format;
-use triad_model::{Error, ErrorKind, Result};
 
+use super::tensor_file::changed;
 use super::tensors::{
     self, EMBEDDING, NormPlace, OUTPUT, OUTPUT_NORM, StreamNames, TOKEN_NORM, TOKEN_PROJECTION,
     TOKEN_TABLE, TokenInputFormats, linear_name, malformed, mixer_name, norm_name, router_name,
     scale_name, token_input_names,
 };
-use super::{Manifest, Package, WEIGHTS};
+use super::{Package, WEIGHTS};
 use crate::linear_input::Inputs;
 use crate::quantization::{InputQuantization, LinearFormat};
 use crate::weights::{
-    Block, BlockStreams, Embedding, EncoderWeights, Int8Matrix, Linear, Norm, Router, RouterPart,
-    Streams, TokenInput, TokenInputs, Weight, WeightMatrix, Weights,
+    Block, BlockStreams, Embedding, EncoderWeights, Linear, Norm, Router, RouterPart, Streams,
+    TokenInput, TokenInputs, Weight, WeightMatrix, Weights,
 };
-
-/// The largest magnitude of an INT8 number in a file, which may have been written by another program.
-const LARGEST: u64 = 128;
-
-/// Returns the header of a package's weights. Fails unless the tensors are exactly those that the manifest requires.
-pub(super) fn header(bytes: &[u8], manifest: &Manifest) -> Result<Header> {
-    let elements = [
-        Element::I8,
-        Element::F32,
-        Element::I32,
-        Element::U8,
-        Element::F16,
-        Element::Bf16,
-    ];
-    let header = safetensors::read(bytes, &elements)?;
-    let entries = tensors::entries(&manifest.model, &manifest.formats()?)?;
-    for entry in &entries {
-        let name = &entry.name;
-        let tensor = header
-            .tensors
-            .get(name)
-            .ok_or_else(|| Error::new(ErrorKind::Missing, format!("tensor {name:?} is missing")))?;
-        if (tensor.element, &tensor.shape) != (entry.element, &entry.shape) {
-            return Err(malformed(format!(
-                "tensor {name:?} is {} {:?}, expected {} {:?}",
-                tensor.element.name(),
-                tensor.shape,
-                entry.element.name(),
-                entry.shape
-            )));
-        }
-        let alignment = tensors::alignment(entry);
-        if !tensor.bytes.start.is_multiple_of(alignment) {
-            let start = tensor.bytes.start;
-            return Err(malformed(format!(
-                "tensor {name:?} begins at byte {start}, expected a multiple of {alignment}"
-            )));
-        }
-    }
-    if header.tensors.len() > entries.len() {
-        let known: BTreeSet<&String> = entries.iter().map(|entry| &entry.name).collect();
-        let unknown = header
-            .tensors
-            .keys()
-            .find(|name| !known.contains(name))
-            .map_or("", String::as_str);
-        return Err(malformed(format!(
-            "tensor {unknown:?} plays no part in this model"
-        )));
-    }
-    Ok(header)
-}
 
 impl Package {
     /// Returns the weights.
@@ -114,7 +58,7 @@ impl Package {
         };
         Ok(Weights {
             blocks: blocks.map(block).collect::<Result<_>>()?,
-            output_norm: self.norm(OUTPUT_NORM, &model.output_norm)?,
+            output_norm: self.weights.norm(OUTPUT_NORM, &model.output_norm)?,
             output: self.output(formats.output)?,
             embedding: self.rows(EMBEDDING, model.vocab, formats.embedding)?,
             token_inputs: formats_of_inputs
@@ -129,7 +73,7 @@ impl Package {
 
     /// Returns a matrix of which single rows are used.
     fn rows(&self, name: &str, rows: usize, format: Format) -> Result<Embedding> {
-        let bytes = self.bytes_of(name)?;
+        let bytes = self.weights.bytes_of(name)?;
         Ok(Embedding::Stored {
             row_bytes: bytes.len() / rows,
             bytes,
@@ -145,8 +89,12 @@ impl Package {
         Ok(TokenInputs {
             table: self.rows(TOKEN_TABLE, rows, formats.table)?,
             rows,
-            projection: self.float(TOKEN_PROJECTION, (all, model.hidden), formats.matrices)?,
-            norm: self.norm(TOKEN_NORM, &described.norm)?,
+            projection: self.weights.float(
+                TOKEN_PROJECTION,
+                (all, model.hidden),
+                formats.matrices,
+            )?,
+            norm: self.weights.norm(TOKEN_NORM, &described.norm)?,
         })
     }
 
@@ -156,9 +104,13 @@ impl Package {
         let (width, hidden) = (described.width, model.hidden);
         let [gate, output, norm] = token_input_names(index);
         Ok(TokenInput {
-            gate: self.float(&gate, (width, hidden), formats.matrices)?,
-            output: self.float(&output, (hidden, width), formats.matrices)?,
-            norm: self.norm(&norm, &described.norm)?,
+            gate: self
+                .weights
+                .float(&gate, (width, hidden), formats.matrices)?,
+            output: self
+                .weights
+                .float(&output, (hidden, width), formats.matrices)?,
+            norm: self.weights.norm(&norm, &described.norm)?,
         })
     }
 
@@ -170,7 +122,7 @@ impl Package {
         let [projections, outputs] = StreamNames::shared(described.count).map(|names| {
             let matrices = names.iter();
             let matrices =
-                matrices.map(|name| self.float(name, (hidden, hidden), formats.matrices));
+                matrices.map(|name| self.weights.float(name, (hidden, hidden), formats.matrices));
             matrices.collect::<Result<Vec<_>>>()
         });
         Ok(Some(Streams {
@@ -191,29 +143,19 @@ impl Package {
         let (hidden, names) = (model.hidden, StreamNames::of_block(index));
         let norm = &model.blocks[index].norm;
         let [router, left, right] = &names.matrices;
-        let float = |name, rows, columns| self.float(name, (rows, columns), formats.matrices);
-        let scale = described.scaled.then(|| self.floats(&names.scale));
+        let float =
+            |name, rows, columns| self.weights.float(name, (rows, columns), formats.matrices);
+        let scale = described.scaled.then(|| self.weights.floats(&names.scale));
         Ok(Some(BlockStreams {
-            router_norm: self.norm(&names.router_norm, norm)?,
+            router_norm: self.weights.norm(&names.router_norm, norm)?,
             router: float(router, described.count, hidden)?,
-            prediction: self.floats(&names.prediction)?,
-            correction: self.floats(&names.correction)?,
+            prediction: self.weights.floats(&names.prediction)?,
+            correction: self.weights.floats(&names.correction)?,
             scale: scale.transpose()?,
             left: float(left, described.rank, hidden)?,
             right: float(right, hidden, described.rank)?,
-            norm: self.norm(&names.norm, norm)?,
+            norm: self.weights.norm(&names.norm, norm)?,
         }))
-    }
-
-    /// Returns a matrix of floats.
-    fn float(
-        &self,
-        name: &str,
-        (rows, columns): (usize, usize),
-        element: Element,
-    ) -> Result<WeightMatrix> {
-        let matrix = WeightMatrix::mapped_float(rows, columns, element, self.bytes_of(name)?);
-        matrix.ok_or_else(|| changed(name))
     }
 
     fn block(
@@ -226,7 +168,7 @@ impl Package {
         let norm = |place: NormPlace| {
             let described = place.described(block, hidden);
             described
-                .map(|(norm, _)| self.norm(&norm_name(index, place), &norm))
+                .map(|(norm, _)| self.weights.norm(&norm_name(index, place), &norm))
                 .transpose()
         };
         let linear = |shape: LinearShape| -> Result<(LinearName, Linear)> {
@@ -251,7 +193,7 @@ impl Package {
             token_input: None,
             streams: None,
             scale: match block.scaled {
-                true => self.floats(&scale_name(index))?.first().copied(),
+                true => self.weights.floats(&scale_name(index))?.first().copied(),
                 false => None,
             },
             linears: block
@@ -263,7 +205,7 @@ impl Package {
                 .mixer
                 .weights()
                 .into_iter()
-                .map(|(weight, _)| Ok((weight, self.floats(&mixer_name(index, weight))?)))
+                .map(|(weight, _)| Ok((weight, self.weights.floats(&mixer_name(index, weight))?)))
                 .collect::<Result<_>>()?,
         })
     }
@@ -271,10 +213,10 @@ impl Package {
     fn router(&self, index: usize, experts: &Experts) -> Result<Router> {
         let vector = |part: RouterPart, exists: bool| {
             let name = router_name(index, part);
-            exists.then(|| self.floats(&name)).transpose()
+            exists.then(|| self.weights.floats(&name)).transpose()
         };
         let name = router_name(index, RouterPart::Weight);
-        let (hidden, values) = (self.manifest.model.hidden, self.bytes_of(&name)?);
+        let (hidden, values) = (self.manifest.model.hidden, self.weights.bytes_of(&name)?);
         let weight = WeightMatrix::mapped_float(experts.count, hidden, Element::F32, values);
         Ok(Router {
             experts: *experts,
@@ -289,12 +231,15 @@ impl Package {
 
     fn linear(&self, name: &str, shape: &LinearShape) -> Result<Linear> {
         let (weight, decode_weight) = match self.manifest.preparation.options.plan.linears {
-            LinearFormat::W8a8 => self.int8(name, shape)?,
+            LinearFormat::W8a8 => {
+                let decode = self.manifest.preparation.options.plan.decode_weights;
+                self.weights.int8(name, shape, decode)?
+            }
             LinearFormat::W4a16 => (self.int4(name, shape)?, None),
         };
         let bias = shape
             .bias
-            .then(|| self.floats(&format!("{name}.bias")))
+            .then(|| self.weights.floats(&format!("{name}.bias")))
             .transpose()?;
         Ok(Linear {
             weight,
@@ -309,9 +254,9 @@ impl Package {
             in_features,
             ..
         } = *shape;
-        let values = self.bytes_of(&format!("{name}.weight"))?;
+        let values = self.weights.bytes_of(&format!("{name}.weight"))?;
         let matrix = if tensors::fits_int4(in_features) {
-            let scales = self.bytes_of(&format!("{name}.scales"))?;
+            let scales = self.weights.bytes_of(&format!("{name}.scales"))?;
             WeightMatrix::mapped_int4(out_features, in_features, values, scales)
         } else {
             WeightMatrix::mapped_float(out_features, in_features, Element::F32, values)
@@ -319,60 +264,19 @@ impl Package {
         Ok(Weight::Float(matrix.ok_or_else(|| changed(name))?))
     }
 
-    /// Returns the weights and, if there is one, their second copy for decode.
-    fn int8(&self, name: &str, shape: &LinearShape) -> Result<(Weight, Option<WeightMatrix>)> {
-        let LinearShape {
-            out_features,
-            in_features,
-            ..
-        } = *shape;
-        let scales = self.scales(&format!("{name}.scales"))?;
-        let sums = self.numbers(&format!("{name}.sums"), i32::from_le_bytes)?;
-        // Kernels multiply a sum by 128 in 32 bits.
-        if let Some(sum) = sums
-            .iter()
-            .find(|sum| u64::from(sum.unsigned_abs()) > LARGEST * in_features as u64)
-        {
-            return Err(malformed(format!(
-                "tensor \"{name}.sums\" has {sum}, which can't be the sum of {in_features} weights"
-            )));
-        }
-        let packed = self.bytes_of(&format!("{name}.weight"))?;
-        let matrix = Int8Matrix::mapped(out_features, in_features, packed, scales, sums);
-        let decode_weight = if tensors::has_int4(
-            self.manifest.preparation.options.plan.decode_weights,
-            in_features,
-        ) {
-            let (values, scales) = (
-                self.bytes_of(&format!("{name}.decode"))?,
-                self.bytes_of(&format!("{name}.decode-scales"))?,
-            );
-            Some(
-                WeightMatrix::mapped_int4(out_features, in_features, values, scales)
-                    .ok_or_else(|| changed(name))?,
-            )
-        } else {
-            None
-        };
-        Ok((
-            Weight::Int8(matrix.ok_or_else(|| changed(name))?),
-            decode_weight,
-        ))
-    }
-
     fn output(&self, element: Element) -> Result<Linear> {
         let model = &self.manifest.model;
         let name = format!("{OUTPUT}.weight");
-        let values = self.bytes_of(&name)?;
+        let values = self.weights.bytes_of(&name)?;
         let matrix = if element == Element::I8 {
-            let scales = self.scales(&format!("{OUTPUT}.scales"))?;
+            let scales = self.weights.scales(&format!("{OUTPUT}.scales"))?;
             WeightMatrix::mapped_int8(model.vocab, model.hidden, values, scales)
         } else {
             WeightMatrix::mapped_float(model.vocab, model.hidden, element, values)
         };
         let bias = model
             .output_bias
-            .then(|| self.floats(&format!("{OUTPUT}.bias")))
+            .then(|| self.weights.floats(&format!("{OUTPUT}.bias")))
             .transpose()?;
         let weight = Weight::Float(matrix.ok_or_else(|| changed(&name))?);
         Ok(Linear {
@@ -381,57 +285,4 @@ impl Package {
             bias,
         })
     }
-
-    fn norm(&self, name: &str, norm: &NormDescription) -> Result<Norm> {
-        let weight = self.floats(&format!("{name}.weight"))?;
-        let bias = match norm.kind {
-            NormKind::Rms => None,
-            NormKind::Centered => Some(vec![0.0; weight.len()]),
-            NormKind::Layer => Some(self.floats(&format!("{name}.bias"))?),
-        };
-        Ok(Norm {
-            weight,
-            bias,
-            epsilon: norm.epsilon,
-        })
-    }
-
-    fn bytes_of(&self, name: &str) -> Result<MappedBytes> {
-        let tensor = self.header.tensors.get(name).ok_or_else(|| changed(name))?;
-        Ok(self.file.part(tensor.bytes.clone()))
-    }
-
-    fn numbers<T>(&self, name: &str, number: impl Fn([u8; 4]) -> T) -> Result<Vec<T>> {
-        Ok(self
-            .bytes_of(name)?
-            .as_chunks()
-            .0
-            .iter()
-            .map(|bytes| number(*bytes))
-            .collect())
-    }
-
-    fn floats(&self, name: &str) -> Result<Vec<f32>> {
-        self.numbers(name, f32::from_le_bytes)
-    }
-
-    fn scales(&self, name: &str) -> Result<Vec<f32>> {
-        let scales = self.floats(name)?;
-        match scales
-            .iter()
-            .find(|scale| !(scale.is_finite() && **scale > 0.0))
-        {
-            Some(scale) => Err(malformed(format!(
-                "tensor {name:?} has the scale {scale}, expected a number above 0"
-            ))),
-            None => Ok(scales),
-        }
-    }
-}
-
-/// Returns the error of a tensor that no longer fits its description, which [`header`] has checked.
-fn changed(name: &str) -> Error {
-    malformed(format!(
-        "tensor {name:?} is not what it was when the package was opened"
-    ))
 }

@@ -260,9 +260,7 @@ pub fn entries(description: &ModelDescription, formats: &Formats) -> Result<Vec<
             "the package has experts next to a dense feed-forward, which Triad does not support";
         return Err(Error::new(ErrorKind::Unsupported, message));
     }
-    let mut table = Table {
-        entries: Vec::new(),
-    };
+    let mut table = Table::new();
     let (hidden, vocab) = (description.hidden, description.vocab);
     for (index, block) in description.blocks.iter().enumerate() {
         for shape in block.linears(hidden) {
@@ -297,29 +295,44 @@ pub fn entries(description: &ModelDescription, formats: &Formats) -> Result<Vec<
         table.add(format!("{OUTPUT}.bias"), Element::F32, &[vocab]);
     }
     table.rows(EMBEDDING, (vocab, hidden), formats.embedding)?;
-    let total = table
-        .entries
-        .iter()
-        .try_fold(0usize, |sum, Entry { element, shape, .. }| {
-            sum.checked_add(element.bytes_of(shape)?)
-                .filter(|sum| *sum < isize::MAX as usize)
-        });
-    if total.is_none() {
-        return Err(malformed(
-            "the weights are larger than memory can be".into(),
-        ));
-    }
-    // The sort is stable, so that tensors with the same alignment keep the order of the model.
-    table.entries.sort_by_key(|entry| Reverse(alignment(entry)));
-    Ok(table.entries)
+    table.sorted()
 }
 
-struct Table {
+/// A table of tensors that grows.
+pub(super) struct Table {
     entries: Vec<Entry>,
 }
 
 impl Table {
-    fn add(&mut self, name: String, element: Element, shape: &[usize]) {
+    pub(super) fn new() -> Self {
+        Self {
+            entries: Vec::new(),
+        }
+    }
+
+    /// Returns the tensors in the order of the file.
+    ///
+    /// # Errors
+    /// If they are larger than memory.
+    pub(super) fn sorted(mut self) -> Result<Vec<Entry>> {
+        let total = self
+            .entries
+            .iter()
+            .try_fold(0usize, |sum, Entry { element, shape, .. }| {
+                sum.checked_add(element.bytes_of(shape)?)
+                    .filter(|sum| *sum < isize::MAX as usize)
+            });
+        if total.is_none() {
+            return Err(malformed(
+                "the weights are larger than memory can be".into(),
+            ));
+        }
+        // The sort is stable, so that tensors with the same alignment keep the order of the model.
+        self.entries.sort_by_key(|entry| Reverse(alignment(entry)));
+        Ok(self.entries)
+    }
+
+    pub(super) fn add(&mut self, name: String, element: Element, shape: &[usize]) {
         self.entries.push(Entry {
             name,
             element,
@@ -426,7 +439,12 @@ impl Table {
         }
     }
 
-    fn int8(&mut self, name: &str, shape: &LinearShape, decode: DecodeWeights) -> Result<()> {
+    pub(super) fn int8(
+        &mut self,
+        name: &str,
+        shape: &LinearShape,
+        decode: DecodeWeights,
+    ) -> Result<()> {
         let LinearShape {
             out_features,
             in_features,
@@ -461,7 +479,7 @@ impl Table {
         Ok(())
     }
 
-    fn norm(&mut self, name: &str, norm: &NormDescription, features: usize) {
+    pub(super) fn norm(&mut self, name: &str, norm: &NormDescription, features: usize) {
         self.add(format!("{name}.weight"), Element::F32, &[features]);
         if norm.kind == NormKind::Layer {
             self.add(format!("{name}.bias"), Element::F32, &[features]);

@@ -1,28 +1,18 @@
-//! The forward pass of a vision encoder. Its operators are those of texts: attention without an order, which never
-//! stores more scores than those of a tile, linear layers, norms, RoPE. The feed-forward runs on tiles of rows, so that
-//! memory grows with patches times the width of the residual stream.
+//! The forward pass of a vision encoder: from pixels to the residual stream, through the [blocks](super::block), to rows.
 
-use std::ops::Range;
-
-use triad_kernels::activation::{Activation, activate, activate_and_multiply, add};
-use triad_kernels::attention::{Precision, Shape, attention_within};
-use triad_kernels::chunks::{chunks_mut, for_each_chunk};
-use triad_kernels::rope::{Angles, Pairing, rope};
+use triad_kernels::activation::add;
+use triad_kernels::rope::Angles;
 use triad_kernels::{OutputMut, Phase, matmul};
-use triad_model::vision::{Positions, VisionActivation};
+use triad_model::vision::Positions;
 
+use super::activation::activate_all;
+use super::block::BlockPass;
 use super::cells::Cells;
-use super::weights::{Block, Dense};
+use super::weights::Dense;
 use super::{Pixels, VisionModel};
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
-
-/// Rows of one task of an elementwise operator.
-const TASK_ROWS: usize = 16;
-/// Rows of the feed-forward that are computed at once.
-const TILE_ROWS: usize = 1024;
-/// The factor in the sigmoid of `QuickGelu`.
-const QUICK_GELU: f32 = 1.702;
+use crate::linear::Observer;
 
 impl VisionModel {
     /// Computes the rows of a view on the installed threads: `[rows, width · (1 + deepstack)]`, each row followed by those
@@ -31,7 +21,20 @@ impl VisionModel {
     /// # Errors
     /// If the encoder cannot read views of this size, the number of pixels is another, or one is not finite; if `cancel` is
     /// set.
-    pub(crate) fn encode(&self, pixels: Pixels, cancel: &Cancel) -> Result<Vec<f32>> {
+    pub fn encode(&self, pixels: Pixels, cancel: &Cancel) -> Result<Vec<f32>> {
+        self.run(pixels, cancel, None)
+    }
+
+    /// Computes the rows of a view as [`VisionModel::encode`] does, and calls `observe` with the inputs of the linear layers
+    /// of each block.
+    ///
+    /// # Errors
+    /// As [`VisionModel::encode`].
+    pub fn observe(&self, pixels: Pixels, cancel: &Cancel, observe: Observer) -> Result<Vec<f32>> {
+        self.run(pixels, cancel, Some(observe))
+    }
+
+    fn run(&self, pixels: Pixels, cancel: &Cancel, observer: Option<Observer>) -> Result<Vec<f32>> {
         let description = &self.description;
         let [high, wide] = description.cells(pixels.height, pixels.width)?;
         let expected = 3 * pixels.height * pixels.width;
@@ -53,11 +56,11 @@ impl VisionModel {
         let patches = cells.count() * description.hidden;
         let stages = 1 + description.deepstack.len();
         let mut rows = vec![0.0; high * wide * stages * description.width];
-        let mut scratch = Scratch::default();
         let angles = self.angles(&cells);
+        let mut pass = BlockPass::new(self, &angles, (observer, cancel));
         let whole = 0..x.len() / description.hidden;
         let windows = cells.windows_of_patches();
-        for (index, block) in self.weights.blocks.iter().enumerate() {
+        for index in 0..description.blocks {
             cancel.check()?;
             let is_whole = description
                 .windows
@@ -68,7 +71,7 @@ impl VisionModel {
             } else {
                 &windows[..]
             };
-            self.block(block, &mut x, (reach, &angles), &mut scratch, cancel)?;
+            pass.block(index, reach, &mut x)?;
             let stage = description.deepstack.iter().position(|it| *it == index);
             if let Some(stage) = stage {
                 self.project(stage + 1, &x[..patches], &cells, wide, &mut rows);
@@ -168,106 +171,6 @@ impl VisionModel {
         Some(angles)
     }
 
-    fn block(
-        &self,
-        block: &Block,
-        x: &mut [f32],
-        (reach, angles): (&[Range<usize>], &Option<Angles>),
-        scratch: &mut Scratch,
-        cancel: &Cancel,
-    ) -> Result<()> {
-        let (hidden, heads) = (self.description.hidden, self.description.heads);
-        let (rows, head_dim) = (x.len() / hidden, self.description.head_dim());
-        let Scratch {
-            normed,
-            joined,
-            parts,
-            attended,
-            ..
-        } = scratch;
-        normed.resize(x.len(), 0.0);
-        attended.resize(x.len(), 0.0);
-        parts.iter_mut().for_each(|part| part.resize(x.len(), 0.0));
-        block.attention_norm.normalize(x, normed);
-        match &block.query_key_value[..] {
-            [layer] => {
-                joined.resize(3 * x.len(), 0.0);
-                multiply(layer, normed, joined);
-                for (at, part) in parts.iter_mut().enumerate() {
-                    let joined = joined.chunks_exact(3 * hidden);
-                    for (part, joined) in part.chunks_exact_mut(hidden).zip(joined) {
-                        part.copy_from_slice(&joined[at * hidden..(at + 1) * hidden]);
-                    }
-                }
-            }
-            layers => {
-                for (layer, part) in layers.iter().zip(parts.iter_mut()) {
-                    multiply(layer, normed, part);
-                }
-            }
-        }
-        cancel.check()?;
-        let [queries, keys, values] = parts;
-        if let Some(angles) = angles {
-            for x in [&mut *queries, &mut *keys] {
-                for_each_chunk(chunks_mut(x, TASK_ROWS * hidden), 1, |task, x| {
-                    let first = task * TASK_ROWS;
-                    rope(x, head_dim, heads, angles, first, Pairing::Halves);
-                });
-            }
-        }
-        let is_float = block.query_key_value.iter().all(|it| it.weight.is_float());
-        let shape = Shape {
-            heads,
-            kv_heads: heads,
-            head_dim,
-            scale: (head_dim as f32).sqrt().recip(),
-            window: None,
-            soft_cap: None,
-            sinks: None,
-            precision: match is_float {
-                true => Precision::Exact,
-                false => Precision::Fast,
-            },
-        };
-        debug_assert_eq!(reach.last().map(|range| range.end), Some(rows));
-        attention_within(queries, (&keys[..], &values[..]), reach, &shape, attended);
-        cancel.check()?;
-        multiply(&block.attention_output, attended, normed);
-        add_scaled(x, normed, block.attention_scale.as_deref());
-        block.feed_forward_norm.normalize(x, normed);
-        for (x, normed) in x
-            .chunks_mut(TILE_ROWS * hidden)
-            .zip(normed.chunks(TILE_ROWS * hidden))
-        {
-            cancel.check()?;
-            self.feed_forward(block, normed, &mut scratch.tile);
-            add_scaled(x, &scratch.tile.out, block.feed_forward_scale.as_deref());
-        }
-        Ok(())
-    }
-
-    /// Computes the feed-forward of `normed[rows, hidden]` into `tile.out`.
-    fn feed_forward(&self, block: &Block, normed: &[f32], tile: &mut Tile) {
-        let inner = normed.len() / self.description.hidden * self.description.inner;
-        let activation = self.description.activation;
-        tile.up.resize(inner, 0.0);
-        tile.out.resize(normed.len(), 0.0);
-        multiply(&block.up, normed, &mut tile.up);
-        match &block.gate {
-            None => {
-                activate_all(&mut tile.up, activation);
-                multiply(&block.down, &tile.up, &mut tile.out);
-            }
-            Some(gate) => {
-                tile.gate.resize(inner, 0.0);
-                multiply(gate, normed, &mut tile.gate);
-                gate_all(&mut tile.gate, &tile.up, activation);
-                multiply(&block.down, &tile.gate, &mut tile.out);
-            }
-        }
-    }
-
     /// Writes the rows of one projector for the patches `x[patches, hidden]` to their columns of `out`.
     fn project(&self, stage: usize, x: &[f32], cells: &Cells, wide: usize, out: &mut [f32]) {
         let (description, projector) =
@@ -315,87 +218,11 @@ impl VisionModel {
     }
 }
 
-/// Buffers of a forward pass.
-#[derive(Default)]
-struct Scratch {
-    normed: Vec<f32>,
-    joined: Vec<f32>,
-    /// Queries, keys and values.
-    parts: [Vec<f32>; 3],
-    attended: Vec<f32>,
-    tile: Tile,
-}
-
-/// Buffers of some rows in the feed-forward.
-#[derive(Default)]
-struct Tile {
-    gate: Vec<f32>,
-    up: Vec<f32>,
-    out: Vec<f32>,
-}
-
 fn multiply(layer: &Dense, x: &[f32], out: &mut [f32]) {
     let out = OutputMut::new(out, layer.weight.out_features());
     let bias = layer.bias.as_deref();
     matmul(x, layer.weight.view(), bias, Phase::Prefill, out);
 }
-
-/// Adds `y[rows, channels]` to `x`, times a factor for each channel.
-fn add_scaled(x: &mut [f32], y: &[f32], scale: Option<&[f32]>) {
-    let Some(scale) = scale else {
-        return add(x, y);
-    };
-    let rows = x
-        .chunks_exact_mut(scale.len())
-        .zip(y.chunks_exact(scale.len()));
-    for (x, y) in rows {
-        for ((x, y), scale) in x.iter_mut().zip(y).zip(scale) {
-            *x += y * scale;
-        }
-    }
-}
-
-/// Returns the kernel of an activation, and the factor on its input that its output is divided by.
-fn kernel(activation: VisionActivation) -> (Activation, f32) {
-    match activation {
-        VisionActivation::Gelu => (Activation::Gelu, 1.0),
-        VisionActivation::GeluTanh => (Activation::GeluTanh, 1.0),
-        VisionActivation::Silu => (Activation::Silu, 1.0),
-        // x · sigmoid(c · x) is silu(c · x) / c.
-        VisionActivation::QuickGelu => (Activation::Silu, QUICK_GELU),
-    }
-}
-
-fn activate_all(x: &mut [f32], activation: VisionActivation) {
-    let (kernel, factor) = kernel(activation);
-    for_each_chunk(chunks_mut(x, ELEMENTS), 1, |_, x| {
-        if factor != 1.0 {
-            x.iter_mut().for_each(|value| *value *= factor);
-        }
-        activate(x, kernel);
-        if factor != 1.0 {
-            x.iter_mut().for_each(|value| *value /= factor);
-        }
-    });
-}
-
-fn gate_all(gate: &mut [f32], up: &[f32], activation: VisionActivation) {
-    let (kernel, factor) = kernel(activation);
-    for_each_chunk(chunks_mut(gate, ELEMENTS), 1, |task, gate| {
-        let up = &up[task * ELEMENTS..][..gate.len()];
-        if factor == 1.0 {
-            return activate_and_multiply(gate, up, kernel);
-        }
-        gate.iter_mut().for_each(|value| *value *= factor);
-        activate(gate, kernel);
-        gate.iter_mut()
-            .zip(up)
-            .for_each(|(gate, up)| *gate = *gate / factor * up);
-    });
-}
-
-/// Elements of one task of an activation.
-const ELEMENTS: usize = 1 << 14;
 
 /// Returns for each of `size` patches the row of a table with `side`, as `transformers` computes it in f32: the number of
 /// boundaries at multiples of 1 / side that are not above the patch's relative place.

@@ -1,5 +1,7 @@
 //! Vision encoders: rows of the text model's width from the pixels of a picture.
 
+mod activation;
+mod block;
 mod cells;
 mod encode;
 mod weights;
@@ -12,7 +14,9 @@ use triad_model::mapped::MappedFile;
 use triad_model::vision::{VisionDescription, VisionFile};
 
 use crate::error::{Error, Result};
-use weights::VisionWeights;
+use crate::quantization::Quantization;
+use crate::weights::quantize_blocks;
+pub use weights::{Dense, LayerScales, Projector, VisionWeights};
 
 /// The pixels of one view: a picture or a tile of it, resized and normalized for the encoder.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -46,45 +50,7 @@ impl VisionModel {
     ) -> Result<Self> {
         let file = VisionFile::open(path)?;
         let description = file.description().clone();
-        let refuse = |message: String| {
-            let kind = triad_model::ErrorKind::Unsupported;
-            Err(triad_model::Error::new(kind, message).at(path).into())
-        };
-        if description.width != text.hidden {
-            return refuse(format!(
-                "this encoder of pictures is of another model: its rows are {} wide, those of the model {}",
-                description.width, text.hidden
-            ));
-        }
-        if description.deepstack.len() > text.blocks.len() {
-            return refuse(format!(
-                "this encoder of pictures is of another model: it adds rows after {} blocks, and the model has {}",
-                description.deepstack.len(),
-                text.blocks.len()
-            ));
-        }
-        let needs_axes = description.rope_base.is_some();
-        if needs_axes != text.picture_rope.is_some() {
-            return refuse(format!(
-                "this encoder of pictures is of another model: {} needs a text model {} RoPE of three axes",
-                description.family,
-                if needs_axes { "with" } else { "without" }
-            ));
-        }
-        let families = description.text_families();
-        if families.is_some_and(|families| !families.contains(&&text.family[..])) {
-            return refuse(format!(
-                "this encoder of pictures is of another model: {} is for {}, and the model is of the family {}",
-                description.family,
-                families.unwrap_or_default().join(" or "),
-                text.family
-            ));
-        }
-        if text.token_inputs.is_some() {
-            return refuse(
-                "the model has an input of each token in each block, which Triad does not support with pictures".into(),
-            );
-        }
+        check_text(&description, text).map_err(|error| error.at(path))?;
         Ok(Self {
             weights: VisionWeights::load(&file, block_arithmetic)?,
             description,
@@ -93,9 +59,52 @@ impl VisionModel {
         })
     }
 
+    /// Creates an encoder of these weights, which are in `file`, of the package at `path`.
+    pub(crate) fn packaged(
+        (path, file): (&Path, &MappedFile),
+        description: VisionDescription,
+        weights: VisionWeights,
+    ) -> Self {
+        Self {
+            description,
+            weights,
+            files: vec![file.clone()],
+            path: path.to_owned(),
+        }
+    }
+
+    /// Returns the same encoder with the linear layers of its blocks in INT8, on the installed threads. Patch embedding and
+    /// projectors stay in float. `known` is the result for a plan that differs only in clip thresholds, shadows and
+    /// smoothing: equal matrices are shared with it.
+    ///
+    /// # Panics
+    /// If `quantization` or `known` is for another number of blocks.
+    pub fn quantize(&self, quantization: &Quantization, known: Option<&Self>) -> Self {
+        let known = known.map(|known| &known.weights.blocks[..]);
+        Self {
+            description: self.description.clone(),
+            weights: VisionWeights {
+                blocks: quantize_blocks(&self.weights.blocks, quantization, known),
+                ..self.weights.clone()
+            },
+            files: self.files.clone(),
+            path: self.path.clone(),
+        }
+    }
+
+    /// Returns the weights.
+    pub fn weights(&self) -> &VisionWeights {
+        &self.weights
+    }
+
     /// Returns the path that was opened.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Returns the files of its weights.
+    pub fn mapped_files(&self) -> &[MappedFile] {
+        &self.files
     }
 
     /// Returns the description.
@@ -127,4 +136,54 @@ impl VisionModel {
             .try_for_each(MappedFile::check_unchanged)
             .map_err(Error::Changed)
     }
+}
+
+/// Checks that an encoder belongs to the text model `text`.
+///
+/// # Errors
+/// If it is the encoder of another model.
+pub(crate) fn check_text(
+    description: &VisionDescription,
+    text: &ModelDescription,
+) -> triad_model::Result<()> {
+    let refuse = |message: String| {
+        let kind = triad_model::ErrorKind::Unsupported;
+        Err(triad_model::Error::new(kind, message))
+    };
+    if description.width != text.hidden {
+        return refuse(format!(
+            "this encoder of pictures is of another model: its rows are {} wide, those of the model {}",
+            description.width, text.hidden
+        ));
+    }
+    if description.deepstack.len() > text.blocks.len() {
+        return refuse(format!(
+            "this encoder of pictures is of another model: it adds rows after {} blocks, and the model has {}",
+            description.deepstack.len(),
+            text.blocks.len()
+        ));
+    }
+    let needs_axes = description.rope_base.is_some();
+    if needs_axes != text.picture_rope.is_some() {
+        return refuse(format!(
+            "this encoder of pictures is of another model: {} needs a text model {} RoPE of three axes",
+            description.family,
+            if needs_axes { "with" } else { "without" }
+        ));
+    }
+    let families = description.text_families();
+    if families.is_some_and(|families| !families.contains(&&text.family[..])) {
+        return refuse(format!(
+            "this encoder of pictures is of another model: {} is for {}, and the model is of the family {}",
+            description.family,
+            families.unwrap_or_default().join(" or "),
+            text.family
+        ));
+    }
+    if text.token_inputs.is_some() {
+        return refuse(
+            "the model has an input of each token in each block, which Triad does not support with pictures".into(),
+        );
+    }
+    Ok(())
 }

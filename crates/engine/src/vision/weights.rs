@@ -4,55 +4,63 @@ use std::collections::BTreeMap;
 
 use triad_kernels::BlockArithmetic;
 use triad_model::dequantize::dequantize;
-use triad_model::description::Norm as NormDescription;
+use triad_model::description::{self, Norm as NormDescription};
 use triad_model::vision::{
     LayerShape, ProjectorLayer, Stored, VisionBlockLayer, VisionDescription, VisionFile,
     VisionLayer,
 };
 use triad_model::{Error, ErrorKind, Result};
 
-use crate::weights::{Norm, WeightMatrix};
+use crate::weights::{Block, Linear, Norm, Weight, WeightMatrix};
 
 /// All weights of an encoder.
-pub(super) struct VisionWeights {
+#[derive(Clone)]
+pub struct VisionWeights {
     /// Patch embedding `[hidden, 3 · patch · patch]`, the sum of all frames.
-    pub(super) patch: Dense,
-    /// `[hidden]`.
-    pub(super) class: Option<Vec<f32>>,
-    /// `[rows, hidden]`, without that of the class token, which is added to it.
-    pub(super) positions: Vec<f32>,
-    pub(super) input_norm: Option<Norm>,
-    pub(super) blocks: Vec<Block>,
-    pub(super) output_norm: Option<Norm>,
-    /// That after the last block, then those of deepstack.
-    pub(super) projectors: Vec<Projector>,
+    pub patch: Dense,
+    /// The row of no patch `[hidden]`, with its position.
+    pub class: Option<Vec<f32>>,
+    /// `[rows, hidden]`, without that of the class token; empty if there is no table.
+    pub positions: Vec<f32>,
+    /// Norm before the first block.
+    pub input_norm: Option<Norm>,
+    /// The blocks: their norms and linear layers, as those of a text model.
+    pub blocks: Vec<Block>,
+    /// Factors on the outputs of both halves of each block.
+    pub scales: Vec<LayerScales>,
+    /// Norm after the last block.
+    pub output_norm: Option<Norm>,
+    /// The projector after the last block, then those of deepstack.
+    pub projectors: Vec<Projector>,
 }
 
-/// A linear layer.
-pub(super) struct Dense {
-    pub(super) weight: WeightMatrix,
-    pub(super) bias: Option<Vec<f32>>,
+/// A linear layer in float.
+#[derive(Clone)]
+pub struct Dense {
+    /// `[out_features, in_features]`.
+    pub weight: WeightMatrix,
+    /// `[out_features]`.
+    pub bias: Option<Vec<f32>>,
 }
 
-/// The weights of a block.
-pub(super) struct Block {
-    pub(super) attention_norm: Norm,
-    /// One layer for query, key and value, or three.
-    pub(super) query_key_value: Vec<Dense>,
-    pub(super) attention_output: Dense,
-    pub(super) attention_scale: Option<Vec<f32>>,
-    pub(super) feed_forward_norm: Norm,
-    pub(super) gate: Option<Dense>,
-    pub(super) up: Dense,
-    pub(super) down: Dense,
-    pub(super) feed_forward_scale: Option<Vec<f32>>,
+/// Factors on the outputs of a block `[hidden]`.
+#[derive(Clone, Default)]
+pub struct LayerScales {
+    /// That of attention.
+    pub attention: Option<Vec<f32>>,
+    /// That of the feed-forward.
+    pub feed_forward: Option<Vec<f32>>,
 }
 
 /// The weights of a projector.
-pub(super) struct Projector {
-    pub(super) norm: Option<Norm>,
-    pub(super) first: Option<Dense>,
-    pub(super) last: Dense,
+#[derive(Clone)]
+pub struct Projector {
+    /// The norm.
+    pub norm: Option<Norm>,
+    /// The first of two layers.
+    pub first: Option<Dense>,
+    /// The last layer.
+    pub last: Dense,
 }
 
 struct Reader<'a> {
@@ -83,7 +91,16 @@ impl VisionWeights {
             class.iter_mut().zip(of_class).for_each(|(x, y)| *x += y);
         }
         let stages = 0..=description.deepstack.len();
+        let scales = (0..description.blocks).map(|block| {
+            let vector = |layer| reader.vector(VisionLayer::Block(block, layer));
+            Ok(LayerScales {
+                attention: vector(VisionBlockLayer::AttentionScale)?,
+                feed_forward: vector(VisionBlockLayer::FeedForwardScale)?,
+            })
+        });
+        let scales = scales.collect::<Result<_>>()?;
         Ok(Self {
+            scales,
             patch: reader.patch()?,
             class,
             positions,
@@ -100,17 +117,15 @@ impl VisionWeights {
 
     /// Returns the bytes of all matrices.
     pub(super) fn bytes(&self) -> usize {
-        let of_blocks = self.blocks.iter().flat_map(|block| {
-            let others = [&block.attention_output, &block.up, &block.down];
-            let layers = block.query_key_value.iter().chain(&block.gate);
-            layers.chain(others)
-        });
+        let of_blocks = self.blocks.iter().flat_map(|block| block.linears.values());
+        let of_blocks = of_blocks.map(|linear| linear.weight.bytes()).sum::<usize>();
         let of_projectors = self
             .projectors
             .iter()
             .flat_map(|projector| projector.first.iter().chain([&projector.last]));
-        let all = of_blocks.chain(of_projectors).chain([&self.patch]);
-        all.map(|layer| layer.weight.bytes()).sum::<usize>() + size_of_val(&self.positions[..])
+        let floats = of_projectors.chain([&self.patch]);
+        let floats = floats.map(|layer| layer.weight.bytes()).sum::<usize>();
+        of_blocks + floats + size_of_val(&self.positions[..])
     }
 }
 
@@ -119,24 +134,53 @@ impl Reader<'_> {
         use VisionBlockLayer as B;
         let place = |layer| VisionLayer::Block(block, layer);
         let norm = |layer| self.required_norm(place(layer), &self.description.norm);
-        let query_key_value = match self.description.joined {
-            true => &[B::QueryKeyValue][..],
-            false => &[B::Query, B::Key, B::Value],
+        let mut joined = match self.description.joined {
+            true => Some(self.joined(place(B::QueryKeyValue))?.into_iter()),
+            false => None,
         };
-        let query_key_value = query_key_value
-            .iter()
-            .map(|layer| self.dense(place(*layer)));
-        Ok(Block {
-            attention_norm: norm(B::AttentionNorm)?,
-            query_key_value: query_key_value.collect::<Result<_>>()?,
-            attention_output: self.dense(place(B::AttentionOutput))?,
-            attention_scale: self.vector(place(B::AttentionScale))?,
-            feed_forward_norm: norm(B::FeedForwardNorm)?,
-            gate: self.optional(place(B::Gate))?,
-            up: self.dense(place(B::Up))?,
-            down: self.dense(place(B::Down))?,
-            feed_forward_scale: self.vector(place(B::FeedForwardScale))?,
-        })
+        let linears = self.description.linears().into_iter().map(|shape| {
+            let layer = match shape.linear {
+                description::Linear::Query => B::Query,
+                description::Linear::Key => B::Key,
+                description::Linear::Value => B::Value,
+                description::Linear::AttentionOutput => B::AttentionOutput,
+                description::Linear::Gate => B::Gate,
+                description::Linear::Up => B::Up,
+                _ => B::Down,
+            };
+            let part = match layer {
+                B::Query | B::Key | B::Value => joined.as_mut().and_then(Iterator::next),
+                _ => None,
+            };
+            let dense = part.map_or_else(|| self.dense(place(layer)), Ok)?;
+            let linear = Linear {
+                weight: Weight::Float(dense.weight),
+                decode_weight: None,
+                bias: dense.bias,
+            };
+            Ok((shape.linear, linear))
+        });
+        let linears = linears.collect::<Result<_>>()?;
+        Ok(Block::plain(
+            [norm(B::AttentionNorm)?, norm(B::FeedForwardNorm)?],
+            linears,
+        ))
+    }
+
+    /// Reads query, key and value, which are stored as one matrix, as three.
+    fn joined(&self, layer: VisionLayer) -> Result<[Dense; 3]> {
+        let stored = self.only(layer)?;
+        let (hidden, bytes) = (self.description.hidden, stored.bytes.len() / 3);
+        let bias = self.bias(layer)?;
+        Ok([0, 1, 2].map(|part| {
+            let values = stored.bytes.part(part * bytes..(part + 1) * bytes);
+            let arithmetic = self.arithmetic;
+            let bias = bias.as_ref();
+            Dense {
+                weight: WeightMatrix::stored(hidden, hidden, stored.format, values, arithmetic),
+                bias: bias.map(|bias| bias[part * hidden..(part + 1) * hidden].to_vec()),
+            }
+        }))
     }
 
     fn projector(&self, stage: usize) -> Result<Projector> {

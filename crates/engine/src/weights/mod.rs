@@ -38,6 +38,7 @@ pub use int8::Int8Matrix;
 pub use matrix::WeightMatrix;
 pub use mixer::MixerWeights;
 pub use norm::Norm;
+pub(crate) use quantized::quantize_blocks;
 pub use quantized::{linear_to_int4, quantize_linear, quantize_output};
 pub use router::{Branch, Router, RouterPart};
 pub use streams::{BlockStreams, Streams};
@@ -143,6 +144,31 @@ pub struct Block {
     pub streams: Option<BlockStreams>,
     /// The factor on the residual stream after the block.
     pub scale: Option<f32>,
+}
+
+impl Block {
+    /// Creates a block with a norm before each half and without anything else than linear layers.
+    pub(crate) fn plain(
+        [attention_norm, feed_forward_norm]: [Norm; 2],
+        linears: BTreeMap<description::Linear, Linear>,
+    ) -> Self {
+        Self {
+            attention_norm: Some(attention_norm),
+            attention_post_norm: None,
+            feed_forward_norm: Some(feed_forward_norm),
+            feed_forward_post_norm: None,
+            query_norm: None,
+            key_norm: None,
+            value_norm: None,
+            inputs: None,
+            router: None,
+            linears,
+            mixer: MixerWeights::new(),
+            token_input: None,
+            streams: None,
+            scale: None,
+        }
+    }
 }
 
 /// One linear layer.

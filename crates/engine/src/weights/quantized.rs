@@ -16,43 +16,17 @@ impl Weights {
     /// # Panics
     /// If `quantization` or `known` is for another number of blocks.
     pub fn quantize(&self, quantization: &Quantization, known: Option<&Self>) -> Self {
-        assert_eq!(self.blocks.len(), quantization.blocks.len(), "blocks");
-        assert!(
-            known.is_none_or(|known| known.blocks.len() == self.blocks.len()),
-            "blocks"
-        );
-        let block = |(index, (block, inputs)): (usize, (&Block, &Inputs<InputQuantization>))| {
-            let known = known.map(|known| &known.blocks[index]);
-            let linear = |(name, linear): (&description::Linear, &Linear)| {
-                let input = LinearInput::of(*name).index();
-                let same =
-                    known.filter(|known| smoothing(known, input) == inputs[input].smoothing());
-                let quantized = match same {
-                    Some(known) => known.linears[name].clone(),
-                    None => quantize_linear(linear, &inputs[input], quantization),
-                };
-                (*name, quantized)
-            };
-            let linears = block.linears.iter().map(linear).collect();
-            Block {
-                inputs: Some(inputs.clone()),
-                linears,
-                ..block.clone()
-            }
-        };
         let output = match known {
             Some(known) => known.output.clone(),
             None => quantize_output(&self.output, quantization.output_weights),
         };
         Self {
             embedding: self.embedding.clone(),
-            blocks: self
-                .blocks
-                .iter()
-                .zip(&quantization.blocks)
-                .enumerate()
-                .map(block)
-                .collect(),
+            blocks: quantize_blocks(
+                &self.blocks,
+                quantization,
+                known.map(|known| &known.blocks[..]),
+            ),
             output_norm: self.output_norm.clone(),
             token_inputs: self.token_inputs.clone(),
             streams: self.streams.clone(),
@@ -114,6 +88,42 @@ fn smoothing(block: &Block, input: usize) -> Option<&[f32]> {
         .inputs
         .as_ref()
         .and_then(|inputs| inputs[input].smoothing())
+}
+
+/// Quantizes every linear layer of these float blocks to INT8, on the installed threads. `known` is as for
+/// [`Weights::quantize`].
+///
+/// # Panics
+/// If `quantization` or `known` is for another number of blocks.
+pub(crate) fn quantize_blocks(
+    blocks: &[Block],
+    quantization: &Quantization,
+    known: Option<&[Block]>,
+) -> Vec<Block> {
+    assert_eq!(blocks.len(), quantization.blocks.len(), "blocks");
+    assert!(
+        known.is_none_or(|known| known.len() == blocks.len()),
+        "blocks"
+    );
+    let block = |(index, (block, inputs)): (usize, (&Block, &Inputs<InputQuantization>))| {
+        let known = known.map(|known| &known[index]);
+        let linear = |(name, linear): (&description::Linear, &Linear)| {
+            let input = LinearInput::of(*name).index();
+            let same = known.filter(|known| smoothing(known, input) == inputs[input].smoothing());
+            let quantized = match same {
+                Some(known) => known.linears[name].clone(),
+                None => quantize_linear(linear, &inputs[input], quantization),
+            };
+            (*name, quantized)
+        };
+        Block {
+            inputs: Some(inputs.clone()),
+            linears: block.linears.iter().map(linear).collect(),
+            ..block.clone()
+        }
+    };
+    let blocks = blocks.iter().zip(&quantization.blocks);
+    blocks.enumerate().map(block).collect()
 }
 
 /// Quantizes one linear layer of a block to INT8; one that is already INT8 is returned unchanged.

@@ -285,7 +285,7 @@ impl Product<'_> {
             out: OutputMut::new(room, columns.len()),
         });
         let mut outs: Vec<_> = outs.collect();
-        let mut kernels = CpuBackend(model.weights());
+        let mut kernels = CpuBackend(&model.weights().blocks);
         match programs {
             Some(programs) => DeviceBackend { programs, kernels }.multiply(
                 blocks[turn],

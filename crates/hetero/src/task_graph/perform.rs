@@ -307,7 +307,7 @@ impl TaskGraph {
             pass.begin(batch.tokens(), chunk);
         }
         let blocks = pass.description.blocks.len();
-        let mut kernels = CpuBackend(pass.weights);
+        let mut kernels = CpuBackend(&pass.weights.blocks);
         let mut multiplier = MatmulContext::new(&mut kernels);
         for block in done.unwrap_or(0) * blocks / tasks..(number + 1) * blocks / tasks {
             for role in Role::of_block(false) {

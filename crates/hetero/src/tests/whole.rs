@@ -199,7 +199,7 @@ impl ModelProgram for WholeProgram {
                 layout: triad_engine::forward::RowLayout::default(),
             };
             let pass = self.pass(wanted.phase);
-            let mut kernels = CpuBackend(pass.weights);
+            let mut kernels = CpuBackend(&pass.weights.blocks);
             let chunk = Chunk {
                 segments: &[segment],
                 buffers: &self.buffers,

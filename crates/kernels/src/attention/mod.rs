@@ -150,8 +150,6 @@ struct Scratch {
     output: Vec<f32>,
     /// State of the softmax `[rows, heads of the group]` of the tile.
     softmax: Vec<Running>,
-    /// Keys and values of one head, as contiguous rows.
-    gathered: [Vec<f32>; 2],
 }
 
 thread_local! {
@@ -208,13 +206,7 @@ pub fn attention_together(
         Precision::Fast => Arithmetic::rounded(),
     };
     let strip = strip_rows(arithmetic, group);
-    // Large tiles share the packing of keys and values, so tiles are as large as they can be while every thread has
-    // some. They have equal size, so that no thread waits long for the others.
-    let strips = rows.div_ceil(strip);
-    let tiles = (TASKS * pool::threads())
-        .div_ceil(shape.kv_heads)
-        .clamp(strips.div_ceil(STRIPS), strips);
-    let tile_rows = strips.div_ceil(tiles) * strip;
+    let tile_rows = tile_rows(rows, strip, shape.kv_heads, STRIPS);
     let tiles = rows.div_ceil(tile_rows);
     let out = OutputMut::new(out, width).into_shared();
     let pass = Pass {
@@ -238,6 +230,16 @@ pub fn attention_together(
         let rows = tile * tile_rows..((tile + 1) * tile_rows).min(rows);
         SCRATCH.with_borrow_mut(|scratch| pass.tile((kv_head, kv_head), rows, scratch));
     });
+}
+
+/// Returns the rows of a tile, at most `most` strips. Large tiles share the packing of keys and values, so tiles are as large as
+/// they can be while every thread has some. They have equal size, so that no thread waits long for the others.
+fn tile_rows(rows: usize, strip: usize, kv_heads: usize, most: usize) -> usize {
+    let strips = rows.div_ceil(strip);
+    let tiles = (TASKS * pool::threads())
+        .div_ceil(kv_heads)
+        .clamp(strips.div_ceil(most), strips);
+    strips.div_ceil(tiles) * strip
 }
 
 /// Returns the rows of a strip, each with all heads of a group.

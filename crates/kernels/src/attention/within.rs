@@ -2,10 +2,15 @@
 
 use std::ops::Range;
 
-use super::{PAGE, Pass, Precision, Reach, SCRATCH, STRIPS, Shape, Slab, strip_rows};
+use super::{Cache, PAGE, Pass, Precision, Reach, SCRATCH, Shape, strip_rows, tile_rows};
+use crate::chunks::{chunks_mut, for_each_chunk};
 use crate::output::OutputMut;
 use crate::product::Arithmetic;
 use crate::{Matrix, pool};
+
+/// Maximum number of strips per tile. Each tile packs all keys and values of its sequence again, so tiles are larger than those
+/// of prompts, of which most see few keys.
+const TILE_STRIPS: usize = 32;
 
 /// Computes attention among the rows of each of `sequences`, which are ranges of rows: `queries[rows, heads, head_dim]`
 /// read the `keys` and `values` `[rows, kv_heads, head_dim]` of their sequence. With a window, a row reads rows on both
@@ -52,10 +57,11 @@ pub fn attention_within(
         Precision::Fast => Arithmetic::rounded(),
     };
     let strip = strip_rows(arithmetic, group);
-    let tile_rows = STRIPS * strip;
+    let [keys, values] = [keys, values].map(|of_all| by_head(of_all, end, shape));
     // One task for each tile of rows of each sequence and each head.
     let mut tasks = Vec::new();
-    for sequence in sequences {
+    for sequence in sequences.iter().filter(|sequence| !sequence.is_empty()) {
+        let tile_rows = tile_rows(sequence.len(), strip, shape.kv_heads, TILE_STRIPS);
         for start in (0..sequence.len()).step_by(tile_rows) {
             let rows = start..(start + tile_rows).min(sequence.len());
             tasks.extend((0..shape.kv_heads).map(|head| (sequence.clone(), rows.clone(), head)));
@@ -64,50 +70,69 @@ pub fn attention_within(
     let out = OutputMut::new(out, width).into_shared();
     pool::for_each(tasks.len(), 1, |task| {
         let (sequence, rows, kv_head) = tasks[task].clone();
-        SCRATCH.with_borrow_mut(|scratch| {
-            let mut gathered = std::mem::take(&mut scratch.gathered);
-            for (gathered, of_all) in gathered.iter_mut().zip([keys, values]) {
-                gather(of_all, (&sequence, kv_head), shape, gathered);
-            }
-            let [keys, values] = &gathered;
-            let cache = Slab {
-                keys: Matrix::F32(keys),
-                values: Matrix::F32(values),
-                kv_heads: 1,
-                head_dim: shape.head_dim,
-            };
-            let pass = Pass {
-                queries,
-                first_row: sequence.start,
-                reach: Reach::All {
-                    positions: sequence.len(),
-                },
-                cache: &cache,
-                shape,
-                group,
-                strip,
-                arithmetic,
-                out,
-            };
-            pass.tile((kv_head, 0), rows, scratch);
-            scratch.gathered = gathered;
-        });
+        let dim = shape.head_dim;
+        let of_head = (kv_head * end + sequence.start) * dim..(kv_head * end + sequence.end) * dim;
+        let cache = HeadRows {
+            keys: &keys[of_head.clone()],
+            values: &values[of_head],
+            dim,
+        };
+        let pass = Pass {
+            queries,
+            first_row: sequence.start,
+            reach: Reach::All {
+                positions: sequence.len(),
+            },
+            cache: &cache,
+            shape,
+            group,
+            strip,
+            arithmetic,
+            out,
+        };
+        SCRATCH.with_borrow_mut(|scratch| pass.tile((kv_head, 0), rows, scratch));
     });
 }
 
-/// Copies one head of the rows of a sequence to pages of contiguous rows.
-fn gather(
-    of_all: &[f32],
-    (sequence, head): (&Range<usize>, usize),
-    shape: &Shape,
-    gathered: &mut Vec<f32>,
-) {
-    let (dim, width) = (shape.head_dim, shape.kv_heads * shape.head_dim);
-    gathered.resize(sequence.len().next_multiple_of(PAGE) * dim, 0.0);
-    let rows = of_all[sequence.start * width..sequence.end * width].chunks_exact(width);
-    for (row, gathered) in rows.zip(gathered.chunks_exact_mut(dim)) {
-        gathered.copy_from_slice(&row[head * dim..(head + 1) * dim]);
+/// Keys and values of one head of a sequence `[positions, dim]`. The last page ends with the sequence.
+struct HeadRows<'a> {
+    keys: &'a [f32],
+    values: &'a [f32],
+    dim: usize,
+}
+
+impl HeadRows<'_> {
+    fn page<'a>(&self, of_all: &'a [f32], page: usize) -> Matrix<'a> {
+        let page = page * PAGE * self.dim..((page + 1) * PAGE * self.dim).min(of_all.len());
+        Matrix::F32(&of_all[page])
     }
+}
+
+impl Cache for HeadRows<'_> {
+    fn keys(&self, page: usize) -> Matrix<'_> {
+        self.page(self.keys, page)
+    }
+
+    fn values(&self, page: usize) -> Matrix<'_> {
+        self.page(self.values, page)
+    }
+}
+
+/// Copies `of_all[rows, kv_heads, head_dim]` to `[kv_heads, rows, head_dim]`: tiles then read contiguous rows, and a head is
+/// gathered once.
+fn by_head(of_all: &[f32], rows: usize, shape: &Shape) -> Vec<f32> {
+    let (dim, width) = (shape.head_dim, shape.kv_heads * shape.head_dim);
+    let mut gathered = vec![0.0; rows * width];
+    let heads = chunks_mut(&mut gathered, (rows * dim).max(1));
+    for_each_chunk(heads, 1, |head, gathered| {
+        let rows = of_all
+            .chunks_exact(width)
+            .zip(gathered.chunks_exact_mut(dim));
+        for (row, gathered) in rows {
+            gathered.copy_from_slice(&row[head * dim..(head + 1) * dim]);
+        }
+    });
+    gathered
 }
 
 #[cfg(test)]

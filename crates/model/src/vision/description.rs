@@ -1,14 +1,17 @@
 //! The description of a vision encoder by parts, and the layers that it has.
 
+use serde::{Deserialize, Serialize};
+
 use super::limits;
-use crate::description::{Norm, NormKind};
+use crate::description::{Linear, LinearShape, Norm, NormKind};
 use crate::error::{Error, ErrorKind, Result};
 
 /// A vision encoder: patches of a picture become rows of a transformer whose attention has no order, and a projector
 /// makes rows of the text model's width from them.
 ///
 /// Rows are computed in the order of *cells*: [`Projector::merge`] × `merge` patches become one row of the text model.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct VisionDescription {
     /// Family name, that of llama.cpp's projector: `idefics3`, `gemma3`, `qwen2.5vl_merger`.
     pub family: String,
@@ -64,7 +67,8 @@ pub struct VisionDescription {
 }
 
 /// Activation of a vision encoder.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum VisionActivation {
     /// GELU with the error function.
     Gelu,
@@ -77,7 +81,8 @@ pub enum VisionActivation {
 }
 
 /// Learned embeddings of positions: a square table with a row for each patch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Positions {
     /// None.
     None,
@@ -117,7 +122,8 @@ impl Positions {
 }
 
 /// Windows of attention.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Windows {
     /// Cells per side of a window.
     pub side: usize,
@@ -126,7 +132,8 @@ pub struct Windows {
 }
 
 /// The layers that make rows of the text model from the patches of a cell.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Projector {
     /// Patches per side of a cell.
     pub merge: usize,
@@ -158,7 +165,8 @@ impl Projector {
 }
 
 /// The norm of a projector.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ProjectorNorm {
     /// The norm.
     pub norm: Norm,
@@ -302,6 +310,41 @@ impl VisionDescription {
         }
     }
 
+    /// Returns the linear layers of each block, in the order in which they run, as those of a text model. Query, key and
+    /// value are three layers however they are stored.
+    pub fn linears(&self) -> Vec<LinearShape> {
+        let (hidden, inner) = (self.hidden, self.inner);
+        let attention = [Linear::Query, Linear::Key, Linear::Value]
+            .map(|linear| (linear, hidden, hidden, self.qkv_bias));
+        let gate = self.gated.then_some((Linear::Gate, inner, hidden, true));
+        let layers = attention
+            .into_iter()
+            .chain([(Linear::AttentionOutput, hidden, hidden, true)])
+            .chain(gate)
+            .chain([(Linear::Up, inner, hidden, true)])
+            .chain([(Linear::Down, hidden, inner, true)]);
+        let shape = |(linear, out_features, in_features, bias)| LinearShape {
+            linear,
+            out_features,
+            in_features,
+            bias,
+        };
+        layers.map(shape).collect()
+    }
+
+    /// Returns the shape of the matrices of a projector, `[out_features, in_features]`, first to last; 0 is the one after
+    /// the last block.
+    pub fn projector_layers(&self) -> Vec<[usize; 2]> {
+        let projector = &self.projector;
+        let merged = match projector.mean {
+            true => self.hidden,
+            false => self.hidden * projector.merge * projector.merge,
+        };
+        let inputs = projector.inner.unwrap_or(merged);
+        let first = projector.inner.map(|inner| [inner, merged]);
+        first.into_iter().chain([[self.width, inputs]]).collect()
+    }
+
     /// Returns all layers.
     pub fn layers(&self) -> Vec<LayerShape> {
         use {ProjectorLayer as P, VisionBlockLayer as B, VisionLayer as L};
@@ -360,10 +403,7 @@ impl VisionDescription {
             add(L::OutputNorm, &[hidden], norm);
         }
         let projector = &self.projector;
-        let merged = match projector.mean {
-            true => hidden,
-            false => hidden * projector.merge * projector.merge,
-        };
+        let [.., merged] = self.projector_layers()[0];
         for stage in 0..=self.deepstack.len() {
             let mut add = |layer: P, shape: &[usize], bias| {
                 add(L::Projector(stage, layer), shape, bias);
@@ -372,13 +412,14 @@ impl VisionDescription {
                 let width = if norm.after_merge { merged } else { hidden };
                 add(P::Norm, &[width], with_bias(&norm.norm));
             }
-            if let Some(inner) = projector.inner {
-                add(P::First, &[inner, merged], projector.bias);
+            let shapes = self.projector_layers();
+            if let [first, _] = &shapes[..] {
+                add(P::First, first, projector.bias);
             }
-            let inputs = projector.inner.unwrap_or(merged);
+            let [outputs, inputs] = shapes[shapes.len() - 1];
             let shape = match projector.transposed {
-                true => [inputs, self.width],
-                false => [self.width, inputs],
+                true => [inputs, outputs],
+                false => [outputs, inputs],
             };
             add(P::Last, &shape, projector.bias);
         }
@@ -393,44 +434,5 @@ impl VisionDescription {
             after_merge: norm.after_merge || stage > 0,
             ..norm
         })
-    }
-
-    /// Returns the description if its numbers fit together.
-    ///
-    /// # Errors
-    /// If they do not.
-    pub(super) fn checked(self) -> Result<Self> {
-        let refuse = |message: String| {
-            let message = format!("the encoder of pictures {message}");
-            Err(Error::new(ErrorKind::Malformed, message))
-        };
-        if !self.hidden.is_multiple_of(self.heads) {
-            return refuse(format!(
-                "has {} heads, expected a divisor of its width, {}",
-                self.heads, self.hidden
-            ));
-        }
-        if self.rope_base.is_some() && !self.head_dim().is_multiple_of(4) {
-            return refuse(format!(
-                "has heads of width {}, expected a multiple of 4 for its RoPE",
-                self.head_dim()
-            ));
-        }
-        if let Positions::Fixed { side } = self.positions
-            && !side.is_multiple_of(self.projector.merge)
-        {
-            return refuse(format!(
-                "has {side} patches per side, expected a multiple of {}, which become one row",
-                self.projector.merge
-            ));
-        }
-        let ascends = self.deepstack.is_sorted_by(|one, next| one < next);
-        if !ascends || self.deepstack.last().is_some_and(|it| *it >= self.blocks) {
-            return refuse(format!(
-                "projects after the blocks {:?}, expected ascending numbers below {}",
-                self.deepstack, self.blocks
-            ));
-        }
-        Ok(self)
     }
 }

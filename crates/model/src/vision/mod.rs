@@ -4,6 +4,7 @@
 //! *mmproj* file of llama.cpp, which holds the encoder alone. Every field is read, known to have no effect, or refused by
 //! name.
 
+mod check;
 mod description;
 mod gguf;
 mod hugging_face;

@@ -1,5 +1,6 @@
 //! Calibration: the float model processes some text, and the magnitudes of every linear input are counted.
 
+pub mod pictures;
 pub mod statistics;
 pub mod text;
 
@@ -41,11 +42,16 @@ impl Calibration {
             .blocks
             .iter()
             .map(|block| LinearInput::ALL.map(|input| statistics(block, input)));
+        Self::of_blocks(text, blocks.collect())
+    }
+
+    /// Creates empty statistics of these inputs of blocks.
+    pub(crate) fn of_blocks(text: &str, blocks: Vec<Inputs<InputStatistics>>) -> Self {
         Self {
             text: text.into(),
             tokens: 0,
             pieces: 0,
-            blocks: blocks.collect(),
+            blocks,
             counted: 0,
         }
     }
@@ -136,7 +142,7 @@ impl Calibration {
     }
 }
 
-/// One text of this many is held out; the others calibrate.
+/// One text, or picture, of this many is held out; the others calibrate.
 const HELD_OUT: usize = 4;
 
 /// Returns the pieces to calibrate on, of at most `most_tokens` in total, and those that are held out.

@@ -4,6 +4,7 @@
 
 mod part;
 mod resume;
+mod vision;
 mod write;
 
 use std::collections::BTreeMap;
@@ -15,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use triad_engine::package::tensors::Formats;
+use triad_engine::package::vision::PackagedVision;
 use triad_engine::package::{
     FORMAT, FileDigest, MANIFEST, MANIFEST_DIGEST, Manifest, Package, WEIGHTS, sha256,
 };
@@ -24,13 +26,18 @@ use triad_kernels::int8;
 use triad_model::checkpoint::Checkpoint;
 use triad_model::{Error, ErrorKind};
 
+use crate::calibration::pictures::CalibrationPictures;
 use crate::calibration::text::CalibrationText;
 use crate::calibration::{self, Calibration};
 use crate::error::Result;
 use crate::{Preparation, PrepareOptions};
 pub use part::is_being_prepared;
 use part::{Opened, Part};
+use vision::Encoder;
 use write::{LinearPlan, write_error};
+
+/// Files by name.
+type Source = BTreeMap<String, FileDigest>;
 
 /// Interval between saves of the calibration.
 const SAVE_EVERY: Duration = Duration::from_secs(10);
@@ -48,6 +55,8 @@ pub struct Recipe {
     pub threads: Threads,
     /// The treatment of an existing package.
     pub existing: Existing,
+    /// The pictures that calibrate the encoder; `None`: the package has no encoder.
+    pub pictures: Option<CalibrationPictures>,
 }
 
 /// The treatment of an existing package.
@@ -73,6 +82,13 @@ pub enum Progress {
         /// Processed tokens.
         done: usize,
         /// Tokens of the text.
+        total: usize,
+    },
+    /// The float encoder processes the calibration pictures.
+    CalibratingPictures {
+        /// Processed pictures.
+        done: usize,
+        /// Pictures.
         total: usize,
     },
     /// Clip thresholds and shadows are decided.
@@ -132,6 +148,10 @@ pub fn prepare(
         ..LoadOptions::default()
     };
     let model = Arc::new(Model::from_checkpoint(&recipe.checkpoint, &load)?);
+    let encoder = match &recipe.pictures {
+        Some(pictures) => Some(Encoder::open(recipe, pictures, &model)?),
+        None => None,
+    };
     let source = source(&recipe.checkpoint)?;
     let [pieces, held_out] = calibration::split(&model, &recipe.text, recipe.options.tokens)?;
     let (calibration, calibrated) =
@@ -156,8 +176,12 @@ pub fn prepare(
             progress(Progress::Writing { done, total });
         },
     )?;
+    let vision = match &encoder {
+        Some(encoder) => Some(encoder.write(&model, &part, &source, cancel, progress)?),
+        None => None,
+    };
     model.check_unchanged()?;
-    write_rest(recipe, &part, source, formats, preparation)?;
+    write_rest(recipe, &part, source, (formats, preparation), vision)?;
     cancel.check()?;
     part.finish()?;
     Ok(Prepared {
@@ -167,7 +191,7 @@ pub fn prepare(
 }
 
 /// Returns the files of the model, by name.
-fn source(checkpoint: &Checkpoint) -> Result<BTreeMap<String, FileDigest>> {
+fn source(checkpoint: &Checkpoint) -> Result<Source> {
     let digest = |path: &Path| {
         let name = path
             .file_name()
@@ -183,7 +207,7 @@ fn source(checkpoint: &Checkpoint) -> Result<BTreeMap<String, FileDigest>> {
 fn calibrate(
     model: &Arc<Model>,
     recipe: &Recipe,
-    source: &BTreeMap<String, FileDigest>,
+    source: &Source,
     pieces: &[Vec<u32>],
     part: &Part,
     cancel: &Cancel,
@@ -232,9 +256,9 @@ fn program() -> String {
 fn write_rest(
     recipe: &Recipe,
     part: &Part,
-    source: BTreeMap<String, FileDigest>,
-    formats: Formats,
-    preparation: Preparation,
+    source: Source,
+    (formats, preparation): (Formats, Preparation),
+    vision: Option<(PackagedVision, Source)>,
 ) -> Result<()> {
     let mut files = BTreeMap::from([(
         WEIGHTS.to_owned(),
@@ -250,6 +274,10 @@ fn write_rest(
             },
         );
     }
+    let vision = vision.map(|(vision, of_vision)| {
+        files.extend(of_vision);
+        Box::new(vision)
+    });
     let manifest = Manifest {
         format: FORMAT,
         made_by: program(),
@@ -261,6 +289,7 @@ fn write_rest(
         token_inputs: formats
             .token_inputs
             .map(|formats| [formats.table.name().into(), formats.matrices.name().into()]),
+        vision,
         generation: recipe.checkpoint.generation_defaults().clone(),
         preparation,
         files,

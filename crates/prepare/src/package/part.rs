@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use triad_engine::Cancel;
-use triad_engine::package::{MANIFEST, MANIFEST_DIGEST, Package, WEIGHTS};
-use triad_model::checkpoint::Source;
+use triad_engine::package::{MANIFEST, MANIFEST_DIGEST, Package, is_content};
 use triad_model::{Error, ErrorKind, output};
 
 use super::Existing;
@@ -208,11 +207,9 @@ fn make(folder: &Path) -> io::Result<()> {
 
 /// Returns whether a preparation creates a file with this name.
 fn is_made_here(name: &str) -> bool {
-    let made = [WEIGHTS, MANIFEST, MANIFEST_DIGEST, OLD_STATE];
-    made.iter()
-        .chain(&KEPT)
-        .chain(&Source::TEXT_FILES)
-        .any(|made| *made == name)
+    let made = [MANIFEST, MANIFEST_DIGEST, OLD_STATE];
+    is_content(name)
+        || made.iter().chain(&KEPT).any(|made| *made == name)
         || output::is_unfinished(name)
 }
 

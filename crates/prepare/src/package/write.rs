@@ -160,7 +160,7 @@ fn release(linear: &Linear) {
     }
 }
 
-fn float_element(matrix: Matrix<'_>) -> Element {
+pub(super) fn float_element(matrix: Matrix<'_>) -> Element {
     match matrix {
         // `quantize_output` widens all others.
         Matrix::F32(_) | Matrix::Blocks(_) | Matrix::Int8 { .. } | Matrix::Int4 { .. } => {
@@ -235,7 +235,7 @@ fn embedding(embedding: &Embedding) -> Option<(Format, Cow<'_, [u8]>)> {
 }
 
 /// A safetensors file that can be written in any order.
-struct Output {
+pub(super) struct Output {
     path: PathBuf,
     file: File,
     /// Places that are not written yet, by tensor.
@@ -243,7 +243,10 @@ struct Output {
 }
 
 impl Output {
-    fn create(path: &Path, entries: Vec<triad_model::safetensors::write::Entry>) -> Result<Self> {
+    pub(super) fn create(
+        path: &Path,
+        entries: Vec<triad_model::safetensors::write::Entry>,
+    ) -> Result<Self> {
         let layout = Layout::new(&entries, &BTreeMap::new());
         let create = || {
             let mut file = File::create_new(path)?;
@@ -281,7 +284,12 @@ impl Output {
         written.map_err(|error| write_error(error, &self.path))
     }
 
-    fn linear(&mut self, name: &str, linear: &Linear, decode: DecodeWeights) -> Result<()> {
+    pub(super) fn linear(
+        &mut self,
+        name: &str,
+        linear: &Linear,
+        decode: DecodeWeights,
+    ) -> Result<()> {
         match &linear.weight {
             Weight::Int8(matrix) => {
                 self.int8(name, matrix.view(), linear.decode_weight.as_ref(), decode)?;
@@ -367,7 +375,12 @@ impl Output {
     }
 
     /// Writes a matrix as floats, in f32 if it is not stored in `element`.
-    fn float(&mut self, name: &str, matrix: &WeightMatrix, element: Element) -> Result<()> {
+    pub(super) fn float(
+        &mut self,
+        name: &str,
+        matrix: &WeightMatrix,
+        element: Element,
+    ) -> Result<()> {
         match (matrix.view(), element) {
             (Matrix::Bf16(values), Element::Bf16) => self.put(name, bytemuck::cast_slice(values)),
             (Matrix::F16(values), Element::F16) => self.put(name, bytemuck::cast_slice(values)),
@@ -394,12 +407,12 @@ impl Output {
         self.norm(&names.norm, &streams.norm)
     }
 
-    fn floats(&mut self, name: &str, values: &[f32]) -> Result<()> {
+    pub(super) fn floats(&mut self, name: &str, values: &[f32]) -> Result<()> {
         check_finite(values.iter().copied())?;
         self.put(name, bytemuck::cast_slice(values))
     }
 
-    fn norm(&mut self, name: &str, norm: &Norm) -> Result<()> {
+    pub(super) fn norm(&mut self, name: &str, norm: &Norm) -> Result<()> {
         check_finite(norm.weight.iter().copied())?;
         self.put(
             &format!("{name}.weight"),
@@ -413,7 +426,7 @@ impl Output {
 
     /// # Panics
     /// If a tensor was not written.
-    fn finish(self) -> Result<()> {
+    pub(super) fn finish(self) -> Result<()> {
         assert!(
             self.places.is_empty(),
             "not written: {:?}",

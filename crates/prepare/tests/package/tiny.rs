@@ -193,6 +193,7 @@ impl Place {
             },
             threads: Threads::Count(2),
             existing: Existing::Refuse,
+            pictures: None,
         }
     }
 

@@ -5,6 +5,7 @@ mod ablation;
 mod contention;
 mod cuts;
 mod decision;
+mod encoder;
 mod hot_channels;
 mod interference;
 mod measure;
@@ -47,7 +48,7 @@ use triad_console::{output, progress};
 ///
 /// A study prints a table, with --json one JSON object, and with --svg also draws a figure. Studies of outliers
 /// (outliers, prune, hot-channels, thresholds) calibrate the float model; their tables contain what was counted or
-/// measured in that run. Studies of schedules (policy, ablation, contention, outlier-rate) simulate a phone, and say
+/// measured in that run. The study encoder does the same with pictures. Studies of schedules (policy, ablation, contention, outlier-rate) simulate a phone, and say
 /// so. The studies stall, prefixes, processors, interference, synchronization and misaligned run the prepared model on
 /// this machine. The study rendering runs the float model or a package on its GPU. The studies cuts and solver use a
 /// phone's profile or this machine.
@@ -70,6 +71,7 @@ enum Study {
     Prune(prune::Arguments),
     HotChannels(hot_channels::Arguments),
     Thresholds(thresholds::Arguments),
+    Encoder(encoder::Arguments),
     Policy(policy::Arguments),
     Ablation(ablation::Arguments),
     Contention(contention::Arguments),
@@ -152,6 +154,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Study::Prune(arguments) => prune::run(arguments),
         Study::HotChannels(arguments) => hot_channels::run(arguments),
         Study::Thresholds(arguments) => thresholds::run(arguments),
+        Study::Encoder(arguments) => encoder::run(arguments),
         Study::Policy(arguments) => policy::run(arguments),
         Study::Ablation(arguments) => ablation::run(arguments),
         Study::Contention(arguments) => contention::run(arguments),

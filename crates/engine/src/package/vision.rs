@@ -1,0 +1,258 @@
+//! The encoder of pictures of a package: its part of `package.json`, its tensors, and its weights.
+//!
+//! The linear layers of its blocks are in INT8; patch embedding, positions, norms and projectors stay in float.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use triad_model::Result;
+use triad_model::description::{Linear as LinearName, ModelDescription};
+use triad_model::safetensors::Element;
+use triad_model::safetensors::write::Entry;
+use triad_model::vision::{Positions, VisionDescription};
+
+use super::Package;
+use super::checks::{FLOATS, check_inputs, element_of, unsupported};
+use super::digest::FileDigest;
+use super::preparation::Preparation;
+use super::tensor_file::{TensorFile, changed};
+use super::tensors::{NormPlace, OUTPUT_NORM, Table, linear_name, malformed, norm_name};
+use crate::linear_input::{LinearInput, channels_of};
+use crate::quantization::{DecodeWeights, LinearFormat};
+use crate::vision::{Dense, LayerScales, Projector, VisionModel, VisionWeights, check_text};
+use crate::weights::{Block, Linear, WeightMatrix};
+
+/// The file with the tensors of the encoder.
+pub const WEIGHTS: &str = "vision.safetensors";
+/// The metadata of the mmproj file from which the encoder was read.
+pub const GGUF: &str = "pictures.gguf";
+/// The files in a folder of `transformers` that say how pictures are prepared.
+pub const SETTINGS: [&str; 3] = [
+    "config.json",
+    "preprocessor_config.json",
+    "processor_config.json",
+];
+/// All files of an encoder in a package, its weights first.
+pub const FILES: [&str; 5] = [WEIGHTS, GGUF, SETTINGS[0], SETTINGS[1], SETTINGS[2]];
+
+/// The prefix of the names of the patch embedding's tensors.
+pub const PATCH: &str = "patch";
+/// The name of the row of no patch.
+pub const CLASS: &str = "class";
+/// The name of the table of positions.
+pub const POSITIONS: &str = "positions";
+/// The prefix of the names of the tensors of the norm before the first block.
+pub const INPUT_NORM: &str = "input-norm";
+
+/// The encoder of a package in its `package.json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PackagedVision {
+    /// The encoder's files that it was made from, by name.
+    pub source: BTreeMap<String, FileDigest>,
+    /// Description of the encoder.
+    pub model: VisionDescription,
+    /// Element type of the projectors' matrices, by its name in safetensors.
+    pub matrices: String,
+    /// Number of calibration pictures that were used.
+    pub pictures: usize,
+    /// Results of calibration, and the decisions that follow from them; its text is the name of the pictures, its tokens
+    /// are patches.
+    pub preparation: Preparation,
+}
+
+impl PackagedVision {
+    /// Returns the element type of the projectors' matrices.
+    pub(super) fn element(&self) -> Result<Element> {
+        element_of("vision.matrices", &self.matrices, &FLOATS)
+    }
+
+    /// Checks that this is an encoder for the text model `text`, with valid numbers.
+    pub(super) fn check(&self, text: &ModelDescription) -> Result<()> {
+        let in_field =
+            |error: triad_model::Error| malformed("field `vision.model`".into()).caused_by(error);
+        let model = self.model.clone().checked_stored().map_err(in_field)?;
+        check_text(&model, text).map_err(in_field)?;
+        self.element()?;
+        let plan = &self.preparation.options.plan;
+        if plan.linears != LinearFormat::W8a8 || plan.decode_weights != DecodeWeights::Int8 {
+            return Err(unsupported(
+                "field `vision.preparation.options.plan` has other weights than INT8".into(),
+            ));
+        }
+        let channels = input_channels(&model);
+        let of_block = |block| {
+            let inputs = LinearInput::DENSE.into_iter();
+            inputs.map(move |input| (block, input, channels[input.index()]))
+        };
+        let expected: Vec<_> = (0..model.blocks).flat_map(of_block).collect();
+        check_inputs("vision.preparation", &self.preparation.inputs, &expected)
+    }
+}
+
+/// Returns the channels of the inputs of each block; 0 for those that it does not have.
+pub fn input_channels(description: &VisionDescription) -> crate::Inputs<usize> {
+    channels_of(&description.linears())
+}
+
+/// Returns the names of the factors on the outputs of both halves of a block.
+pub fn scale_names(block: usize) -> [String; 2] {
+    ["attention", "feed-forward"].map(|half| format!("blocks.{block}.{half}-scale"))
+}
+
+/// Returns the prefixes of the names of the tensors of a projector: of its norm, its first layer and its last one.
+pub fn projector_names(stage: usize) -> [String; 3] {
+    ["norm", "first", "last"].map(|layer| format!("projectors.{stage}.{layer}"))
+}
+
+/// Returns all tensors of an encoder, in the order of the file. The projectors' matrices have this element type.
+///
+/// # Errors
+/// If a tensor would be larger than memory, or INT8 sums could overflow.
+pub fn entries(description: &VisionDescription, matrices: Element) -> Result<Vec<Entry>> {
+    let (hidden, patch) = (description.hidden, description.patch);
+    let mut table = Table::new();
+    let weight = |name: &str| format!("{name}.weight");
+    let bias = |name: &str| format!("{name}.bias");
+    table.add(weight(PATCH), Element::F32, &[hidden, 3 * patch * patch]);
+    if description.patch_bias {
+        table.add(bias(PATCH), Element::F32, &[hidden]);
+    }
+    if description.class_token {
+        table.add(CLASS.into(), Element::F32, &[hidden]);
+    }
+    if description.positions != Positions::None {
+        let side = description.positions.side();
+        table.add(POSITIONS.into(), Element::F32, &[side * side, hidden]);
+    }
+    if description.input_norm {
+        table.norm(INPUT_NORM, &description.norm, hidden);
+    }
+    for block in 0..description.blocks {
+        for place in [NormPlace::Attention, NormPlace::FeedForward] {
+            table.norm(&norm_name(block, place), &description.norm, hidden);
+        }
+        for shape in description.linears() {
+            let name = linear_name(block, shape.linear);
+            table.int8(&name, &shape, DecodeWeights::Int8)?;
+            if shape.bias {
+                table.add(bias(&name), Element::F32, &[shape.out_features]);
+            }
+        }
+        if description.layer_scale {
+            for name in scale_names(block) {
+                table.add(name, Element::F32, &[hidden]);
+            }
+        }
+    }
+    if description.output_norm {
+        table.norm(OUTPUT_NORM, &description.norm, hidden);
+    }
+    for stage in 0..=description.deepstack.len() {
+        let [norm, first, last] = projector_names(stage);
+        let shapes = description.projector_layers();
+        if let Some(described) = description.projector_norm(stage) {
+            let merged = shapes[0][1];
+            let width = if described.after_merge {
+                merged
+            } else {
+                hidden
+            };
+            table.norm(&norm, &described.norm, width);
+        }
+        for (name, shape) in [last, first].iter().zip(shapes.iter().rev()) {
+            table.add(weight(name), matrices, shape);
+            if description.projector.bias {
+                table.add(bias(name), Element::F32, &shape[..1]);
+            }
+        }
+    }
+    table.sorted()
+}
+
+impl Package {
+    /// Returns the encoder of pictures; `None` if it was not prepared.
+    ///
+    /// # Errors
+    /// If a scale is not a positive number, or a sum is impossible.
+    pub(crate) fn vision(&self) -> Result<Option<VisionModel>> {
+        let (Some(described), Some(file)) = (&self.manifest.vision, &self.vision) else {
+            return Ok(None);
+        };
+        let weights = read(described, file).map_err(|error| error.at(self.path.join(WEIGHTS)))?;
+        let model = described.model.clone();
+        let place = (self.path(), &file.file);
+        Ok(Some(VisionModel::packaged(place, model, weights)))
+    }
+}
+
+fn read(described: &PackagedVision, file: &TensorFile) -> Result<VisionWeights> {
+    let model = &described.model;
+    let element = described.element()?;
+    let (hidden, patch) = (model.hidden, 3 * model.patch * model.patch);
+    let floats = |name: &str, exists: bool| exists.then(|| file.floats(name)).transpose();
+    let dense = |name: &str, [outputs, inputs]: [usize; 2], element, has_bias| -> Result<Dense> {
+        let weight: WeightMatrix =
+            file.float(&format!("{name}.weight"), (outputs, inputs), element)?;
+        Ok(Dense {
+            weight,
+            bias: floats(&format!("{name}.bias"), has_bias)?,
+        })
+    };
+    let norm = |name: &str, exists: bool| exists.then(|| file.norm(name, &model.norm)).transpose();
+    let plan = described.preparation.quantization();
+    let plan = plan.ok_or_else(|| changed(WEIGHTS))?;
+    let blocks = plan.blocks.into_iter().enumerate().map(|(index, inputs)| {
+        let linears = model.linears().into_iter().map(|shape| {
+            let name = linear_name(index, shape.linear);
+            let (weight, decode_weight) = file.int8(&name, &shape, DecodeWeights::Int8)?;
+            let linear = Linear {
+                weight,
+                decode_weight,
+                bias: floats(&format!("{name}.bias"), shape.bias)?,
+            };
+            Ok::<(LinearName, Linear), triad_model::Error>((shape.linear, linear))
+        });
+        let norm = |place| file.norm(&norm_name(index, place), &model.norm);
+        let norms = [norm(NormPlace::Attention)?, norm(NormPlace::FeedForward)?];
+        Ok(Block {
+            inputs: Some(inputs),
+            ..Block::plain(norms, linears.collect::<Result<_>>()?)
+        })
+    });
+    let scales = (0..model.blocks).map(|block| {
+        let [attention, feed_forward] = scale_names(block);
+        Ok(LayerScales {
+            attention: floats(&attention, model.layer_scale)?,
+            feed_forward: floats(&feed_forward, model.layer_scale)?,
+        })
+    });
+    let projector = |stage| {
+        let [norm, first, last] = projector_names(stage);
+        let shapes = model.projector_layers();
+        let has_bias = model.projector.bias;
+        let described = model.projector_norm(stage);
+        Ok(Projector {
+            norm: described
+                .map(|described| file.norm(&norm, &described.norm))
+                .transpose()?,
+            first: match shapes[..] {
+                [shape, _] => Some(dense(&first, shape, element, has_bias)?),
+                _ => None,
+            },
+            last: dense(&last, shapes[shapes.len() - 1], element, has_bias)?,
+        })
+    };
+    Ok(VisionWeights {
+        patch: dense(PATCH, [hidden, patch], Element::F32, model.patch_bias)?,
+        class: floats(CLASS, model.class_token)?,
+        positions: floats(POSITIONS, model.positions != Positions::None)?.unwrap_or_default(),
+        input_norm: norm(INPUT_NORM, model.input_norm)?,
+        blocks: blocks.collect::<Result<_>>()?,
+        scales: scales.collect::<Result<_>>()?,
+        output_norm: norm(OUTPUT_NORM, model.output_norm)?,
+        projectors: (0..=model.deepstack.len())
+            .map(projector)
+            .collect::<Result<_>>()?,
+    })
+}

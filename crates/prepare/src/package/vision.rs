@@ -1,0 +1,217 @@
+//! The encoder of pictures in a package: its weights, and the files that say how pictures are prepared.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use triad_engine::package::FileDigest;
+use triad_engine::package::tensors::{NormPlace, OUTPUT_NORM, linear_name, norm_name};
+use triad_engine::package::vision::{
+    self as packaged, CLASS, GGUF, INPUT_NORM, PATCH, POSITIONS, PackagedVision, SETTINGS,
+    projector_names, scale_names,
+};
+use triad_engine::quantization::{DecodeWeights, LinearFormat, Quantization};
+use triad_engine::vision::{Dense, VisionModel};
+use triad_engine::weights::quantize_linear;
+use triad_engine::{Cancel, LinearInput, Model};
+use triad_kernels::BlockArithmetic;
+use triad_model::mapped::MappedFile;
+use triad_model::safetensors::Element;
+use triad_model::{Error, ErrorKind, files, gguf};
+
+use super::part::Part;
+use super::write::{Output, float_element};
+use super::{Progress, Recipe, Source, write_file};
+use crate::calibration::pictures::CalibrationPictures;
+use crate::error::Result;
+use crate::{PrepareOptions, vision};
+
+/// Maximum bytes of each file of settings.
+const MAX_SETTINGS: u64 = 1 << 24;
+
+/// An encoder that is to be prepared.
+pub(super) struct Encoder<'a> {
+    pictures: &'a CalibrationPictures,
+    float: VisionModel,
+    options: PrepareOptions,
+}
+
+impl<'a> Encoder<'a> {
+    /// Opens the encoder of a recipe for `model`.
+    ///
+    /// # Errors
+    /// If it is not the encoder of this model, or the recipe is not for INT8.
+    pub(super) fn open(
+        recipe: &Recipe,
+        pictures: &'a CalibrationPictures,
+        model: &Model,
+    ) -> Result<Self> {
+        if recipe.options.plan.linears != LinearFormat::W8a8 {
+            let message = "calibration pictures are for INT8: an encoder has no INT4 weights";
+            return Err(Error::new(ErrorKind::Unsupported, message).into());
+        }
+        // The statistics must not depend on this processor's rounding.
+        let arithmetic = BlockArithmetic::Exact;
+        let float = VisionModel::load(&pictures.encoder, model.description(), arithmetic)?;
+        let mut options = recipe.options;
+        // An encoder decodes nothing.
+        options.plan.decode_weights = DecodeWeights::Int8;
+        Ok(Self {
+            pictures,
+            float,
+            options,
+        })
+    }
+
+    /// Calibrates, decides, and writes the files of the encoder to `part`. `source` are the digests of the model's files.
+    ///
+    /// # Errors
+    /// If `cancel` is set, a calibration picture cannot be read, or a file cannot be read or written.
+    pub(super) fn write(
+        &self,
+        model: &Model,
+        part: &Part,
+        source: &Source,
+        cancel: &Cancel,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<(PackagedVision, BTreeMap<String, FileDigest>)> {
+        let Self {
+            pictures,
+            float,
+            options,
+        } = self;
+        let mut calibrating = |done, total| progress(Progress::CalibratingPictures { done, total });
+        let (calibration, held_out) = pictures.calibrate(model, float, cancel, &mut calibrating)?;
+        progress(Progress::Deciding);
+        let preparation = vision::decide(model, float, &calibration, &held_out, options, cancel)?;
+        let plan = preparation.quantization().expect("the plan is for INT8");
+        let path = part.path(packaged::WEIGHTS);
+        let element = weights(model, float, &plan, &path, cancel)?;
+        let mut files =
+            BTreeMap::from([(packaged::WEIGHTS.to_owned(), FileDigest::of_file(&path)?)]);
+        for (name, content) in settings(&pictures.encoder)? {
+            write_file(part, name, &content)?;
+            files.insert(name.into(), FileDigest::of_file(&part.path(name))?);
+        }
+        let of_encoder = float.mapped_files().iter().map(|file| {
+            let name = file.path().file_name().unwrap_or_default();
+            let name = name.to_string_lossy().into_owned();
+            match source.get(&name) {
+                Some(digest) => Ok((name, digest.clone())),
+                None => Ok((name, FileDigest::of_file(file.path())?)),
+            }
+        });
+        let vision = PackagedVision {
+            source: of_encoder.collect::<Result<_>>()?,
+            model: float.description().clone(),
+            matrices: element.name().into(),
+            pictures: calibration.pieces,
+            preparation,
+        };
+        Ok((vision, files))
+    }
+}
+
+/// Writes the encoder with its blocks in INT8 to `path`. Returns the element type of the projectors' matrices.
+fn weights(
+    model: &Model,
+    vision: &VisionModel,
+    plan: &Quantization,
+    path: &Path,
+    cancel: &Cancel,
+) -> Result<Element> {
+    let weights = vision.weights();
+    let matrices = weights.projectors.iter().flat_map(|projector| {
+        let layers = projector.first.iter().chain([&projector.last]);
+        layers.map(|layer| float_element(layer.weight.view()))
+    });
+    let mut matrices: Vec<_> = matrices.collect();
+    matrices.dedup();
+    let element = match matrices[..] {
+        [element] => element,
+        _ => Element::F32,
+    };
+    let mut file = Output::create(path, packaged::entries(vision.description(), element)?)?;
+    dense(&mut file, PATCH, &weights.patch, Element::F32)?;
+    if let Some(class) = &weights.class {
+        file.floats(CLASS, class)?;
+    }
+    if !weights.positions.is_empty() {
+        file.floats(POSITIONS, &weights.positions)?;
+    }
+    for (name, norm) in [
+        (INPUT_NORM, &weights.input_norm),
+        (OUTPUT_NORM, &weights.output_norm),
+    ] {
+        if let Some(norm) = norm {
+            file.norm(name, norm)?;
+        }
+    }
+    for (index, (block, scales)) in weights.blocks.iter().zip(&weights.scales).enumerate() {
+        for (place, norm) in NormPlace::all_of(block) {
+            file.norm(&norm_name(index, place), norm)?;
+        }
+        for (name, linear) in &block.linears {
+            cancel.check()?;
+            let input = &plan.blocks[index][LinearInput::of(*name).index()];
+            let quantized = model.install(|| quantize_linear(linear, input, plan));
+            let name = linear_name(index, *name);
+            file.linear(&name, &quantized, DecodeWeights::Int8)?;
+        }
+        let scales = [&scales.attention, &scales.feed_forward];
+        for (name, scale) in scale_names(index).iter().zip(scales) {
+            if let Some(scale) = scale {
+                file.floats(name, scale)?;
+            }
+        }
+    }
+    for (stage, projector) in weights.projectors.iter().enumerate() {
+        let [norm, first, last] = projector_names(stage);
+        if let Some(weights) = &projector.norm {
+            file.norm(&norm, weights)?;
+        }
+        if let Some(layer) = &projector.first {
+            dense(&mut file, &first, layer, element)?;
+        }
+        dense(&mut file, &last, &projector.last, element)?;
+    }
+    file.finish()?;
+    Ok(element)
+}
+
+fn dense(file: &mut Output, name: &str, layer: &Dense, element: Element) -> Result<()> {
+    file.float(&format!("{name}.weight"), &layer.weight, element)?;
+    match &layer.bias {
+        Some(bias) => file.floats(&format!("{name}.bias"), bias),
+        None => Ok(()),
+    }
+}
+
+/// Returns the files that say how pictures are prepared for the encoder at `path`, by their names in a package.
+fn settings(path: &Path) -> Result<Vec<(&'static str, Vec<u8>)>> {
+    let folder = match path.extension() {
+        Some(extension) if extension == "safetensors" => {
+            path.parent().filter(|it| !it.as_os_str().is_empty())
+        }
+        _ if path.is_dir() => Some(path),
+        _ => {
+            let file = MappedFile::open(path)?;
+            let head = gguf::read(file.bytes()).map_err(|error| error.at(path))?;
+            return Ok(vec![(GGUF, head.without_tensors(file.bytes()))]);
+        }
+    };
+    let folder = folder.unwrap_or(Path::new("."));
+    let mut found = Vec::new();
+    for name in SETTINGS {
+        let path = folder.join(name);
+        if path.exists() {
+            let content = files::read(&path, MAX_SETTINGS).map_err(|error| {
+                let message = "cannot read the file";
+                Error::new(ErrorKind::Io, message)
+                    .caused_by(error)
+                    .at(&path)
+            })?;
+            found.push((name, content));
+        }
+    }
+    Ok(found)
+}
