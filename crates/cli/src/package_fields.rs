@@ -3,7 +3,7 @@
 use serde_json::json;
 use triad_engine::LinearInput;
 use triad_engine::package::Package;
-use triad_engine::package::preparation::{InputSummary, PlanOptions};
+use triad_engine::package::preparation::{InputSummary, PlanOptions, Prune};
 use triad_engine::package::tensors::fits_int4;
 use triad_engine::package::vision::PackagedVision;
 use triad_engine::quantization::LinearFormat;
@@ -71,8 +71,14 @@ pub fn fields(package: &Package) -> Vec<(&'static str, String)> {
             ..
         } = &**vision;
         let kept = preparation.inputs.iter().filter(|input| input.shadow);
+        let searched = match preparation.options.prune {
+            Prune::Auto { .. } if *pictures < 4 => {
+                ", all because fewer than 4 pictures hold none out"
+            }
+            _ => "",
+        };
         let encoder = format!(
-            "{}, blocks in W8A8, patch embedding and projector in float; calibrated on {} pictures ({}, {} patches); {} of {} inputs keep their shadow",
+            "{}, blocks in W8A8, patch embedding and projector in float; calibrated on {} pictures ({}, {} patches); {} of {} inputs keep their shadow{searched}",
             model.family,
             output::count(*pictures),
             preparation.calibration_text,

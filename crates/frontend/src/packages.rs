@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use triad_engine::package::vision::SETTINGS;
 use triad_engine::package::{self, Package};
 use triad_engine::{Cancel, Threads};
 use triad_kernels::int8;
@@ -182,8 +181,7 @@ fn cached_in(
     });
     if let Some(pictures) = pictures {
         let mut files = model_files(&pictures.encoder);
-        let settings = SETTINGS.map(|name| pictures.encoder.join(name));
-        files.extend(settings.into_iter().filter(|path| path.is_file()));
+        files.extend(pictures.settings());
         files.sort();
         files.dedup();
         files.extend(pictures.files.iter().cloned());

@@ -46,7 +46,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let encoder = VisionModel::load(&mmproj, loaded.description(), BlockArithmetic::Exact)?;
     let mut calibration = Calibration::of_encoder(&encoder, "the view");
-    let rows = calibration.add_view(&loaded, &encoder, view, &cancel)?;
+    calibration.add_view(&loaded, &encoder, view, &cancel)?;
     let options = PrepareOptions {
         prune: Prune::PAPER,
         ..PrepareOptions::default()
@@ -54,7 +54,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     let decided = vision::decide(&loaded, &encoder, &calibration, &[], &options, &cancel)?;
     let plan = decided.quantization().ok_or("a plan for INT8")?;
     let int8 = loaded.install(|| encoder.quantize(&plan, None));
-    let found = loaded.install(|| int8.encode(view, &cancel))?;
     let loaded = Arc::into_inner(loaded).ok_or("the model is used elsewhere")?;
     let of_int8 = times(&Arc::new(loaded.with_vision(int8)), view, &cancel)?;
     let report = json!({
@@ -63,7 +62,6 @@ fn main() -> Result<(), Box<dyn Error>> {
         "encode_w8a8": of_int8.encode,
         "prefill": float.prefill,
         "again": float.again,
-        "cosine": vision::cosine(&found, &rows),
     });
     println!("{report}");
     Ok(())

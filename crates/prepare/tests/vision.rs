@@ -153,6 +153,7 @@ fn rows_in_int8_correlate_with_those_in_float_in_every_family() {
         println!("| {name} | {all:.6} | {paper:.6} | {none:.6} |");
         assert!(all > 0.999, "{name}: {all}");
         assert!(paper > 0.998, "{name}: {paper}");
+        assert!(none > 0.998, "{name}: {none}");
         assert!(all < 1.0 && none < 1.0, "{name}: INT8 differs from float");
     }
 }
@@ -184,6 +185,29 @@ fn rows_in_int8_have_the_same_bits_on_any_number_of_threads_and_beside_known_wei
             );
         }
         assert!(one == encode(&alone, 1), "{name}: weights that are known");
+    }
+}
+
+#[test]
+fn fused_operators_give_the_bits_of_separate_ones_in_int8() {
+    for name in FAMILIES {
+        let subject = Subject::golden(name);
+        for rate in [0.0, 1.0] {
+            let vision = subject.quantized(Prune::Rate(rate));
+            for HeldOutView { view, .. } in &subject.views {
+                let cancel = Cancel::new();
+                let mut inputs = 0;
+                let observed = subject.model.install(|| {
+                    // Inputs that are observed exist in float, so nothing is fused.
+                    vision.observe(pixels(view), &cancel, &mut |_, _, _| inputs += 1)
+                });
+                let fused = subject
+                    .model
+                    .install(|| vision.encode(pixels(view), &cancel));
+                assert!(observed.unwrap() == fused.unwrap(), "{name}, {rate}");
+                assert!(inputs >= 4 * vision.description().blocks);
+            }
+        }
     }
 }
 
@@ -538,7 +562,22 @@ fn damaged_encoders_of_packages_are_errors_that_name_the_field() {
         std::fs::write(path, serde_json::to_vec(&json).unwrap()).unwrap();
     };
     type Change = fn(&mut serde_json::Value);
-    let cases: [(Change, &str); 9] = [
+    let cases: [(Change, &str); 11] = [
+        (
+            |json| {
+                json["vision"]["model"]["class_token"] = true.into();
+                json["vision"]["model"]["windows"] =
+                    serde_json::json!({"side": 1, "whole": [true, false]});
+            },
+            "class token",
+        ),
+        (
+            |json| {
+                json["vision"]["model"]["positions"] = "none".into();
+                json["vision"]["model"]["together"] = true.into();
+            },
+            "read each other",
+        ),
         (
             |json| json["vision"]["model"]["hidden"] = 0.into(),
             "hidden",

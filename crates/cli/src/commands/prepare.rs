@@ -87,7 +87,8 @@ struct Int8Arguments {
     /// [default: auto]
     #[arg(long, value_name = "RATE|none|auto", value_parser = arguments::prune)]
     prune: Option<Prune>,
-    /// Maximum loss on held-out text for --prune auto, as a share of the float model's [default: 0.003]
+    /// Maximum loss on held-out text for --prune auto, as a share of the float model's; for an encoder of pictures, the maximum
+    /// by which the mean cosine of held-out rows to those in float falls below that with all shadows [default: 0.003]
     #[arg(long, value_name = "SHARE", value_parser = arguments::share)]
     budget: Option<f64>,
     /// Scaling of channels beyond the clip threshold where there is no shadow: 0 clips them, as the paper does, 1

@@ -97,11 +97,12 @@ impl Package {
     /// If the folder cannot be read.
     pub fn foreign(path: &Path) -> std::io::Result<Option<String>> {
         let mut has_more = false;
+        let has_encoder = path.join(vision::WEIGHTS).exists();
         for entry in std::fs::read_dir(path)? {
             let name = entry?.file_name().to_string_lossy().into_owned();
             let made = name.strip_suffix(".seal").unwrap_or(&name);
             let is_part = [MANIFEST, MANIFEST_DIGEST].contains(&&*name)
-                || is_content(&name)
+                || is_content(&name) && (has_encoder || !vision::FILES.contains(&&*name))
                 || MADE_HERE.contains(&made);
             if !is_part {
                 return Ok(Some(name));
@@ -313,9 +314,11 @@ pub fn is_content(name: &str) -> bool {
 
 /// Returns an error if there is a file that would be read as a part of the package and has no hash in its manifest.
 fn refuse_unlisted(path: &Path, manifest: &Manifest) -> Result<()> {
+    // Settings of pictures are read only with an encoder.
+    let of_pictures = manifest.vision.is_some().then_some(&vision::FILES);
     let unlisted = Source::TEXT_FILES
         .iter()
-        .chain(&vision::FILES)
+        .chain(of_pictures.into_iter().flatten())
         .filter(|name| !manifest.files.contains_key(**name));
     match unlisted
         .map(|name| path.join(name))

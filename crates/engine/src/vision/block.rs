@@ -140,7 +140,11 @@ impl<'a, 'o> BlockPass<'a, 'o> {
                 false => Precision::Fast,
             },
         };
-        debug_assert_eq!(reach.last().map(|range| range.end), Some(rows));
+        assert_eq!(
+            reach.last().map(|range| range.end),
+            Some(rows),
+            "rows of attention"
+        );
         attention_within(
             queries,
             (&keys[..], &values[..]),

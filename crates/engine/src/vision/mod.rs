@@ -130,7 +130,7 @@ impl VisionModel {
     ///
     /// # Errors
     /// [`Error::Changed`] if another program changed one in place.
-    pub(crate) fn check_unchanged(&self) -> Result<()> {
+    pub fn check_unchanged(&self) -> Result<()> {
         let mut files = self.files.iter();
         files
             .try_for_each(MappedFile::check_unchanged)

@@ -91,7 +91,7 @@ pub struct EncoderStudy {
 /// out. `tokens` are those of the text around a picture, which comes after the first of them. `progress` is called with the number of processed pictures and the total.
 ///
 /// # Errors
-/// If `cancel` is set, there are fewer than four pictures, one cannot be read, or the encoder is of another model.
+/// If `cancel` is set, there are too few pictures, one cannot be read, or the encoder is of another model.
 pub fn study(
     model: Model,
     pictures: &CalibrationPictures,
@@ -108,11 +108,14 @@ pub fn study(
         pictures.calibrate(&model, &float, cancel, &mut |done, total| {
             progress(done, total);
         })?;
-    if held_out.is_empty() {
+    // `auto` chooses on other views than those that are measured.
+    let half = held_out.len() / 2;
+    let (chosen_on, held_out) = held_out.split_at(half);
+    if chosen_on.is_empty() {
         return Err(triad_engine::Error::Option {
             name: "the number of calibration pictures",
             value: pictures.files.len().to_string(),
-            expected: "at least 4: every fourth is held out",
+            expected: "at least 8: every fourth is held out, and half of those choose for auto",
         }
         .into());
     }
@@ -126,13 +129,13 @@ pub fn study(
     };
     let (mut model, mut expected) = (model, Vec::new());
     for method in Method::ALL {
-        let plan = plan_of(method, (&model, &float), &calibration, &held_out, cancel)?;
+        let plan = plan_of(method, (&model, &float), &calibration, chosen_on, cancel)?;
         let encoder = match &plan {
             Some(plan) => model.install(|| float.quantize(plan, None)),
             None => load(&model)?,
         };
         let measured = Arc::new(model.with_vision(encoder));
-        let (rows, logits, seconds) = run(&measured, &held_out, tokens, cancel)?;
+        let (rows, logits, seconds) = run(&measured, held_out, tokens, cancel)?;
         if method == Method::Float {
             expected = logits.clone();
         }

@@ -93,6 +93,12 @@ impl VisionDescription {
                 self.head_dim()
             ));
         }
+        if self.class_token && (self.rope_base.is_some() || self.windows.is_some()) {
+            return refuse(
+                "has a class token and RoPE or windows, expected no place of the token in them"
+                    .into(),
+            );
+        }
         if let Positions::Fixed { side } = self.positions
             && !side.is_multiple_of(self.projector.merge)
         {
@@ -100,6 +106,9 @@ impl VisionDescription {
                 "has {side} patches per side, expected a multiple of {}, which become one row",
                 self.projector.merge
             ));
+        }
+        if self.together && self.positions == Positions::None {
+            return refuse("has rows that read each other, expected a table of positions".into());
         }
         let ascends = self.deepstack.is_sorted_by(|one, next| one < next);
         if !ascends || self.deepstack.last().is_some_and(|it| *it >= self.blocks) {

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use triad_engine::package::vision::input_channels;
+use triad_engine::package::vision::{SETTINGS, input_channels};
 use triad_engine::vision::{Pixels, VisionModel};
 use triad_engine::{Cancel, LinearInput, Model};
 use triad_pictures::{Picture, Processor, View};
@@ -86,6 +86,19 @@ impl CalibrationPictures {
             encoder: encoder.into(),
             processor,
         })
+    }
+
+    /// Returns the files in the encoder's folder that say how pictures are prepared; none for an mmproj file, which says it
+    /// itself.
+    pub fn settings(&self) -> Vec<PathBuf> {
+        let parent = self.encoder.parent().unwrap_or(Path::new(""));
+        let folder = match self.encoder.extension() {
+            _ if self.encoder.is_dir() => &self.encoder,
+            Some(extension) if extension == "safetensors" => parent,
+            _ => return Vec::new(),
+        };
+        let files = SETTINGS.map(|name| folder.join(name)).into_iter();
+        files.filter(|path| path.is_file()).collect()
     }
 
     /// Returns the files that calibrate, and those that are held out.

@@ -10,7 +10,7 @@ mod write;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -115,7 +115,7 @@ pub struct Prepared {
 ///
 /// # Errors
 /// If the model cannot run, there are too few texts, files cannot be written, or `cancel` is set. The state of the
-/// calibration is kept in `destination` + `.part`, and the next preparation with the same input continues from there.
+/// calibration on text is kept in `destination` + `.part`, and the next preparation with the same input continues from there.
 pub fn prepare(
     recipe: &Recipe,
     destination: &Path,
@@ -148,11 +148,20 @@ pub fn prepare(
         ..LoadOptions::default()
     };
     let model = Arc::new(Model::from_checkpoint(&recipe.checkpoint, &load)?);
+    // A picture that cannot be read is found before the text is calibrated.
     let encoder = match &recipe.pictures {
-        Some(pictures) => Some(Encoder::open(recipe, pictures, &model)?),
+        Some(pictures) => {
+            let encoder = Encoder::open(recipe, pictures, &model)?;
+            let decided = encoder.decide(&model, cancel, progress)?;
+            Some((encoder, decided))
+        }
         None => None,
     };
-    let source = source(&recipe.checkpoint)?;
+    let files = source(&recipe.checkpoint)?;
+    let source: Source = files
+        .iter()
+        .map(|(path, it)| (name_of(path), it.clone()))
+        .collect();
     let [pieces, held_out] = calibration::split(&model, &recipe.text, recipe.options.tokens)?;
     let (calibration, calibrated) =
         calibrate(&model, recipe, &source, &pieces, &part, cancel, progress)?;
@@ -176,8 +185,10 @@ pub fn prepare(
             progress(Progress::Writing { done, total });
         },
     )?;
-    let vision = match &encoder {
-        Some(encoder) => Some(encoder.write(&model, &part, &source, cancel, progress)?),
+    let vision = match encoder {
+        Some((encoder, decided)) => {
+            Some(encoder.write((&model, &files), decided, &part, cancel)?)
+        }
         None => None,
     };
     model.check_unchanged()?;
@@ -190,17 +201,15 @@ pub fn prepare(
     })
 }
 
-/// Returns the files of the model, by name.
-fn source(checkpoint: &Checkpoint) -> Result<Source> {
-    let digest = |path: &Path| {
-        let name = path
-            .file_name()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned();
-        Ok((name, FileDigest::of_file(path)?))
-    };
+/// Returns the files of the model.
+fn source(checkpoint: &Checkpoint) -> Result<Vec<(PathBuf, FileDigest)>> {
+    let digest = |path: &Path| Ok((path.to_owned(), FileDigest::of_file(path)?));
     checkpoint.files().map(digest).collect()
+}
+
+fn name_of(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default();
+    name.to_string_lossy().into_owned()
 }
 
 /// Calibrates, starting from the state of an earlier run with the same input, if there is one.

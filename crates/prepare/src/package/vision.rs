@@ -1,7 +1,7 @@
 //! The encoder of pictures in a package: its weights, and the files that say how pictures are prepared.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use triad_engine::package::FileDigest;
 use triad_engine::package::tensors::{NormPlace, OUTPUT_NORM, linear_name, norm_name};
@@ -20,13 +20,19 @@ use triad_model::{Error, ErrorKind, files, gguf};
 
 use super::part::Part;
 use super::write::{Output, float_element};
-use super::{Progress, Recipe, Source, write_file};
+use super::{Progress, Recipe, write_file};
 use crate::calibration::pictures::CalibrationPictures;
 use crate::error::Result;
-use crate::{PrepareOptions, vision};
+use crate::{Preparation, PrepareOptions, vision};
 
 /// Maximum bytes of each file of settings.
 const MAX_SETTINGS: u64 = 1 << 24;
+
+/// How an encoder is quantized.
+pub(super) struct Decided {
+    pictures: usize,
+    preparation: Preparation,
+}
 
 /// An encoder that is to be prepared.
 pub(super) struct Encoder<'a> {
@@ -62,41 +68,56 @@ impl<'a> Encoder<'a> {
         })
     }
 
-    /// Calibrates, decides, and writes the files of the encoder to `part`. `source` are the digests of the model's files.
+    /// Calibrates and decides how to quantize.
     ///
     /// # Errors
-    /// If `cancel` is set, a calibration picture cannot be read, or a file cannot be read or written.
-    pub(super) fn write(
+    /// If `cancel` is set, or a calibration picture cannot be read.
+    pub(super) fn decide(
         &self,
         model: &Model,
-        part: &Part,
-        source: &Source,
         cancel: &Cancel,
         progress: &mut dyn FnMut(Progress),
-    ) -> Result<(PackagedVision, BTreeMap<String, FileDigest>)> {
-        let Self {
-            pictures,
-            float,
-            options,
-        } = self;
+    ) -> Result<Decided> {
         let mut calibrating = |done, total| progress(Progress::CalibratingPictures { done, total });
-        let (calibration, held_out) = pictures.calibrate(model, float, cancel, &mut calibrating)?;
+        let (calibration, held_out) =
+            self.pictures
+                .calibrate(model, &self.float, cancel, &mut calibrating)?;
         progress(Progress::Deciding);
-        let preparation = vision::decide(model, float, &calibration, &held_out, options, cancel)?;
-        let plan = preparation.quantization().expect("the plan is for INT8");
+        let (float, options) = (&self.float, &self.options);
+        Ok(Decided {
+            pictures: calibration.pieces,
+            preparation: vision::decide(model, float, &calibration, &held_out, options, cancel)?,
+        })
+    }
+
+    /// Writes the files of the encoder to `part`. `source` are the model's files with their digests.
+    ///
+    /// # Errors
+    /// If `cancel` is set, the encoder's files have changed, or a file cannot be read or written.
+    pub(super) fn write(
+        &self,
+        (model, source): (&Model, &[(PathBuf, FileDigest)]),
+        decided: Decided,
+        part: &Part,
+        cancel: &Cancel,
+    ) -> Result<(PackagedVision, BTreeMap<String, FileDigest>)> {
+        let float = &self.float;
+        let plan = decided.preparation.quantization();
+        let plan = plan.expect("the plan is for INT8");
         let path = part.path(packaged::WEIGHTS);
         let element = weights(model, float, &plan, &path, cancel)?;
         let mut files =
             BTreeMap::from([(packaged::WEIGHTS.to_owned(), FileDigest::of_file(&path)?)]);
-        for (name, content) in settings(&pictures.encoder)? {
+        for (name, content) in settings(self.pictures)? {
             write_file(part, name, &content)?;
             files.insert(name.into(), FileDigest::of_file(&part.path(name))?);
         }
         let of_encoder = float.mapped_files().iter().map(|file| {
             let name = file.path().file_name().unwrap_or_default();
             let name = name.to_string_lossy().into_owned();
-            match source.get(&name) {
-                Some(digest) => Ok((name, digest.clone())),
+            // The folder of a model often holds both.
+            match source.iter().find(|(path, _)| path == file.path()) {
+                Some((_, digest)) => Ok((name, digest.clone())),
                 None => Ok((name, FileDigest::of_file(file.path())?)),
             }
         });
@@ -104,9 +125,10 @@ impl<'a> Encoder<'a> {
             source: of_encoder.collect::<Result<_>>()?,
             model: float.description().clone(),
             matrices: element.name().into(),
-            pictures: calibration.pieces,
-            preparation,
+            pictures: decided.pictures,
+            preparation: decided.preparation,
         };
+        float.check_unchanged()?;
         Ok((vision, files))
     }
 }
@@ -186,32 +208,25 @@ fn dense(file: &mut Output, name: &str, layer: &Dense, element: Element) -> Resu
     }
 }
 
-/// Returns the files that say how pictures are prepared for the encoder at `path`, by their names in a package.
-fn settings(path: &Path) -> Result<Vec<(&'static str, Vec<u8>)>> {
-    let folder = match path.extension() {
-        Some(extension) if extension == "safetensors" => {
-            path.parent().filter(|it| !it.as_os_str().is_empty())
-        }
-        _ if path.is_dir() => Some(path),
-        _ => {
-            let file = MappedFile::open(path)?;
-            let head = gguf::read(file.bytes()).map_err(|error| error.at(path))?;
-            return Ok(vec![(GGUF, head.without_tensors(file.bytes()))]);
-        }
-    };
-    let folder = folder.unwrap_or(Path::new("."));
+/// Returns the files that say how pictures are prepared, by their names in a package.
+fn settings(pictures: &CalibrationPictures) -> Result<Vec<(&'static str, Vec<u8>)>> {
+    let files = pictures.settings();
+    if files.is_empty() {
+        let path = &pictures.encoder;
+        let file = MappedFile::open(path)?;
+        let head = gguf::read(file.bytes()).map_err(|error| error.at(path))?;
+        return Ok(vec![(GGUF, head.without_tensors(file.bytes()))]);
+    }
     let mut found = Vec::new();
-    for name in SETTINGS {
-        let path = folder.join(name);
-        if path.exists() {
-            let content = files::read(&path, MAX_SETTINGS).map_err(|error| {
-                let message = "cannot read the file";
-                Error::new(ErrorKind::Io, message)
-                    .caused_by(error)
-                    .at(&path)
-            })?;
-            found.push((name, content));
-        }
+    for path in files {
+        let name = SETTINGS.iter().find(|name| path.ends_with(name));
+        let content = files::read(&path, MAX_SETTINGS).map_err(|error| {
+            let message = "cannot read the file";
+            Error::new(ErrorKind::Io, message)
+                .caused_by(error)
+                .at(&path)
+        })?;
+        found.extend(name.map(|name| (*name, content)));
     }
     Ok(found)
 }

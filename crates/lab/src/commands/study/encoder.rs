@@ -26,7 +26,7 @@ pub struct Arguments {
     model: ModelArguments,
     #[command(flatten)]
     vision: VisionArguments,
-    /// Folder of pictures, at least four
+    /// Folder of pictures, at least eight
     #[arg(long, value_name = "FOLDER")]
     images: PathBuf,
     /// Text of the prompt with each picture
