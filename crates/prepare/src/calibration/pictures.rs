@@ -93,7 +93,7 @@ impl CalibrationPictures {
     pub fn settings(&self) -> Vec<PathBuf> {
         let parent = self.encoder.parent().unwrap_or(Path::new(""));
         let folder = match self.encoder.extension() {
-            _ if self.encoder.is_dir() => &self.encoder,
+            _ if self.encoder.is_dir() => self.encoder.as_path(),
             Some(extension) if extension == "safetensors" => parent,
             _ => return Vec::new(),
         };
