@@ -17,7 +17,7 @@ use triad_engine::Cancel;
 use crate::error::{ApiError, ApiResult};
 use crate::form_shares::{Share, Shares};
 use crate::owner::Tenant;
-use crate::queue::{Full, Need, Place, Queue};
+use crate::queue::{Full, Need, Permit, Place, Queue};
 
 /// Minimum and maximum number of concurrent text preparations. In between, it is the number of cores.
 const TEXTS: (usize, usize) = (2, 4);
@@ -27,6 +27,8 @@ const FORMS: usize = 4;
 const FORMS_OF_TENANT: usize = FORMS / 2;
 /// The size in bytes from which a grammar source is large.
 const LARGE: usize = 1 << 14;
+/// Number of requests whose pictures are in memory: as many as fit.
+const MAX_REQUESTS: usize = 1 << 20;
 /// Memory limit of concurrent text preparations, in KiB. A text that needs more is prepared alone.
 const MEMORY: usize = 512 << 10;
 /// Maximum memory in bytes per byte of text during tokenization: in one long word, each character is a symbol with a
@@ -40,6 +42,15 @@ pub(crate) enum Work {
     Text(usize),
     /// Compilation of a grammar source of this number of bytes.
     Form(usize),
+    /// Decoding of pictures, whose memory is counted apart.
+    Pictures,
+}
+
+impl Work {
+    /// Returns the work on `bytes` of text and on files of `files` bytes, of which only the heads are read.
+    pub(crate) fn with_files(bytes: usize, files: usize) -> Self {
+        Self::Text(bytes.saturating_add(files / BYTES_PER_BYTE))
+    }
 }
 
 /// The threads that prepare requests.
@@ -48,11 +59,14 @@ pub(crate) struct Preparers {
     forms: Arc<Queue>,
     large_forms: Arc<Queue>,
     shares: [Shares; 2],
+    /// The memory of pictures, in KiB.
+    pictures: Arc<Queue>,
 }
 
 impl Preparers {
-    /// Creates the threads' queues. At most `most_waiting` requests may wait in each.
-    pub(crate) fn new(most_waiting: usize) -> Self {
+    /// Creates the threads' queues. At most `most_waiting` requests may wait in each. Pictures may take `picture_bytes` of
+    /// memory.
+    pub(crate) fn new(most_waiting: usize, picture_bytes: usize) -> Self {
         let cores = thread::available_parallelism().map_or(TEXTS.0, usize::from);
         let queue = |slots| {
             Queue::new(
@@ -68,6 +82,13 @@ impl Preparers {
             forms: queue(FORMS),
             large_forms: queue(FORMS),
             shares: [(); 2].map(|()| Shares::new(FORMS_OF_TENANT)),
+            pictures: Queue::new(
+                Need {
+                    slots: MAX_REQUESTS,
+                    pages: (picture_bytes >> 10).max(1),
+                },
+                most_waiting,
+            ),
         }
     }
 
@@ -85,13 +106,23 @@ impl Preparers {
             }
             Work::Form(bytes) if bytes < LARGE => (&self.forms, Need { slots: 1, pages: 1 }),
             Work::Form(..) => (&self.large_forms, Need { slots: 1, pages: 1 }),
+            Work::Pictures => (&self.texts, Need { slots: 1, pages: 1 }),
         }
+    }
+
+    /// Waits until pictures that take `bytes` have room in memory. Those that need more than there is wait until no others
+    /// are there.
+    pub(crate) async fn picture_memory(&self, tenant: Tenant, bytes: usize) -> Permit {
+        let pages = bytes.div_ceil(1 << 10).clamp(1, self.pictures.most().pages);
+        self.pictures
+            .admit_part(tenant, Need { slots: 1, pages })
+            .await
     }
 
     /// Waits for a compilation slot of the tenant if `work` is a compilation.
     async fn share(&self, work: Work, tenant: Tenant) -> Option<Share> {
         match work {
-            Work::Text(_) => None,
+            Work::Text(_) | Work::Pictures => None,
             Work::Form(bytes) => {
                 let shares = &self.shares[usize::from(bytes >= LARGE)];
                 Some(shares.take(tenant).await)
@@ -169,7 +200,7 @@ mod tests {
 
     #[test]
     fn a_large_form_takes_no_thread_of_small_ones_nor_of_texts() {
-        let preparers = Preparers::new(1);
+        let preparers = Preparers::new(1, 1 << 30);
         let form = Work::Form;
         let queues =
             [Work::Text(1), form(1), form(LARGE)].map(|work| Arc::as_ptr(preparers.queue(work).0));
@@ -178,7 +209,7 @@ mod tests {
 
     #[test]
     fn texts_are_counted_with_the_memory_that_they_take_and_the_longest_is_prepared_alone() {
-        let preparers = Preparers::new(1);
+        let preparers = Preparers::new(1, 1 << 30);
         let pages = |bytes| preparers.queue(Work::Text(bytes)).1.pages;
         assert_eq!(
             (pages(0), pages(1 << 20), pages(usize::MAX)),
