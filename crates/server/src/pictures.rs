@@ -36,7 +36,7 @@ pub(crate) struct GivenPicture {
 /// The form of a picture in a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// A `data:` URL, or one that [`urls`] fetches.
+    /// A `data:` URL, or one that [`image_urls`](crate::image_urls) fetches.
     Url(String),
     /// Bytes in base64.
     Base64(String),

@@ -11,6 +11,7 @@ use triad_frontend::{answer, machine, models};
 use triad_hetero::HeteroOptions;
 use triad_model::description::ModelDescription;
 use triad_model::fetch;
+use triad_model::vision::VisionFile;
 use triad_plan::schedule::Policy;
 use triad_server::{
     Checker, HostedModel, ImageHost, LoadedModel, ModelFacts, ServerOptions, Shutdown,
@@ -339,7 +340,10 @@ impl Found {
             }
             None => models::weight_bytes(&path)?,
         };
-        let bytes = weights + (kv_memory + session.activations) as u64;
+        // An encoder that can't be read is an error of loading.
+        let encoder = vision.as_deref().map(VisionFile::open);
+        let encoder = encoder.map_or(0, |file| file.map_or(0, |file| file.bytes()));
+        let bytes = weights + (encoder + kv_memory + session.activations) as u64;
         let facts = ModelFacts {
             family: description.family.clone(),
             parameters: description.parameters() as u64,

@@ -169,6 +169,13 @@ impl VisionFile {
         Some(self.stored(bias))
     }
 
+    /// Returns the bytes of all weights and biases, as they are stored.
+    pub fn bytes(&self) -> usize {
+        let layers = self.layers.values();
+        let names = layers.flat_map(|layer| layer.weights.iter().chain(&layer.bias));
+        names.map(|name| self.tensors[name].bytes.len()).sum()
+    }
+
     fn stored(&self, name: &str) -> Stored {
         let info = &self.tensors[name];
         let ones = info.shape.iter().take_while(|size| **size == 1).count();

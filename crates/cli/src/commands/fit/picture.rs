@@ -50,16 +50,10 @@ impl Picture {
         let file = VisionFile::open(path)?;
         let processor = pictures::processor_at(path)?;
         let layout = processor.layout(size.width, size.height)?;
-        let layers = file.description().layers();
-        let bytes = layers.iter().map(|layer| {
-            let weights = file.weights(layer.layer).into_iter();
-            let stored = weights.chain(file.bias(layer.layer));
-            stored.map(|stored| stored.bytes.len()).sum::<usize>()
-        });
         Ok(Self {
             size,
             cost: PictureCost::new(file.description(), &layout.views)?,
-            encoder_bytes: bytes.sum(),
+            encoder_bytes: file.bytes(),
         })
     }
 }
