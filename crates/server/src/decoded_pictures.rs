@@ -12,8 +12,8 @@ use triad_pictures::{Picture, Prepared};
 
 use crate::error::{ApiError, ApiResult, chain};
 use crate::owner::Owner;
-use crate::prepare::Work;
-use crate::queue::{Permit, Place as QueuePlace};
+use crate::prepare::{PictureMemory, Work};
+use crate::queue::Place as QueuePlace;
 use crate::read_pictures::ReadPicture;
 use crate::served::ServedModel;
 
@@ -24,7 +24,7 @@ pub(crate) struct JobPictures {
     places: Vec<Place>,
     pictures: Vec<JobPicture>,
     /// The memory of the views that are not encoded.
-    _memory: Option<Permit>,
+    _memory: Option<PictureMemory>,
 }
 
 struct JobPicture {

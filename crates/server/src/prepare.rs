@@ -6,8 +6,8 @@
 //! prepared; any other request is refused if too many wait here.
 //!
 //! Compiling grammars takes longer than processing text, and large grammars take longer than small ones. Each kind has
-//! its own threads, so that it never waits for the others. One tenant may use at most half of the threads of each kind
-//! of grammar.
+//! its own threads, so that it never waits for the others, and so do pictures. One tenant may use at most half of the
+//! threads of each kind of grammar, and of those of pictures.
 
 use std::sync::Arc;
 use std::thread;
@@ -27,6 +27,8 @@ const FORMS: usize = 4;
 const FORMS_OF_TENANT: usize = FORMS / 2;
 /// The size in bytes from which a grammar source is large.
 const LARGE: usize = 1 << 14;
+/// Number of requests whose pictures are decoded at once, of which a tenant has at most half.
+const PICTURES: usize = 2;
 /// Number of requests whose pictures are in memory: as many as fit.
 const MAX_REQUESTS: usize = 1 << 20;
 /// Memory limit of concurrent text preparations, in KiB. A text that needs more is prepared alone.
@@ -58,9 +60,18 @@ pub(crate) struct Preparers {
     texts: Arc<Queue>,
     forms: Arc<Queue>,
     large_forms: Arc<Queue>,
-    shares: [Shares; 2],
-    /// The memory of pictures, in KiB.
     pictures: Arc<Queue>,
+    /// Of forms, large forms and pictures.
+    shares: [Shares; 3],
+    /// The memory of pictures, in KiB.
+    picture_memory: Arc<Queue>,
+    memory_shares: Shares,
+}
+
+/// The memory of a request's pictures. Dropping it gives it back.
+pub(crate) struct PictureMemory {
+    _share: Share,
+    _permit: Permit,
 }
 
 impl Preparers {
@@ -68,6 +79,7 @@ impl Preparers {
     /// memory.
     pub(crate) fn new(most_waiting: usize, picture_bytes: usize) -> Self {
         let cores = thread::available_parallelism().map_or(TEXTS.0, usize::from);
+        let picture_pages = (picture_bytes >> 10).max(1);
         let queue = |slots| {
             Queue::new(
                 Need {
@@ -81,14 +93,16 @@ impl Preparers {
             texts: queue(cores.clamp(TEXTS.0, TEXTS.1)),
             forms: queue(FORMS),
             large_forms: queue(FORMS),
-            shares: [(); 2].map(|()| Shares::new(FORMS_OF_TENANT)),
-            pictures: Queue::new(
+            pictures: queue(PICTURES),
+            shares: [FORMS_OF_TENANT, FORMS_OF_TENANT, PICTURES / 2].map(Shares::new),
+            picture_memory: Queue::new(
                 Need {
                     slots: MAX_REQUESTS,
-                    pages: (picture_bytes >> 10).max(1),
+                    pages: picture_pages,
                 },
                 most_waiting,
             ),
+            memory_shares: Shares::new(picture_pages.div_ceil(2)),
         }
     }
 
@@ -106,27 +120,33 @@ impl Preparers {
             }
             Work::Form(bytes) if bytes < LARGE => (&self.forms, Need { slots: 1, pages: 1 }),
             Work::Form(..) => (&self.large_forms, Need { slots: 1, pages: 1 }),
-            Work::Pictures => (&self.texts, Need { slots: 1, pages: 1 }),
+            Work::Pictures => (&self.pictures, Need { slots: 1, pages: 1 }),
         }
     }
 
-    /// Waits until pictures that take `bytes` have room in memory. Those that need more than there is wait until no others
-    /// are there.
-    pub(crate) async fn picture_memory(&self, tenant: Tenant, bytes: usize) -> Permit {
-        let pages = bytes.div_ceil(1 << 10).clamp(1, self.pictures.most().pages);
-        self.pictures
-            .admit_part(tenant, Need { slots: 1, pages })
-            .await
+    /// Waits until pictures that take `bytes` have room in memory, of which a tenant has at most half. Those that need more
+    /// than there is wait until no others are there.
+    pub(crate) async fn picture_memory(&self, tenant: Tenant, bytes: usize) -> PictureMemory {
+        let pages = bytes
+            .div_ceil(1 << 10)
+            .clamp(1, self.picture_memory.most().pages);
+        let share = self.memory_shares.take_many(tenant, pages).await;
+        let need = Need { slots: 1, pages };
+        PictureMemory {
+            _share: share,
+            _permit: self.picture_memory.admit_part(tenant, need).await,
+        }
     }
 
-    /// Waits for a compilation slot of the tenant if `work` is a compilation.
+    /// Waits for a slot of the tenant, of which each has at most half, unless `work` is on texts.
     async fn share(&self, work: Work, tenant: Tenant) -> Option<Share> {
         match work {
-            Work::Text(_) | Work::Pictures => None,
+            Work::Text(_) => None,
             Work::Form(bytes) => {
                 let shares = &self.shares[usize::from(bytes >= LARGE)];
                 Some(shares.take(tenant).await)
             }
+            Work::Pictures => Some(self.shares[2].take(tenant).await),
         }
     }
 
@@ -197,6 +217,23 @@ impl Drop for CancelOnDrop {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pictures_take_no_thread_of_texts_and_a_tenant_not_all_of_those_of_pictures() {
+        let preparers = Preparers::new(1, 1 << 30);
+        let queues =
+            [Work::Text(1), Work::Pictures].map(|work| Arc::as_ptr(preparers.queue(work).0));
+        assert_ne!(queues[0], queues[1]);
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        runtime.unwrap().block_on(async {
+            let (one, other) = (Tenant::of_key("one"), Tenant::of_key("other"));
+            let _first = preparers.share(Work::Pictures, one).await;
+            let mut second = std::pin::pin!(preparers.share(Work::Pictures, one));
+            let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+            assert!(second.as_mut().poll(&mut context).is_pending());
+            preparers.share(Work::Pictures, other).await;
+        });
+    }
 
     #[test]
     fn a_large_form_takes_no_thread_of_small_ones_nor_of_texts() {
