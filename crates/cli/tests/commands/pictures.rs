@@ -106,7 +106,7 @@ fn several_encoders_next_to_a_model_are_refused_by_name_once_there_is_a_picture(
     let refused = place.triad(&[&ask[..], &["--image", "screen.png"]].concat());
     let message = stderr(&refused);
     assert!(
-        message.contains("mmproj-BF16.gguf and mmproj-F16.gguf: give one"),
+        message.contains("mmproj-BF16.gguf and ./mmproj-F16.gguf: give one"),
         "{message}"
     );
     let refused = place.triad(&["fit", "model.gguf", "--image", "10x10"]);
