@@ -1,7 +1,8 @@
 //! Decoding of pictures, within a memory limit of the server.
 //!
 //! A picture takes memory while it is decoded, and its views until the encoder has read them. A request waits until
-//! there is room for all of its pictures, and gives the memory back once they are encoded or its client leaves.
+//! there is room for all of its pictures. It gives the memory of decoding back after that, and the rest once they are
+//! encoded or its client leaves.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,6 +17,9 @@ use crate::prepare::{PictureMemory, Work};
 use crate::queue::Place as QueuePlace;
 use crate::read_pictures::ReadPicture;
 use crate::served::ServedModel;
+
+/// Maximum number of pixels of the pictures that are decoded for a request: as many as 100 screens of 1,080 × 2,400.
+const MAX_PIXELS: u64 = 1 << 28;
 
 /// Pictures of a prompt.
 #[derive(Default)]
@@ -55,17 +59,29 @@ pub(crate) async fn decode(
         let views = model.known_pictures().find(model.engine(), owner, hash);
         views.map(Views::Encoded)
     };
-    let mut unknown = HashMap::new();
+    // Rows that are found stay as long as they are held here.
+    let (mut seen, mut unknown, mut pixels) = (HashMap::new(), HashMap::new(), 0_u64);
     for picture in &pictures {
-        if find(model, picture.hash).is_none() {
-            unknown.insert(picture.hash, (picture.head.bytes, picture.layout.bytes()));
+        if let Some(views) = find(model, picture.hash) {
+            seen.insert(picture.hash, views);
+        } else if unknown
+            .insert(picture.hash, (picture.head.bytes, picture.layout.bytes()))
+            .is_none()
+        {
+            pixels += u64::from(picture.head.width) * u64::from(picture.head.height);
+        }
+        if pixels > MAX_PIXELS {
+            let message = format!(
+                "the new pictures up to this one have {pixels} pixels, expected at most {MAX_PIXELS} in a request"
+            );
+            return Err(ApiError::field(&picture.field, message));
         }
     }
     // One after the other is decoded, and the views of all are kept.
     let decoded = unknown.values().map(|(decoded, _)| *decoded).max();
     let views = unknown.values().map(|(_, views)| *views);
-    let bytes = views.fold(decoded.unwrap_or(0), usize::saturating_add);
-    let memory = match bytes {
+    let kept = views.fold(0, usize::saturating_add);
+    let mut memory = match decoded.unwrap_or(0).saturating_add(kept) {
         0 => None,
         bytes => Some(
             model
@@ -75,7 +91,6 @@ pub(crate) async fn decode(
         ),
     };
     let work = move |model: &ServedModel, cancel: &Cancel| {
-        let mut seen = HashMap::new();
         let mut job = Vec::with_capacity(pictures.len());
         for picture in pictures {
             cancel.check()?;
@@ -95,6 +110,9 @@ pub(crate) async fn decode(
         .preparers()
         .prepare((model, place), Work::Pictures, work)
         .await?;
+    if let Some(memory) = &mut memory {
+        memory.keep(kept);
+    }
     Ok(JobPictures {
         places,
         pictures,

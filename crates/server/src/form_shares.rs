@@ -16,7 +16,15 @@ pub(crate) struct Shares {
 
 /// Slots of a tenant. Dropping it frees them.
 pub(crate) struct Share {
-    _permit: OwnedSemaphorePermit,
+    permit: OwnedSemaphorePermit,
+}
+
+impl Share {
+    /// Frees all but `count` slots.
+    pub(crate) fn keep(&mut self, count: usize) {
+        let rest = self.permit.num_permits().saturating_sub(count);
+        drop(self.permit.split(rest));
+    }
 }
 
 impl Shares {
@@ -39,7 +47,7 @@ impl Shares {
         let count = count.min(self.most).try_into().unwrap_or(u32::MAX);
         let permit = places.acquire_many_owned(count).await;
         Share {
-            _permit: permit.expect("a tenant's semaphore is never closed"),
+            permit: permit.expect("a tenant's semaphore is never closed"),
         }
     }
 

@@ -22,6 +22,7 @@ use ureq::unversioned::transport::{DefaultConnector, NextTimeout};
 use crate::blocking::blocking;
 use crate::bodies::Share;
 use crate::error::{ApiError, ApiResult};
+use crate::form_shares::Shares;
 use crate::image_host::ImageHost;
 use crate::options::ServerOptions;
 use crate::owner::Tenant;
@@ -33,7 +34,7 @@ use crate::queue::{Full, Need, Queue};
 const TIME: Duration = Duration::from_secs(20);
 /// Maximum number of redirects of a picture.
 const MAX_REDIRECTS: usize = 3;
-/// Maximum number of requests whose pictures are fetched at once.
+/// Maximum number of requests whose pictures are fetched at once, of which a tenant has at most half.
 const PARALLEL: usize = 8;
 /// Bytes that are read at once.
 const CHUNK: usize = 64 << 10;
@@ -42,6 +43,7 @@ const CHUNK: usize = 64 << 10;
 pub(crate) struct ImageUrls {
     hosts: Arc<[ImageHost]>,
     queue: Arc<Queue>,
+    shares: Shares,
     agent: Agent,
     max_bytes: usize,
 }
@@ -64,6 +66,7 @@ impl ImageUrls {
         Self {
             hosts: options.image_hosts.clone().into(),
             queue: Queue::new(most, options.queue),
+            shares: Shares::new(PARALLEL / 2),
             agent,
             max_bytes: options.body_bytes,
         }
@@ -80,7 +83,7 @@ impl ImageUrls {
         given: &mut [GivenPicture],
         mut share: Share,
     ) -> ApiResult<Share> {
-        let mut wanted = HashMap::new();
+        let mut wanted: Vec<(String, String, Uri)> = Vec::new();
         for GivenPicture { field, source } in &*given {
             let Some(url) = source.in_network() else {
                 continue;
@@ -90,11 +93,14 @@ impl ImageUrls {
                 .map_err(|_| ApiError::field(field, "this is not a URL"))?;
             check_host(&self.hosts, &parsed)
                 .map_err(|error| ApiError::unsupported(field, error))?;
-            wanted.insert(url.to_owned(), (field.clone(), parsed));
+            if wanted.iter().all(|(known, ..)| known != url) {
+                wanted.push((url.to_owned(), field.clone(), parsed));
+            }
         }
         if wanted.is_empty() {
             return Ok(share);
         }
+        let share_of_tenant = self.shares.take(client).await;
         let need = Need { slots: 1, pages: 1 };
         let permit = self.queue.admit(client, need).await;
         let permit = permit.map_err(|Full(waiting)| ApiError::full(waiting))?;
@@ -107,9 +113,9 @@ impl ImageUrls {
             cancel: cancel.0.clone(),
         };
         let (share, fetched) = blocking(move || {
-            let _permit = permit;
+            let _permits = (permit, share_of_tenant);
             let mut fetched = HashMap::new();
-            for (text, (field, url)) in wanted {
+            for (text, field, url) in wanted {
                 let content = fetching.get(&url, &mut share);
                 let content = content.map_err(|error| error.of(&field))?;
                 fetched.insert(text, Arc::<[u8]>::from(content));
@@ -236,8 +242,11 @@ impl Fetching {
         let mut chunk = vec![0; CHUNK];
         loop {
             self.check()?;
-            let count = reader.read(&mut chunk);
-            let count = count.map_err(|_| "its host ended the connection".to_owned())?;
+            let Ok(count) = reader.read(&mut chunk) else {
+                // The time may be over.
+                self.check()?;
+                return Err("its host ended the connection".to_owned().into());
+            };
             if count == 0 {
                 return Ok(content);
             }

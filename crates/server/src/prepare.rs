@@ -61,7 +61,7 @@ pub(crate) struct Preparers {
     forms: Arc<Queue>,
     large_forms: Arc<Queue>,
     pictures: Arc<Queue>,
-    /// Of forms, large forms and pictures.
+    /// The slots of tenants for forms, large forms and pictures.
     shares: [Shares; 3],
     /// The memory of pictures, in KiB.
     picture_memory: Arc<Queue>,
@@ -70,8 +70,17 @@ pub(crate) struct Preparers {
 
 /// The memory of a request's pictures. Dropping it gives it back.
 pub(crate) struct PictureMemory {
-    _share: Share,
-    _permit: Permit,
+    share: Share,
+    permit: Permit,
+}
+
+impl PictureMemory {
+    /// Gives all but `bytes` back.
+    pub(crate) fn keep(&mut self, bytes: usize) {
+        let pages = bytes.div_ceil(1 << 10).max(1);
+        self.share.keep(pages);
+        self.permit.keep_pages(pages);
+    }
 }
 
 impl Preparers {
@@ -124,8 +133,8 @@ impl Preparers {
         }
     }
 
-    /// Waits until pictures that take `bytes` have room in memory, of which a tenant has at most half. Those that need more
-    /// than there is wait until no others are there.
+    /// Waits until pictures that take `bytes` have room in memory, of which a tenant has at most half, unless a single
+    /// request needs more. One that needs more than there is waits until no others are there.
     pub(crate) async fn picture_memory(&self, tenant: Tenant, bytes: usize) -> PictureMemory {
         let pages = bytes
             .div_ceil(1 << 10)
@@ -133,8 +142,8 @@ impl Preparers {
         let share = self.memory_shares.take_many(tenant, pages).await;
         let need = Need { slots: 1, pages };
         PictureMemory {
-            _share: share,
-            _permit: self.picture_memory.admit_part(tenant, need).await,
+            share,
+            permit: self.picture_memory.admit_part(tenant, need).await,
         }
     }
 
@@ -232,6 +241,29 @@ mod tests {
             let mut context = std::task::Context::from_waker(std::task::Waker::noop());
             assert!(second.as_mut().poll(&mut context).is_pending());
             preparers.share(Work::Pictures, other).await;
+        });
+    }
+
+    #[test]
+    fn a_tenant_has_half_of_the_memory_of_pictures_and_gives_back_what_it_does_not_keep() {
+        const MIB: usize = 1 << 20;
+        let preparers = Preparers::new(1, 4 * MIB);
+        let (one, other) = (Tenant::of_key("one"), Tenant::of_key("other"));
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        runtime.unwrap().block_on(async {
+            let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+            let mut first = preparers.picture_memory(one, 2 * MIB).await;
+            let mut second = std::pin::pin!(preparers.picture_memory(one, MIB));
+            assert!(second.as_mut().poll(&mut context).is_pending());
+            drop(preparers.picture_memory(other, 2 * MIB).await);
+            // What is decoded takes less than decoding it.
+            first.keep(MIB);
+            let second = second.await;
+            // More than there is waits until nothing else is there.
+            let mut large = std::pin::pin!(preparers.picture_memory(other, usize::MAX));
+            assert!(large.as_mut().poll(&mut context).is_pending());
+            drop((first, second));
+            large.await;
         });
     }
 

@@ -9,9 +9,6 @@ use crate::error::{ApiError, ApiResult, chain};
 use crate::pictures::{GivenPicture, PictureLimits};
 use crate::served::ServedModel;
 
-/// Maximum number of pixels of a conversation's pictures: as many as 100 screens of 1,080 × 2,400.
-const MAX_PIXELS: u64 = 1 << 28;
-
 /// A picture whose head is read.
 pub(crate) struct ReadPicture {
     /// The field of the request.
@@ -33,7 +30,7 @@ pub(crate) fn read(model: &ServedModel, given: Vec<GivenPicture>) -> ApiResult<V
     let processor = model.processor(&given)?;
     let PictureLimits { patches: most, .. } = model.picture_limits();
     let vision = model.model().vision()?.description();
-    let (mut patches, mut pixels) = (0_usize, 0_u64);
+    let mut patches = 0_usize;
     let read = given.into_iter().map(|given| {
         let picture = of_one(processor, &given)?;
         for [height, width] in &picture.layout.views {
@@ -41,14 +38,6 @@ pub(crate) fn read(model: &ServedModel, given: Vec<GivenPicture>) -> ApiResult<V
             let cells = cells.map_err(|error| ApiError::field(&given.field, chain(&error)))?;
             let of_view = cells[0] * cells[1] * vision.projector.merge * vision.projector.merge;
             patches = patches.saturating_add(of_view);
-        }
-        let Head { width, height, .. } = picture.head;
-        pixels += u64::from(width) * u64::from(height);
-        if pixels > MAX_PIXELS {
-            let message = format!(
-                "the pictures up to this one have {pixels} pixels, expected at most {MAX_PIXELS} of a conversation"
-            );
-            return Err(ApiError::field(&given.field, message));
         }
         if patches > most {
             let message = format!(

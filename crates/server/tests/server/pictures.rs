@@ -178,8 +178,11 @@ fn keys_do_not_find_pictures_of_each_other() {
     let cached =
         |answer: &Value| answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64();
     assert_eq!(cached(&ask("one")), Some(0));
+    assert_eq!(decoded(&server), 1);
     assert_eq!(cached(&ask("other")), Some(0));
+    assert_eq!(decoded(&server), 2);
     assert!(cached(&ask("one")) > Some(0));
+    assert_eq!(decoded(&server), 2);
 }
 
 #[test]
