@@ -25,10 +25,12 @@ impl FromStr for ImageHost {
         let host = url.host().filter(|host| !host.is_empty());
         let is_whole = url.authority().is_some_and(|it| it == text) && !text.contains('@');
         match host {
-            Some(host) if is_whole && !text.ends_with(':') => Ok(Self {
-                host: host.to_ascii_lowercase(),
-                port: url.port_u16(),
-            }),
+            Some(host) if is_whole && (text.len() == host.len() || url.port_u16().is_some()) => {
+                Ok(Self {
+                    host: host.to_ascii_lowercase(),
+                    port: url.port_u16(),
+                })
+            }
             _ => Err(expected()),
         }
     }

@@ -45,7 +45,15 @@ pub fn server_with(change: impl FnOnce(&mut ServerOptions)) -> Server {
 
 /// Returns how many pictures the server has decoded.
 fn decoded(server: &Server) -> u64 {
-    let metrics = server.get("/metrics").body;
+    decoded_with(server, "")
+}
+
+/// Returns the same by a request with these `headers`, each with a line end.
+fn decoded_with(server: &Server, headers: &str) -> u64 {
+    let metrics = server.send(&format!(
+        "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}\r\n"
+    ));
+    let metrics = metrics.body;
     let mut lines = metrics.lines();
     let line = lines.find(|line| line.starts_with("triad_decoded_pictures_total{"));
     let value = line.and_then(|line| line.rsplit(' ').next()?.parse().ok());
@@ -166,7 +174,11 @@ fn a_second_question_about_a_picture_decodes_nothing_and_counting_tokens_never_d
 
 #[test]
 fn keys_do_not_find_pictures_of_each_other() {
-    let server = server_with(|options| options.api_keys = vec!["one".into(), "other".into()]);
+    let server = server_with(|options| {
+        options.api_keys = vec!["one".into(), "other".into()];
+        options.metrics_key = Some("metrics".into());
+    });
+    let decoded = || decoded_with(&server, "Authorization: Bearer metrics\r\n");
     let (name, text, _) = talk();
     let body = chat(&name, &text).to_string();
     let ask = |key: &str| {
@@ -178,11 +190,11 @@ fn keys_do_not_find_pictures_of_each_other() {
     let cached =
         |answer: &Value| answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64();
     assert_eq!(cached(&ask("one")), Some(0));
-    assert_eq!(decoded(&server), 1);
+    assert_eq!(decoded(), 1);
     assert_eq!(cached(&ask("other")), Some(0));
-    assert_eq!(decoded(&server), 2);
+    assert_eq!(decoded(), 2);
     assert!(cached(&ask("one")) > Some(0));
-    assert_eq!(decoded(&server), 2);
+    assert_eq!(decoded(), 2);
 }
 
 #[test]
