@@ -227,6 +227,28 @@ typedef struct {
 } TriadMessage;
 
 /*
+ A picture of a message: a PNG, JPEG, WebP, GIF (the first frame) or BMP file.
+ */
+typedef struct {
+  /*
+   The index of its message.
+   */
+  size_t message;
+  /*
+   The path of the file, or NULL if `bytes` has its content.
+   */
+  const char *path;
+  /*
+   The content of the file, or NULL if `path` names it.
+   */
+  const uint8_t *bytes;
+  /*
+   Number of these bytes.
+   */
+  size_t byte_count;
+} TriadImage;
+
+/*
  The options for opening a model; triad_open_options_default fills them in.
  */
 typedef struct {
@@ -300,6 +322,21 @@ TriadStatus triad_session_chat(const TriadSession *session,
                                TriadOnText on_text,
                                void *user,
                                TriadGeneration *generation);
+
+/*
+ Does the same as triad_session_chat for messages with pictures, which come before the text of their message and are in
+ the order of the messages. The model has to read pictures.
+ */
+TriadStatus triad_session_chat_images(const TriadSession *session,
+                                      const TriadMessage *messages,
+                                      size_t count,
+                                      const TriadImage *images,
+                                      size_t image_count,
+                                      const TriadGenerateOptions *options,
+                                      const TriadCancel *cancel,
+                                      TriadOnText on_text,
+                                      void *user,
+                                      TriadGeneration *generation);
 
 /*
  Returns the default options.

@@ -6,8 +6,11 @@ use std::ptr;
 use triad_engine::sampler::SamplerOptions;
 use triad_engine::speculate::Speculate;
 use triad_engine::{Cancel, Event, Finish, GenerateOptions, Model};
-use triad_frontend::{Error, chat};
+use triad_frontend::Error;
+use triad_frontend::chat::Conversation;
+use triad_frontend::picture_reader::ShownPrompt;
 
+use crate::images::{self, TriadImage};
 use crate::model::{TriadCancel, TriadMessage, cancel_of, conversation};
 use crate::pointers::{self, reference, slice, text, write};
 use crate::session::TriadSession;
@@ -172,7 +175,7 @@ pub extern "C" fn triad_session_generate(
             reference("session", session)?,
             options,
             &listener,
-            |_, _| Ok(prompt.to_vec()),
+            |_, _| Ok(prompt.to_vec().into()),
         )
     })
 }
@@ -190,11 +193,39 @@ pub extern "C" fn triad_session_chat(
     user: *mut c_void,
     generation: *mut TriadGeneration,
 ) -> TriadStatus {
+    triad_session_chat_images(
+        session,
+        messages,
+        count,
+        ptr::null(),
+        0,
+        options,
+        cancel,
+        on_text,
+        user,
+        generation,
+    )
+}
+
+/// Does the same as triad_session_chat for messages with pictures, which come before the text of their message and are in
+/// the order of the messages. The model has to read pictures.
+#[unsafe(no_mangle)]
+pub extern "C" fn triad_session_chat_images(
+    session: *const TriadSession,
+    messages: *const TriadMessage,
+    count: usize,
+    images: *const TriadImage,
+    image_count: usize,
+    options: *const TriadGenerateOptions,
+    cancel: *const TriadCancel,
+    on_text: TriadOnText,
+    user: *mut c_void,
+    generation: *mut TriadGeneration,
+) -> TriadStatus {
     call(|| {
-        let (session, messages) = (
-            reference("session", session)?,
-            conversation(messages, count)?,
-        );
+        let session = reference("session", session)?;
+        let mut messages = conversation(messages, count)?;
+        let images = images::read(images, image_count, &mut messages)?;
         let listener = Listener {
             cancel,
             on_text,
@@ -202,13 +233,18 @@ pub extern "C" fn triad_session_chat(
             generation,
         };
         generate(session, options, &listener, |model, context| {
-            chat::encode_with_tools(
-                model,
-                &session.name,
-                &messages,
-                &[],
-                (context, &Cancel::new()),
-            )
+            let prepared = images
+                .iter()
+                .map(|image| session.pictures.prepare(model, image));
+            let conversation = Conversation {
+                messages: &messages,
+                ..Conversation::default()
+            };
+            let (named, prepared) = ((model, &*session.name), prepared.collect::<Result<_, _>>()?);
+            let within = (context, &Cancel::new());
+            session
+                .pictures
+                .prompt(named, &conversation, prepared, within)
         })
     })
 }
@@ -217,7 +253,7 @@ fn generate(
     session: &TriadSession,
     options: *const TriadGenerateOptions,
     listener: &Listener,
-    encode: impl FnOnce(&Model, usize) -> Result<Vec<u32>, Error>,
+    encode: impl FnOnce(&Model, usize) -> Result<ShownPrompt, Error>,
 ) -> Result<(), Failure> {
     let mut session = session.lock()?;
     let usual = triad_generate_options_default();
@@ -226,6 +262,7 @@ fn generate(
     let prompt = encode(session.model(), session.context())?;
     // Ending only this answer must not change the caller's flag.
     let cancel = cancel_of(listener.cancel).child();
+    let prompt = prompt.hold(&mut session, &cancel)?;
     let made = triad_engine::generate(&mut session, &prompt, &options, &cancel, &mut |event| {
         if let (Event::Text(text), Some(on_text)) = (event, listener.on_text)
             && !cancel.is_cancelled()

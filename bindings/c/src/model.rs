@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use triad_engine::{Cancel, Engine, KvFormat, SessionOptions, Threads};
 use triad_frontend::chat;
 use triad_frontend::open::{OpenOptions, open};
+use triad_frontend::picture_reader::PictureReader;
 use triad_model::tokenizer::Special;
 
 use crate::pointers::{
@@ -20,6 +21,7 @@ use crate::status::{Failure, TriadStatus, c_text, call};
 pub struct TriadModel {
     pub(crate) name: Arc<str>,
     pub(crate) engine: Engine,
+    pub(crate) pictures: Arc<PictureReader>,
 }
 
 /// A flag that cancels calls from another thread.
@@ -140,6 +142,7 @@ pub extern "C" fn triad_model_open(
             TriadModel {
                 name: name.into(),
                 engine,
+                pictures: Arc::default(),
             },
         )
     })

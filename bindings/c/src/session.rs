@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use triad_engine::Session;
+use triad_frontend::picture_reader::PictureReader;
 
 use crate::model::{TriadCancel, TriadModel, cancel_of};
 use crate::pointers::{give, give_values, optional, reference, slice, take_back, text, write};
@@ -13,13 +14,15 @@ use crate::status::{Failure, TriadStatus, call};
 /// A conversation: the tokens that a model has processed, with their keys and values.
 pub struct TriadSession {
     pub(crate) name: Arc<str>,
+    pub(crate) pictures: Arc<PictureReader>,
     session: Mutex<Session>,
 }
 
 impl TriadSession {
-    fn new(name: &Arc<str>, session: Session) -> Self {
+    fn new(name: &Arc<str>, pictures: &Arc<PictureReader>, session: Session) -> Self {
         Self {
             name: Arc::clone(name),
+            pictures: Arc::clone(pictures),
             session: Mutex::new(session),
         }
     }
@@ -50,7 +53,7 @@ pub extern "C" fn triad_session_new(
         give(
             "session",
             session,
-            TriadSession::new(&model.name, model.engine.session()),
+            TriadSession::new(&model.name, &model.pictures, model.engine.session()),
         )
     })
 }
@@ -70,7 +73,11 @@ pub extern "C" fn triad_session_fork(
     call(|| {
         let session = reference("session", session)?;
         let copy = session.lock()?.fork();
-        give("fork", fork, TriadSession::new(&session.name, copy))
+        give(
+            "fork",
+            fork,
+            TriadSession::new(&session.name, &session.pictures, copy),
+        )
     })
 }
 
@@ -173,7 +180,8 @@ pub extern "C" fn triad_session_restore(
     call(|| {
         let model = reference("model", model)?;
         let restored = model.engine.restore(Path::new(text("path", path)?))?;
-        give("session", session, TriadSession::new(&model.name, restored))
+        let restored = TriadSession::new(&model.name, &model.pictures, restored);
+        give("session", session, restored)
     })
 }
 

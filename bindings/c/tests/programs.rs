@@ -145,3 +145,35 @@ fn an_example_that_fails_prints_why() {
     assert_eq!(run.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&run.stderr).contains("/nowhere.gguf"));
 }
+
+#[test]
+fn answers_to_pictures_are_those_of_transformers() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/pictures");
+    let lines = std::fs::read_to_string(golden.join("chat.json")).unwrap();
+    let talk: serde_json::Value = serde_json::from_str(lines.lines().next().unwrap()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile(
+        "cc",
+        "tests/images.c",
+        "c99",
+        &linked(true, folder.path()),
+        folder.path(),
+    );
+    let text = |pointer: &str| talk.pointer(pointer).unwrap().as_str().unwrap();
+    let picture = golden.join("files").join(text("/files/0"));
+    let arguments = [
+        golden.join("chat").display().to_string(),
+        picture.display().to_string(),
+        text("/messages/0/content/1/text").to_owned(),
+    ];
+    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+    let (output, _) = run(&program, &arguments);
+    // The program prints the answer's tokens, first with the path of the picture and then with its bytes. The last token is
+    // not in the session, which has computed only those before it.
+    let expected = talk["answer"].as_array().unwrap();
+    let expected = expected[..expected.len() - 1]
+        .iter()
+        .map(ToString::to_string);
+    let expected = expected.collect::<Vec<_>>().join(" ");
+    assert_eq!(output, format!("{expected}\n{expected}\n"));
+}

@@ -1,9 +1,11 @@
 //! Answers, complete and streamed.
 
 use std::sync::Mutex;
+use std::time::Instant;
 
 use pyo3::prelude::*;
 use triad_engine::{Cancel, Event, Finish, Generation, LogProbabilities};
+use triad_frontend::picture_reader::ShownPrompt;
 
 use crate::error::{self, Busy, TriadError};
 use crate::lent::Lent;
@@ -17,6 +19,7 @@ type TokenProbability = (u32, f32, Vec<(u32, f32)>);
 pub struct Answer {
     generation: Generation,
     prompt_tokens: usize,
+    encode_seconds: f64,
     log_probabilities: Option<Vec<LogProbabilities>>,
 }
 
@@ -66,6 +69,12 @@ impl Answer {
     #[getter]
     fn reused_tokens(&self) -> usize {
         self.generation.timing.reused_tokens
+    }
+
+    /// Returns the seconds in which the encoder made rows of pictures: those of pictures that were seen before are kept.
+    #[getter]
+    fn encode_seconds(&self) -> f64 {
+        self.encode_seconds
     }
 
     /// Returns the seconds for the prompt.
@@ -121,7 +130,7 @@ pub struct Stream {
 
 enum State {
     Running {
-        running: Running<Part, triad_frontend::Result<Generation>>,
+        running: Running<Part, triad_frontend::Result<(Generation, f64)>>,
         prompt_tokens: usize,
         parts: Option<Parts>,
     },
@@ -141,23 +150,37 @@ impl Stream {
     /// Starts the answer to `prompt`, as a continuation of `session`.
     pub fn start(
         mut session: Lent,
-        prompt: Vec<u32>,
+        prompt: ShownPrompt,
         options: triad_engine::GenerateOptions,
     ) -> Self {
         let (prompt_tokens, parts) = (prompt.len(), options.log_probabilities.map(|_| Vec::new()));
         let running = Running::start(move |cancel, sender| {
+            let (start, is_shown) = (Instant::now(), prompt.has_pictures());
+            let prompt = prompt.hold(session.get(), cancel)?;
+            let encoded = if is_shown {
+                start.elapsed().as_secs_f64()
+            } else {
+                0.0
+            };
             // If the receiver is gone, the answer is cancelled.
-            triad_frontend::answer::stream(session.get(), &prompt, &options, cancel, &mut |event| {
-                match event {
-                    Event::Text(text) => drop(sender.send(Part::Text(text.to_owned()))),
-                    Event::Token {
-                        log_probabilities: Some(one),
-                        ..
-                    } => drop(sender.send(Part::Token(one.clone()))),
-                    Event::Token { .. } | Event::Prefill { .. } => {}
-                }
-                Ok(())
-            })
+            let answer = triad_frontend::answer::stream(
+                session.get(),
+                &prompt,
+                &options,
+                cancel,
+                &mut |event| {
+                    match event {
+                        Event::Text(text) => drop(sender.send(Part::Text(text.to_owned()))),
+                        Event::Token {
+                            log_probabilities: Some(one),
+                            ..
+                        } => drop(sender.send(Part::Token(one.clone()))),
+                        Event::Token { .. } | Event::Prefill { .. } => {}
+                    }
+                    Ok(())
+                },
+            );
+            Ok((answer?, encoded))
         });
         let cancel = running.canceller();
         Self {
@@ -204,10 +227,11 @@ impl Stream {
         let Some(result) = running.result(py) else {
             return Ok(None);
         };
-        let generation = result?.map_err(error::frontend)?;
+        let (generation, encode_seconds) = result?.map_err(error::frontend)?;
         let answer = Answer {
             generation,
             prompt_tokens,
+            encode_seconds,
             log_probabilities: parts,
         };
         *state = State::Ended(Py::new(py, answer)?);

@@ -9,6 +9,7 @@
 mod answer;
 mod error;
 mod lent;
+mod messages;
 mod model;
 mod options;
 mod prompt;

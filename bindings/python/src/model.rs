@@ -12,12 +12,14 @@ use triad_evaluate::{Dataset, EvaluateOptions, Task, evaluate};
 use triad_frontend::chat;
 use triad_frontend::embedding::{self, Pooling, VectorOptions, embed};
 use triad_frontend::open::{OpenOptions, open};
+use triad_frontend::picture_reader::PictureReader;
 use triad_model::tokenizer::Special;
 
 use crate::answer::{Answer, Stream};
 use crate::error::{self, TriadError, chain};
+use crate::messages::Messages;
 use crate::options::{from_json, kv_format, threads};
-use crate::prompt::{Name, Prompt, conversation, model_name};
+use crate::prompt::{Name, Prompt, model_name};
 use crate::running::wait;
 use crate::session::Session;
 
@@ -26,6 +28,7 @@ use crate::session::Session;
 pub struct Model {
     name: Name,
     engine: Engine,
+    pictures: Arc<PictureReader>,
 }
 
 impl Model {
@@ -33,8 +36,12 @@ impl Model {
         self.engine.model()
     }
 
+    fn wrap(&self, session: triad_engine::Session) -> Session {
+        Session::new(Arc::clone(&self.name), Arc::clone(&self.pictures), session)
+    }
+
     fn new_session(&self) -> Session {
-        Session::new(Arc::clone(&self.name), self.engine.session())
+        self.wrap(self.engine.session())
     }
 }
 
@@ -72,7 +79,12 @@ impl Model {
         let engine = wait(py, progress, move |cancel, step| {
             open(&opened, &options, cancel, step).map_err(error::frontend)
         })?;
-        Ok(Self { name, engine })
+        let pictures = Arc::default();
+        Ok(Self {
+            name,
+            engine,
+            pictures,
+        })
     }
 
     /// Returns the name or path with which it was opened.
@@ -141,7 +153,7 @@ impl Model {
         messages: &Bound<'_, PyAny>,
         add_generation_prompt: bool,
     ) -> PyResult<String> {
-        let messages = conversation(messages)?;
+        let Messages { messages, .. } = Messages::read(messages)?;
         let template = self.model().chat_template();
         let template = template
             .ok_or_else(|| TriadError::new_err(format!("{} has no chat template", self.name)))?;
@@ -175,7 +187,7 @@ impl Model {
             }
         };
         let pooling = embedding::pooling(self.model(), pooling).map_err(error::frontend)?;
-        let tokens = prompt.encode(self.model(), &self.name, self.engine.context())?;
+        let tokens = prompt.text_tokens(self.model(), self.engine.context())?;
         let engine = self.engine.clone();
         let vector = wait(py, None, move |cancel, _| {
             let options = VectorOptions::of_length_1(pooling);
@@ -195,7 +207,7 @@ impl Model {
         let session = wait(py, None, move |_, _| {
             engine.restore(&path).map_err(error::engine)
         })?;
-        Ok(Session::new(Arc::clone(&self.name), session))
+        Ok(self.wrap(session))
     }
 
     /// Continues `prompt`, a text or tokens, in a new session.
@@ -224,7 +236,7 @@ impl Model {
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Py<Answer>> {
         self.new_session()
-            .start(Prompt::Chat(conversation(messages)?), options)?
+            .start(Prompt::Chat(Messages::read(messages)?), options)?
             .whole(py)
     }
 
@@ -236,7 +248,7 @@ impl Model {
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Stream> {
         self.new_session()
-            .start(Prompt::Chat(conversation(messages)?), options)
+            .start(Prompt::Chat(Messages::read(messages)?), options)
     }
 
     /// Evaluates the model on the benchmark `task`, with the rows of the file `data`; returns what `triad eval --json`

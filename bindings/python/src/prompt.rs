@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use serde_json::Value;
 use triad_engine::{Cancel, Model};
-use triad_frontend::chat;
+use triad_frontend::chat::{self, Conversation};
+use triad_frontend::picture_reader::{PictureReader, ShownPrompt};
 use triad_model::fetch;
 use triad_model::tokenizer::Special;
 
 use crate::error;
-use crate::options::json_value;
+use crate::messages::Messages;
 
 /// The user's name for a model.
 pub type Name = Arc<str>;
@@ -23,8 +23,8 @@ pub enum Prompt {
     Text(String),
     /// Tokens.
     Tokens(Vec<u32>),
-    /// A conversation, in OpenAI's form.
-    Chat(Vec<Value>),
+    /// A conversation.
+    Chat(Messages),
 }
 
 impl<'a, 'py> FromPyObject<'a, 'py> for Prompt {
@@ -43,28 +43,54 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Prompt {
 }
 
 impl Prompt {
-    /// Returns the tokens, at most `context` of them.
-    pub fn encode(self, model: &Model, name: &str, context: usize) -> PyResult<Vec<u32>> {
+    /// Returns the tokens of a text, at most `context` of them, or the tokens themselves.
+    pub fn text_tokens(self, model: &Model, context: usize) -> PyResult<Vec<u32>> {
         match self {
             Self::Text(text) => {
-                chat::encode_text(model, &text, Special::AsText, (context, &Cancel::new()))
+                let within = (context, &Cancel::new());
+                let tokens = chat::encode_text(model, &text, Special::AsText, within);
+                tokens.map_err(error::frontend)
             }
             Self::Tokens(tokens) => Ok(tokens),
-            Self::Chat(messages) => {
-                chat::encode_with_tools(model, name, &messages, &[], (context, &Cancel::new()))
+            Self::Chat(_) => Err(PyTypeError::new_err("expected a text or a list of tokens")),
+        }
+    }
+
+    /// Returns the tokens, at most `context` of them, and the pictures, which `reader` prepares.
+    pub fn encode(
+        self,
+        named: (&Model, &str),
+        reader: &PictureReader,
+        context: usize,
+    ) -> PyResult<ShownPrompt> {
+        let encode = || self.encode_alone(named, reader, context);
+        Python::attach(|py| py.detach(encode)).map_err(error::frontend)
+    }
+
+    fn encode_alone(
+        self,
+        (model, name): (&Model, &str),
+        reader: &PictureReader,
+        context: usize,
+    ) -> triad_frontend::Result<ShownPrompt> {
+        let within = (context, &Cancel::new());
+        match self {
+            Self::Text(text) => {
+                let tokens = chat::encode_text(model, &text, Special::AsText, within);
+                tokens.map(ShownPrompt::from)
+            }
+            Self::Tokens(tokens) => Ok(tokens.into()),
+            Self::Chat(Messages { messages, images }) => {
+                let prepared = images.iter().map(|image| reader.prepare(model, image));
+                let conversation = Conversation {
+                    messages: &messages,
+                    ..Conversation::default()
+                };
+                prepared.collect::<Result<_, _>>().and_then(|prepared| {
+                    reader.prompt((model, name), &conversation, prepared, within)
+                })
             }
         }
-        .map_err(error::frontend)
-    }
-}
-
-/// Reads the messages of a conversation, each an object with `role` and `content`.
-pub fn conversation(messages: &Bound<'_, PyAny>) -> PyResult<Vec<Value>> {
-    match json_value(messages)? {
-        Value::Array(messages) => Ok(messages),
-        _ => Err(PyTypeError::new_err(
-            "messages: expected a list of objects with role and content",
-        )),
     }
 }
 

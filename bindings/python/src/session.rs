@@ -1,31 +1,36 @@
 //! Conversations.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use numpy::{PyArray1, PyArray2, PyArrayMethods, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use triad_engine::{Branch, Session as EngineSession};
+use triad_frontend::picture_reader::PictureReader;
 
 use crate::answer::{Answer, Stream};
 use crate::error;
 use crate::lent::Home;
+use crate::messages::Messages;
 use crate::options::{adapters, generate_options};
-use crate::prompt::{Name, Prompt, conversation};
+use crate::prompt::{Name, Prompt};
 use crate::running::wait;
 
 /// A conversation: the tokens that a model has processed, with their keys and values.
 #[pyclass(frozen, module = "triad")]
 pub struct Session {
     name: Name,
+    pictures: Arc<PictureReader>,
     home: Home,
 }
 
 impl Session {
-    /// Wraps a session of the engine, for the model that the user calls `name`.
-    pub fn new(name: Name, session: EngineSession) -> Self {
+    /// Wraps a session of the engine, for the model that the user calls `name` and whose pictures `pictures` prepares.
+    pub fn new(name: Name, pictures: Arc<PictureReader>, session: EngineSession) -> Self {
         Self {
             name,
+            pictures,
             home: Home::new(session),
         }
     }
@@ -37,7 +42,8 @@ impl Session {
         let adapters = adapters(engine.model(), options)?;
         engine.set_adapters(&adapters).map_err(error::engine)?;
         let options = generate_options(engine.model(), options)?;
-        let prompt = prompt.encode(engine.model(), &self.name, engine.context())?;
+        let named = (&**engine.model(), &*self.name);
+        let prompt = prompt.encode(named, &self.pictures, engine.context())?;
         Ok(Stream::start(session, prompt, options))
     }
 }
@@ -87,7 +93,7 @@ impl Session {
         messages: &Bound<'_, PyAny>,
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Py<Answer>> {
-        self.start(Prompt::Chat(conversation(messages)?), options)?
+        self.start(Prompt::Chat(Messages::read(messages)?), options)?
             .whole(py)
     }
 
@@ -98,7 +104,7 @@ impl Session {
         messages: &Bound<'_, PyAny>,
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Stream> {
-        self.start(Prompt::Chat(conversation(messages)?), options)
+        self.start(Prompt::Chat(Messages::read(messages)?), options)
     }
 
     /// Appends `tokens` and runs them. Returns the logits of the last one, `[vocab]`, or with `all` those of all of
@@ -186,7 +192,9 @@ impl Session {
 
     /// Returns a copy of the session; memory is shared until one of the two continues.
     fn fork(&self) -> PyResult<Self> {
-        Ok(Self::new(self.name.clone(), self.home.lend()?.get().fork()))
+        let fork = self.home.lend()?.get().fork();
+        let pictures = Arc::clone(&self.pictures);
+        Ok(Self::new(self.name.clone(), pictures, fork))
     }
 
     /// Writes the session to a file, for `Model.restore`.

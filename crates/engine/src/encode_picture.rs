@@ -6,10 +6,16 @@ use crate::cancel::Cancel;
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::kv::PrefixSalt;
-use crate::pictures::Picture;
+use crate::pictures::{Picture, PictureId};
 use crate::vision::Pixels;
 
 impl Engine {
+    /// Returns the rows of a view that was encoded before, if they are still there. Only those who give the same salt find
+    /// them.
+    pub fn known_picture(&self, id: PictureId, salt: PrefixSalt) -> Option<Picture> {
+        self.shared().forward.pictures().find(&(salt, id.0))
+    }
+
     /// Encodes a view of a picture on the model's threads, or finds its rows: those of a picture that was encoded before
     /// are kept for some time. Only those who give the same salt find them. An engine encodes one view at a time, and others
     /// wait. The prompt of a session that
@@ -22,7 +28,7 @@ impl Engine {
         let vision = self.model().vision()?;
         self.executor().check_pictures()?;
         vision.rows(pixels.height, pixels.width)?;
-        let key = (salt, hash(pixels));
+        let key = (salt, pixels.id().0);
         let pictures = self.shared().forward.pictures();
         if let Some(picture) = pictures.find(&key) {
             return Ok(picture);
@@ -41,10 +47,13 @@ impl Engine {
     }
 }
 
-fn hash(pixels: Pixels) -> [u8; 32] {
-    let mut hash = Sha256::new();
-    hash.update((pixels.height as u64).to_le_bytes());
-    hash.update((pixels.width as u64).to_le_bytes());
-    hash.update(bytemuck::cast_slice::<f32, u8>(pixels.planes));
-    hash.finalize().into()
+impl Pixels<'_> {
+    /// Returns the identity of the view.
+    pub fn id(&self) -> PictureId {
+        let mut hash = Sha256::new();
+        hash.update((self.height as u64).to_le_bytes());
+        hash.update((self.width as u64).to_le_bytes());
+        hash.update(bytemuck::cast_slice::<f32, u8>(self.planes));
+        PictureId(hash.finalize().into())
+    }
 }

@@ -11,6 +11,7 @@ use triad_model::description::ModelDescription;
 use triad_model::mapped::MappedFile;
 use triad_model::template::ChatTemplate;
 use triad_model::tokenizer::{Special, Tokenizer};
+use triad_model::vision::mmproj_next_to;
 
 use crate::adapter::Adapter;
 use crate::error::{Error, Result};
@@ -455,9 +456,14 @@ fn vision(
             Err(Error::Model(reason)) => Err(Arc::new(reason)),
             Err(error) => return Err(error),
         },
-        Some(_) => Err(Arc::new(missing(
-            "a GGUF file has no encoder of pictures: give its mmproj file, too",
-        ))),
+        Some(path) => Err(Arc::new(missing(&match &mmproj_next_to(path)[..] {
+            [first, second, ..] => format!(
+                "several encoders of pictures are next to it, such as {} and {}: give one of them, too",
+                first.display(),
+                second.display()
+            ),
+            _ => "a GGUF file has no encoder of pictures: give its mmproj file, too".into(),
+        }))),
         None => Err(Arc::new(missing(
             "a package has no encoder of pictures: give its mmproj file or its folder, too",
         ))),

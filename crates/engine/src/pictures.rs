@@ -48,6 +48,8 @@ pub(crate) struct PictureRows {
     values: Vec<f32>,
     /// Whether the rows read each other.
     pub(crate) together: bool,
+    /// The hash of the pixels.
+    id: PictureId,
 }
 
 impl PictureRows {
@@ -79,10 +81,19 @@ impl Picture {
         &self.0.values
     }
 
+    /// Returns the identity of the view that was encoded.
+    pub fn id(&self) -> PictureId {
+        self.0.id
+    }
+
     pub(crate) fn rows(&self) -> &Arc<PictureRows> {
         &self.0
     }
 }
+
+/// The identity of a view: a hash of its pixels and their sizes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PictureId(pub(crate) [u8; 32]);
 
 /// The identity of a picture: a hash of its pixels, and the salt of those who may find it.
 pub(crate) type Key = (PrefixSalt, [u8; 32]);
@@ -170,6 +181,7 @@ impl Pictures {
                 row_len,
                 values,
                 together,
+                id: PictureId(key.1),
             };
             (Arc::new(rows), now)
         });
@@ -397,6 +409,7 @@ mod tests {
             row_len: 1,
             values: vec![0.0; 6],
             together,
+            id: PictureId([0; 32]),
         })));
         held
     }

@@ -98,8 +98,8 @@ fn encode_rendered(
     (pictures, (context, cancel)): (Option<Pictures<'_>>, (usize, &Cancel)),
 ) -> Result<PicturePrompt> {
     let Some(template) = model.chat_template() else {
-        if let Some(Pictures { prepared, .. }) = pictures {
-            return Err(Error::OnlyText(prepared.len()));
+        if let Some(Pictures { pieces, .. }) = pictures {
+            return Err(Error::OnlyText(pieces.len()));
         }
         let last = conversation
             .messages

@@ -75,6 +75,14 @@ pub enum Error {
     /// A picture that can't be decoded or prepared, or a model's settings for pictures.
     #[error(transparent)]
     Picture(#[from] triad_pictures::Error),
+    /// A file that is not a picture.
+    #[error("{}", .path.display())]
+    PictureFile {
+        /// The path of the file.
+        path: PathBuf,
+        /// The reason.
+        source: triad_pictures::Error,
+    },
     /// A prompt whose places for pictures are not as many as its pictures.
     #[error("the prompt names {token} {places} times, expected {pictures}: once for each picture")]
     PicturePlaces {

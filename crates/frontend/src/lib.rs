@@ -5,7 +5,7 @@
 //! packages whose files changed. [`machine`] reads the hardware and checks memory. [`pressure`]
 //! notices when memory runs out. [`huge_pages`] decides where weights
 //! are. [`kernels`] selects the fastest kernels. [`chat`] turns messages into tokens. [`tool_calls`] finds the function
-//! calls in an answer. [`pictures`] puts pictures into a prompt. [`answer`] starts engines and streams answers. [`open`] combines all of these: it returns an
+//! calls in an answer. [`pictures`] puts pictures into a prompt, [`picture_reader`] reads those of a library's caller. [`answer`] starts engines and streams answers. [`open`] combines all of these: it returns an
 //! engine for a name.
 //!
 //! Nothing here prints or reads from a terminal: progress is passed to closures, and an [`Error`] keeps its source.
@@ -27,6 +27,7 @@ pub mod machine;
 pub mod models;
 pub mod open;
 pub mod packages;
+pub mod picture_reader;
 pub mod pictures;
 pub mod pressure;
 pub mod reasoning;

@@ -9,13 +9,13 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use triad_engine::package::Package;
-use triad_engine::{Cancel, Model, Pixels, Session, VisionModel};
+use triad_engine::{Cancel, Model, Picture as EncodedPicture, Pixels, Session, VisionModel};
 use triad_kernels::BlockArithmetic;
 use triad_model::checkpoint::Checkpoint;
 use triad_model::template::ChatTemplate;
 use triad_model::tokenizer::{TokenKind, Tokenizer};
-use triad_model::vision::VisionFile;
-use triad_pictures::{Piece, Prepared, Processor};
+use triad_model::vision::{VisionFile, mmproj_next_to};
+use triad_pictures::{Piece, Prepared, Processor, View};
 
 use crate::error::{Error, Result};
 
@@ -24,8 +24,8 @@ use crate::error::{Error, Result};
 pub struct Pictures<'a> {
     /// The model's processor.
     pub processor: &'a Processor,
-    /// The result for each picture.
-    pub prepared: &'a [Arc<Prepared>],
+    /// The pieces of each picture.
+    pub pieces: &'a [Arc<[Piece]>],
 }
 
 /// A prompt with places for rows of pictures.
@@ -186,17 +186,17 @@ impl Pictures<'_> {
         let placeholder = self.processor.placeholder();
         let mut texts = text.split(placeholder);
         let places = text.matches(placeholder).count();
-        if places != self.prepared.len() {
+        if places != self.pieces.len() {
             return Err(Error::PicturePlaces {
                 token: placeholder,
                 places,
-                pictures: self.prepared.len(),
+                pictures: self.pieces.len(),
             });
         }
         let mut parts = Vec::new();
         add_text(&mut parts, texts.next().unwrap_or_default());
-        for ((picture, prepared), after) in self.prepared.iter().enumerate().zip(texts) {
-            for piece in &prepared.pieces {
+        for ((picture, pieces), after) in self.pieces.iter().enumerate().zip(texts) {
+            for piece in pieces.iter() {
                 match *piece {
                     Piece::Text(ref text) => add_text(&mut parts, text),
                     Piece::Rows { view, rows } => parts.push(Part::Rows {
@@ -225,14 +225,25 @@ fn add_text(parts: &mut Vec<Part>, text: &str) {
 /// # Errors
 /// If the model reads no pictures, or Triad does not support its encoder or its processor.
 pub fn processor(model: &Model) -> Result<Processor> {
-    Ok(Processor::of_encoder(model.vision()?.path())?)
+    processor_at(model.vision()?.path())
+}
+
+/// Returns the processor that belongs to the encoder at `path`: an mmproj file, or a folder or file of safetensors.
+///
+/// # Errors
+/// If a file can't be read, or Triad does not support the processor.
+pub fn processor_at(path: &Path) -> Result<Processor> {
+    Ok(Processor::of_encoder(path)?)
 }
 
 /// Returns the encoder of pictures that belongs to the model at `path`, if Triad supports it: that of a folder in the
 /// layout of `transformers`, or the only file `mmproj*.gguf` next to a GGUF file, unless it is that of another model.
 pub fn encoder_of(path: &Path) -> Option<PathBuf> {
     let encoder = match path.extension() {
-        Some(extension) if extension == "gguf" => mmproj_next_to(path)?,
+        Some(extension) if extension == "gguf" => match <[_; 1]>::try_from(mmproj_next_to(path)) {
+            Ok([only]) => only,
+            Err(_) => return None,
+        },
         _ if Package::is_at(path) => return None,
         _ => path.to_owned(),
     };
@@ -243,17 +254,13 @@ pub fn encoder_of(path: &Path) -> Option<PathBuf> {
     fits.then_some(encoder)
 }
 
-fn mmproj_next_to(path: &Path) -> Option<PathBuf> {
-    let folder = path.parent().filter(|it| !it.as_os_str().is_empty());
-    let files = std::fs::read_dir(folder.unwrap_or(Path::new("."))).ok()?;
-    let is_mmproj = |file: &PathBuf| {
-        let name = file.file_name().and_then(|name| name.to_str());
-        name.is_some_and(|name| name.starts_with("mmproj") && name.ends_with(".gguf"))
-    };
-    let files = files.filter_map(|file| Some(file.ok()?.path()));
-    let mut found = files.filter(is_mmproj);
-    let first = found.next()?;
-    (found.next().is_none() && first != path).then_some(first)
+/// Returns the pixels of a view for an encoder.
+pub fn pixels(view: &View) -> Pixels<'_> {
+    Pixels {
+        height: view.height,
+        width: view.width,
+        planes: &view.planes,
+    }
 }
 
 impl PicturePrompt {
@@ -268,6 +275,22 @@ impl PicturePrompt {
         prepared: &[Arc<Prepared>],
         cancel: &Cancel,
     ) -> Result<Vec<u32>> {
+        self.hold_encoded(session, |session, picture, view| {
+            let pixels = pixels(&prepared[picture].views[view]);
+            session.engine().picture(pixels, session.salt(), cancel)
+        })
+    }
+
+    /// Makes `session` hold the views that `encode` returns by picture and view, and returns the tokens of the prompt with
+    /// those of their rows.
+    ///
+    /// # Errors
+    /// If `encode` fails, or an encoder makes other rows than the processor expects.
+    pub fn hold_encoded(
+        self,
+        session: &mut Session,
+        mut encode: impl FnMut(&Session, usize, usize) -> triad_engine::Result<EncodedPicture>,
+    ) -> Result<Vec<u32>> {
         let Self { mut tokens, places } = self;
         for Place {
             tokens: place,
@@ -275,13 +298,7 @@ impl PicturePrompt {
             view,
         } in places
         {
-            let view = &prepared[picture].views[view];
-            let pixels = Pixels {
-                height: view.height,
-                width: view.width,
-                planes: &view.planes,
-            };
-            let picture = session.engine().picture(pixels, session.salt(), cancel)?;
+            let picture = encode(session, picture, view)?;
             let rows = picture.tokens();
             if rows.len() != place.len() {
                 return Err(Error::PictureRows {

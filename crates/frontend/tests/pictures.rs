@@ -51,6 +51,10 @@ fn prepare(processor: &Processor, talk: &Value) -> Vec<Arc<Prepared>> {
     prepared.collect()
 }
 
+fn pieces(prepared: &[Arc<Prepared>]) -> Vec<Arc<[Piece]>> {
+    prepared.iter().map(|it| Arc::clone(&it.pieces)).collect()
+}
+
 fn prompt(
     model: &Model,
     processor: &Processor,
@@ -64,7 +68,7 @@ fn prompt(
     };
     let pictures = Pictures {
         processor,
-        prepared,
+        pieces: &pieces(prepared),
     };
     let within = (CONTEXT, &Cancel::new());
     chat::encode_pictures(model, "chat", &conversation, (pictures, within))
@@ -193,7 +197,7 @@ fn a_prompt_with_more_rows_than_the_context_is_refused() {
     };
     let shown = Pictures {
         processor: &processor,
-        prepared: &prepared,
+        pieces: &pieces(&prepared),
     };
     let within = (100, &Cancel::new());
     let error = chat::encode_pictures(&model, "chat", &conversation, (shown, within));
@@ -270,7 +274,7 @@ fn encoders_make_the_rows_that_processors_promise_in_the_sizes_of_published_mode
             let picture = Picture::decode(&picture).unwrap();
             let prepared = processor.prepare(&picture).unwrap();
             let mut views = 0;
-            for piece in &prepared.pieces {
+            for piece in prepared.pieces.iter() {
                 let Piece::Rows { view, rows } = piece else {
                     continue;
                 };

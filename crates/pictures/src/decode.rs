@@ -12,7 +12,7 @@ use crate::check::{check_bytes, check_sizes};
 use crate::error::{Error, Result};
 use crate::jpeg;
 use crate::limits::MAX_PIXELS;
-use crate::picture::Picture;
+use crate::picture::{CHANNELS, Picture};
 
 /// Maximum memory of a decoder: 16 bits of four channels.
 const MAX_MEMORY: u64 = MAX_PIXELS * 8;
@@ -25,31 +25,86 @@ impl Picture {
     /// Returns an error if the bytes are none of these, are broken or truncated, or if the picture is beyond the
     /// [limits](crate::limits).
     pub fn decode(bytes: &[u8]) -> Result<Self> {
-        check_bytes(bytes.len())?;
-        let format = image::guess_format(bytes).map_err(|_| Error::NotAPicture)?;
-        let name = name(format).ok_or(Error::NotAPicture)?;
+        let (format, name) = format(bytes)?;
         if format == ImageFormat::Jpeg && !jpeg::has_end(bytes) {
             return Err(Error::Truncated(name));
         }
-        read(bytes, format).map_err(|error| match error {
-            Failure::Limit(error) => error,
-            Failure::Decoder(ImageError::IoError(error))
-                if error.kind() == std::io::ErrorKind::UnexpectedEof =>
-            {
-                Error::Truncated(name)
-            }
-            Failure::Decoder(source) => Error::Broken {
-                format: name,
-                source,
-            },
-        })
+        read(bytes, format).map_err(|failure| failure.of(name))
     }
+}
+
+/// The head of a picture's file: what is known before it is decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// Pixels of a row of the upright picture.
+    pub width: u32,
+    /// Its rows.
+    pub height: u32,
+    /// Bytes of memory that decoding it takes at most, without the file.
+    pub bytes: usize,
+}
+
+impl Head {
+    /// Reads the head of a PNG, JPEG, WebP, GIF or BMP file.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the bytes are none of these, the head is broken, or the picture is beyond the
+    /// [limits](crate::limits). What follows the head is not checked.
+    pub fn read(bytes: &[u8]) -> Result<Self> {
+        let (format, name) = format(bytes)?;
+        let read = || {
+            let mut decoder = decoder(bytes, format)?;
+            let (width, height) = decoder.dimensions();
+            let colors = usize::try_from(decoder.total_bytes()).unwrap_or(usize::MAX);
+            let (width, height) = match orientation(&mut decoder) {
+                Orientation::Rotate90
+                | Orientation::Rotate270
+                | Orientation::Rotate90FlipH
+                | Orientation::Rotate270FlipH => (height, width),
+                _ => (width, height),
+            };
+            Ok(Self {
+                width,
+                height,
+                // The decoder's own copy, its result, and red, green and blue.
+                bytes: colors * 2 + width as usize * height as usize * CHANNELS,
+            })
+        };
+        read().map_err(|failure: Failure| failure.of(name))
+    }
+}
+
+/// Returns the format of a file's content, and its name.
+fn format(bytes: &[u8]) -> Result<(ImageFormat, &'static str)> {
+    check_bytes(bytes.len())?;
+    let format = image::guess_format(bytes).map_err(|_| Error::NotAPicture)?;
+    let name = name(format).ok_or(Error::NotAPicture)?;
+    Ok((format, name))
 }
 
 /// The reason why a picture could not be read.
 enum Failure {
     Limit(Error),
     Decoder(ImageError),
+}
+
+impl Failure {
+    /// Returns the error of a file in the format called `name`.
+    fn of(self, name: &'static str) -> Error {
+        match self {
+            Self::Limit(error) => error,
+            Self::Decoder(ImageError::IoError(error))
+                if error.kind() == std::io::ErrorKind::UnexpectedEof =>
+            {
+                Error::Truncated(name)
+            }
+            Self::Decoder(source) => Error::Broken {
+                format: name,
+                source,
+            },
+        }
+    }
 }
 
 impl From<ImageError> for Failure {
@@ -69,15 +124,20 @@ fn name(format: ImageFormat) -> Option<&'static str> {
     }
 }
 
-fn read(bytes: &[u8], format: ImageFormat) -> Result<Picture, Failure> {
+/// Returns a decoder of a picture within the limits. It has read only the head.
+fn decoder(bytes: &[u8], format: ImageFormat) -> Result<impl ImageDecoder, Failure> {
     let mut reader = ImageReader::with_format(Cursor::new(bytes), format);
     let mut limits = Limits::no_limits();
     limits.max_alloc = Some(MAX_MEMORY);
     reader.limits(limits);
-    let mut decoder = reader.into_decoder()?;
-    // Before anything is decoded.
+    let decoder = reader.into_decoder()?;
     let (width, height) = decoder.dimensions();
     check_sizes(width, height).map_err(Failure::Limit)?;
+    Ok(decoder)
+}
+
+fn read(bytes: &[u8], format: ImageFormat) -> Result<Picture, Failure> {
+    let mut decoder = decoder(bytes, format)?;
     let orientation = orientation(&mut decoder);
     let mut image = DynamicImage::from_decoder(decoder)?;
     image.apply_orientation(orientation);

@@ -31,10 +31,12 @@ mod source;
 mod view;
 
 use std::path::Path;
+use std::sync::Arc;
 
 use triad_model::gguf::{self, Metadata};
 use triad_model::mapped::MappedFile;
 
+pub use decode::Head;
 pub use error::{Error, Result};
 pub use picture::Picture;
 pub use prompt::Piece;
@@ -42,6 +44,7 @@ pub use source::{from_base64, from_data_url};
 pub use view::View;
 
 use families::Family;
+use picture::CHANNELS;
 use settings::Settings;
 use view::Pixels;
 
@@ -54,17 +57,43 @@ pub struct Prepared {
     /// Inputs of the encoder.
     pub views: Vec<View>,
     /// Parts of the prompt, in order.
-    pub pieces: Vec<Piece>,
+    pub pieces: Arc<[Piece]>,
+}
+
+/// The sizes of a picture's views and their places in a prompt, which depend on the picture's size alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Height and width of each view in pixels.
+    pub views: Vec<[usize; 2]>,
+    /// Parts of the prompt, in order.
+    pub pieces: Arc<[Piece]>,
+}
+
+impl Layout {
+    /// Returns the number of rows of all views.
+    pub fn rows(&self) -> usize {
+        rows(&self.pieces)
+    }
+
+    /// Returns the bytes of the views of [`Prepared`].
+    pub fn bytes(&self) -> usize {
+        let pixels = self.views.iter().map(|[height, width]| height * width);
+        pixels.sum::<usize>() * CHANNELS * size_of::<f32>()
+    }
+}
+
+fn rows(pieces: &[Piece]) -> usize {
+    let rows = pieces.iter().map(|piece| match piece {
+        Piece::Rows { rows, .. } => *rows,
+        Piece::Text(_) => 0,
+    });
+    rows.sum()
 }
 
 impl Prepared {
     /// Returns the number of rows of all views.
     pub fn rows(&self) -> usize {
-        let rows = self.pieces.iter().map(|piece| match piece {
-            Piece::Rows { rows, .. } => *rows,
-            Piece::Text(_) => 0,
-        });
-        rows.sum()
+        rows(&self.pieces)
     }
 }
 
@@ -132,6 +161,21 @@ impl Processor {
     pub fn prepare(&self, picture: &Picture) -> Result<Prepared> {
         picture.check()?;
         self.family.prepare(picture, &self.pixels)
+    }
+
+    /// Returns what [`Processor::prepare`] makes of a picture of `width` × `height` pixels, without computing its colors.
+    ///
+    /// # Errors
+    ///
+    /// As [`Processor::prepare`].
+    pub fn layout(&self, width: u32, height: u32) -> Result<Layout> {
+        let picture = Picture::without_colors(width, height)?;
+        let prepared = self.family.prepare(&picture, &self.pixels)?;
+        let views = prepared.views.iter();
+        Ok(Layout {
+            views: views.map(|view| [view.height, view.width]).collect(),
+            pieces: prepared.pieces,
+        })
     }
 
     /// Returns the special token that stands for a picture in a text that a chat template made. The pieces of a picture

@@ -29,6 +29,18 @@ impl Picture {
         Ok(picture)
     }
 
+    /// Creates a picture that has a size and no colors. What is made of it has none either.
+    pub(crate) fn without_colors(width: u32, height: u32) -> Result<Self> {
+        check_sizes(width, height)?;
+        let rgb = Vec::new();
+        Ok(Self { width, height, rgb })
+    }
+
+    /// Returns whether the picture has only a size.
+    pub(crate) fn has_no_colors(&self) -> bool {
+        self.rgb.is_empty()
+    }
+
     /// Checks sizes and length, which anyone may set.
     pub(crate) fn check(&self) -> Result<()> {
         let &Self { width, height, .. } = self;
@@ -71,6 +83,10 @@ impl Picture {
         (width, height): (u32, u32),
         color: [u8; CHANNELS],
     ) -> Self {
+        if self.has_no_colors() {
+            let rgb = Vec::new();
+            return Self { width, height, rgb };
+        }
         let stride = width as usize * CHANNELS;
         let mut rgb = color.repeat(width as usize * height as usize);
         let place = left as usize * CHANNELS;

@@ -1,5 +1,7 @@
 //! The part of a prompt that stands for a picture.
 
+use std::sync::Arc;
+
 /// A part of the prompt that stands for a picture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Piece {
@@ -32,7 +34,7 @@ impl Pieces {
         self
     }
 
-    pub(crate) fn into_vec(self) -> Vec<Piece> {
-        self.0
+    pub(crate) fn finish(self) -> Arc<[Piece]> {
+        self.0.into()
     }
 }

@@ -139,6 +139,10 @@ pub(crate) fn resize(
             reason: format!("the model asks for {width} × {height} of it"),
         });
     }
+    if picture.has_no_colors() {
+        let rgb = Vec::new();
+        return Ok(Picture { width, height, rgb });
+    }
     let mut resized = None;
     if width != picture.width {
         resized = Some(horizontally(

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
-use triad_pictures::{Error, Picture, Processor};
+use triad_pictures::{Error, Head, Picture, Processor};
 
 /// Number of mutated files.
 const MUTATED: usize = 2000;
@@ -85,10 +85,14 @@ fn mutated_pictures_are_errors_or_pictures_within_the_limits() {
         match Picture::decode(&bytes) {
             Ok(picture) => {
                 pictures += 1;
+                let head = Head::read(&bytes).unwrap();
+                assert_eq!((head.width, head.height), (picture.width, picture.height));
                 let pixels = picture.width as usize * picture.height as usize;
                 assert_eq!(picture.rgb.len(), pixels * 3);
                 if pixels < 1 << 20 {
-                    processor.prepare(&picture).unwrap();
+                    let prepared = processor.prepare(&picture).unwrap();
+                    let layout = processor.layout(head.width, head.height).unwrap();
+                    assert_eq!(layout.pieces, prepared.pieces);
                 }
             }
             Err(error) => {
@@ -161,6 +165,8 @@ fn sizes_beyond_the_limits_are_refused_before_memory_is_taken() {
     ];
     for bomb in bombs {
         let error = Picture::decode(&bomb).unwrap_err();
+        assert!(matches!(error, Error::TooManyPixels { .. }), "{error:?}");
+        let error = Head::read(&bomb).unwrap_err();
         assert!(matches!(error, Error::TooManyPixels { .. }), "{error:?}");
     }
     assert!(Picture::decode(&head_of_png(u32::MAX >> 1, u32::MAX >> 1)).is_err());

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use sha2::{Digest, Sha256};
-use triad_pictures::{Picture, Piece, Prepared, Processor};
+use triad_pictures::{Head, Layout, Picture, Piece, Prepared, Processor};
 
 /// Cells of each side whose mean colors are known.
 const CELLS: usize = 8;
@@ -61,6 +61,13 @@ fn pictures_are_decoded_as_pillow_does_it() {
     for line in lines {
         let name = line["file"].as_str().unwrap();
         let picture = decode(name);
+        let head = Head::read(&fs::read(golden().join("files").join(name)).unwrap()).unwrap();
+        assert_eq!(
+            [head.width, head.height],
+            [picture.width, picture.height],
+            "{name}"
+        );
+        assert!(head.bytes > picture.rgb.len(), "{name}: {head:?}");
         let size = [picture.width, picture.height].map(u64::from);
         assert_eq!(line["size"], Value::from(size.to_vec()), "{name}");
         if let Some(expected) = line["sha256"].as_str() {
@@ -82,7 +89,7 @@ fn pictures_are_decoded_as_pillow_does_it() {
 fn text(prepared: &Prepared) -> String {
     let mut text = String::new();
     let mut waiting = 0;
-    for piece in &prepared.pieces {
+    for piece in prepared.pieces.iter() {
         match piece {
             Piece::Rows { rows, .. } => waiting += rows,
             Piece::Text(words) => {
@@ -114,7 +121,15 @@ fn views_and_texts_are_those_of_transformers() {
         }
         let (_, processor) = processor.as_ref().unwrap();
         let file = line["file"].as_str().unwrap();
-        let prepared = processor.prepare(&decode(file)).unwrap();
+        let picture = decode(file);
+        let prepared = processor.prepare(&picture).unwrap();
+        let layout = processor.layout(picture.width, picture.height).unwrap();
+        let views = prepared.views.iter();
+        let expected = Layout {
+            views: views.map(|view| [view.height, view.width]).collect(),
+            pieces: prepared.pieces.clone(),
+        };
+        assert_eq!(layout, expected, "{file}, {name}");
         let sizes = prepared
             .views
             .iter()

@@ -49,10 +49,10 @@ function keep() {
 
 // Sends a message, with the URLs of its pictures. Starts a conversation if none is open.
 function ask(text, images = []) {
-  if (running || !text.trim()) return;
+  if (running || !(text.trim() || images.length)) return;
   current ??= create();
   if (!current.messages.length) {
-    const line = text.trim().split('\n')[0];
+    const line = text.trim().split('\n')[0] || 'Picture';
     current.title = line.length > TITLE ? `${line.slice(0, TITLE)}…` : line;
   }
   current.messages.push({ role: 'user', content: text, ...(images.length ? { images } : {}) });
@@ -63,7 +63,8 @@ function ask(text, images = []) {
 function parts({ role, content, images }) {
   if (!images?.length) return { role, content };
   const shown = images.map((url) => ({ type: 'image_url', image_url: { url } }));
-  return { role, content: [...shown, { type: 'text', text: content }] };
+  const said = content.trim() ? [{ type: 'text', text: content }] : [];
+  return { role, content: [...shown, ...said] };
 }
 
 function answerAgain(index) {
@@ -135,7 +136,7 @@ function grow() {
 
 get('composer').addEventListener('submit', (event) => {
   event.preventDefault();
-  if (running || !prompt.value.trim()) return;
+  if (running) return;
   const text = prompt.value;
   prompt.value = '';
   grow();

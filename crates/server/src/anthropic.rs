@@ -291,7 +291,7 @@ pub(crate) async fn count_tokens(
     let model = app.model(request.model.as_deref()).await?;
     let mut prompt = prompt.read(model.model().chat_template())?;
     set_thinking(&mut prompt, request.thinking.as_ref(), &messages);
-    let counted = count(&model, client.address, (messages, tools), prompt).await?;
+    let counted = count((&app, &model, client.address), (messages, tools), prompt).await?;
     Ok(Json(MessageTokens {
         input_tokens: counted,
     }))

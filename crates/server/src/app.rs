@@ -10,6 +10,7 @@ use crate::counters::Metrics;
 use crate::engines::Engines;
 use crate::error::ApiResult;
 use crate::hosted::HostedModel;
+use crate::image_urls::ImageUrls;
 use crate::options::{ServerOptions, StartError};
 use crate::registry::ModelRegistry;
 use crate::served::ServedModel;
@@ -21,6 +22,7 @@ pub(crate) struct App {
     metrics: Metrics,
     catalog: Arc<ModelRegistry>,
     bodies: Bodies,
+    image_urls: ImageUrls,
     stored: Arc<Store>,
 }
 
@@ -42,6 +44,7 @@ impl App {
         let bodies = Bodies::new(options.bodies_bytes, threads);
         let stored = Arc::new(Store::new(&options));
         Ok(Self {
+            image_urls: ImageUrls::new(&options),
             options,
             metrics,
             catalog,
@@ -58,6 +61,11 @@ impl App {
     /// Returns the memory budget for request bodies.
     pub(crate) fn bodies(&self) -> &Bodies {
         &self.bodies
+    }
+
+    /// Returns what fetches pictures from a network.
+    pub(crate) fn image_urls(&self) -> &ImageUrls {
+        &self.image_urls
     }
 
     /// Returns the stored responses and conversations.

@@ -1,6 +1,6 @@
 //! `/v1/completions`: continues texts and tokens without a chat template.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use axum::Json;
@@ -21,7 +21,7 @@ use crate::fields;
 use crate::forms::{self, FormFields};
 use crate::guard::{Caller, Client};
 use crate::infill;
-use crate::jobs::{Answers, GenerationJob, JobPictures, StreamItem};
+use crate::jobs::{Answers, GenerationJob, StreamItem};
 use crate::log_probabilities::{TextLogProbabilities, characters};
 use crate::prompts::{Prompts, TextFields, encode};
 use crate::reply::{Reply, finish_reason};
@@ -184,7 +184,7 @@ pub(crate) async fn complete(
         options,
         adapters,
         scores_prompt,
-        pictures: JobPictures::default(),
+        pictures: Mutex::default(),
         client,
         arrived,
         time_out,

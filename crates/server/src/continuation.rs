@@ -1,6 +1,6 @@
 //! The common part of the endpoints that continue one text without a chat template.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use triad_engine::{Adapters, GenerateOptions};
@@ -9,7 +9,7 @@ use crate::app::App;
 use crate::error::ApiResult;
 use crate::forms::{self, AskedForm};
 use crate::guard::Caller;
-use crate::jobs::{Answers, GenerationJob, JobPictures};
+use crate::jobs::{Answers, GenerationJob};
 use crate::queue::Place;
 use crate::reply::Reply;
 use crate::served::ServedModel;
@@ -52,7 +52,7 @@ impl Continuation {
             options,
             adapters,
             scores_prompt: false,
-            pictures: JobPictures::default(),
+            pictures: Mutex::default(),
             client,
             arrived: Instant::now(),
             time_out: app.options.client_time_out,

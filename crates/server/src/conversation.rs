@@ -1,6 +1,6 @@
 //! The common part of the chat endpoints.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use serde_json::Value;
@@ -11,10 +11,12 @@ use triad_frontend::tool_calls::{AnswerForm, ToolFormat, Words};
 
 use crate::adapters;
 use crate::app::App;
+use crate::decoded_pictures::{JobPictures, decode};
 use crate::error::{ApiError, ApiResult};
 use crate::forms::{AskedForm, Asker, check_end};
+use crate::gathered_pictures::{Gathered, gather};
 use crate::guard::Caller;
-use crate::jobs::{Answers, GenerationJob, JobPictures};
+use crate::jobs::{Answers, GenerationJob};
 use crate::messages::bytes;
 use crate::pieces::{AnswerStyle, CallFormat, PieceReader};
 use crate::prepare::Work;
@@ -78,7 +80,7 @@ impl Conversation<'_> {
     ) -> ApiResult<Begun> {
         let Self {
             model,
-            messages,
+            mut messages,
             sampling,
             max_tokens,
             log_probabilities,
@@ -100,12 +102,15 @@ impl Conversation<'_> {
         let is_formed = tools.is_allowed() || form.is_some();
         let left_out = tools.left_out().to_vec();
         let tools = Arc::new(tools);
-        let text = Work::Text(bytes(&messages) + prompt.bytes() + tools.bytes());
+        let caller = (app, &*model, client.address);
+        let gathered = gather(caller, &mut messages).await?;
+        let text = bytes(&messages) + prompt.bytes() + tools.bytes();
+        let text = Work::with_files(text, gathered.bytes());
+        let Gathered { pictures, memory } = gathered;
         let of_prompt = Arc::clone(&tools);
         let encode = move |model: &ServedModel, cancel: &Cancel| {
-            let (conversation, within) =
-                ((messages, of_prompt.listed()), (model.context(), cancel));
-            conversation_prompt(model, conversation, &prompt, within)
+            let conversation = (&messages[..], of_prompt.listed(), pictures);
+            conversation_prompt(model, conversation, &prompt, (model.context(), cancel))
         };
         let ConversationPrompt { prompt, pictures } = model
             .preparers()
@@ -115,10 +120,12 @@ impl Conversation<'_> {
             tokens: prompt,
             places,
         } = prompt;
-        let pictures = JobPictures {
-            places,
-            prepared: pictures,
+        let of_job = (&model, &place, client.owner);
+        let pictures = match pictures.is_empty() {
+            true => JobPictures::default(),
+            false => decode(of_job, places, pictures).await?,
         };
+        drop(memory);
         let thoughts = match words {
             Some(words) => {
                 let tokenizer = model.model().tokenizer()?;
@@ -165,7 +172,7 @@ impl Conversation<'_> {
         let order = GenerationJob {
             model,
             prompts,
-            pictures,
+            pictures: Mutex::new(pictures),
             choices,
             options,
             adapters,

@@ -52,6 +52,7 @@ pub(crate) struct Metrics {
     cached_tokens: Family<ModelLabels, Counter>,
     answer_tokens: Family<ModelLabels, Counter>,
     answers: Family<AnswerLabels, Counter>,
+    decoded_pictures: Family<ModelLabels, Counter>,
     released: Family<ReasonLabels, Counter>,
     unloaded: Family<ReasonLabels, Counter>,
     queue: Times,
@@ -79,6 +80,7 @@ impl Metrics {
             cached_tokens: Family::default(),
             answer_tokens: Family::default(),
             answers: Family::default(),
+            decoded_pictures: Family::default(),
             released: Family::default(),
             unloaded: Family::default(),
             queue: Family::new_with_constructor(long_times),
@@ -111,6 +113,11 @@ impl Metrics {
             self.answer_tokens.clone(),
         );
         registry.register("answers", "Answers by how they ended", self.answers.clone());
+        registry.register(
+            "decoded_pictures",
+            "Pictures that were decoded, without those whose rows were known",
+            self.decoded_pictures.clone(),
+        );
         registry.register(
             "released_bytes",
             "Bytes of keys and values that were given back to the system",
@@ -170,6 +177,7 @@ impl Metrics {
             cached_tokens: self.cached_tokens.get_or_create(&labels).clone(),
             answer_tokens: self.answer_tokens.get_or_create(&labels).clone(),
             answers: self.answers.clone(),
+            decoded_pictures: self.decoded_pictures.get_or_create(&labels).clone(),
             released: self.released.clone(),
             unloaded: self.unloaded.clone(),
             queue: self.queue.get_or_create(&labels).clone(),
@@ -187,6 +195,7 @@ pub(crate) struct ModelMetrics {
     cached_tokens: Counter,
     answer_tokens: Counter,
     answers: Family<AnswerLabels, Counter>,
+    decoded_pictures: Counter,
     released: Family<ReasonLabels, Counter>,
     unloaded: Family<ReasonLabels, Counter>,
     queue: Histogram,
@@ -225,6 +234,11 @@ impl ModelMetrics {
                 finish,
             })
             .inc();
+    }
+
+    /// Counts a picture that is decoded.
+    pub(crate) fn decoded_picture(&self) {
+        self.decoded_pictures.inc();
     }
 
     /// Counts bytes of keys and values that were given back to the system.

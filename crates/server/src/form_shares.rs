@@ -1,4 +1,4 @@
-//! A limit of concurrent grammar compilations per tenant.
+//! Limits per tenant: of concurrent work, and of memory.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -7,16 +7,24 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::owner::Tenant;
 
-/// The compilation slots of all tenants.
+/// The slots of all tenants.
 pub(crate) struct Shares {
     most: usize,
-    /// The tenants that compile a grammar or wait for a slot.
+    /// The tenants that have a slot or wait for one.
     holders: Mutex<HashMap<Tenant, Weak<Semaphore>>>,
 }
 
-/// A slot of a tenant. Dropping it frees the slot.
+/// Slots of a tenant. Dropping it frees them.
 pub(crate) struct Share {
-    _permit: OwnedSemaphorePermit,
+    permit: OwnedSemaphorePermit,
+}
+
+impl Share {
+    /// Frees all but `count` slots.
+    pub(crate) fn keep(&mut self, count: usize) {
+        let rest = self.permit.num_permits().saturating_sub(count);
+        drop(self.permit.split(rest));
+    }
 }
 
 impl Shares {
@@ -30,10 +38,16 @@ impl Shares {
 
     /// Waits for a free slot of `tenant`.
     pub(crate) async fn take(&self, tenant: Tenant) -> Share {
+        self.take_many(tenant, 1).await
+    }
+
+    /// Waits for `count` free slots of `tenant`, at most all of them.
+    pub(crate) async fn take_many(&self, tenant: Tenant, count: usize) -> Share {
         let places = self.places(tenant);
-        let permit = places.acquire_owned().await;
+        let count = count.min(self.most).try_into().unwrap_or(u32::MAX);
+        let permit = places.acquire_many_owned(count).await;
         Share {
-            _permit: permit.expect("a tenant's semaphore is never closed"),
+            permit: permit.expect("a tenant's semaphore is never closed"),
         }
     }
 

@@ -4,7 +4,7 @@
 //! run on one thread each. All use the model's one engine. The output is sent as [`StreamItem`]s through one bounded channel.
 //! If the receiver is dropped, everything is cancelled. A client that reads too slowly is disconnected.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::{self, error::TrySendError};
@@ -12,10 +12,9 @@ use tokio::task::AbortHandle;
 use triad_engine::{
     Adapters, Cancel, Event, Finish, GenerateOptions, LogProbabilities, Session, Timing, generate,
 };
-use triad_frontend::pictures::{PicturePrompt, Place};
-use triad_pictures::Prepared;
 
 use crate::blocking::{no_thread, spawn};
+use crate::decoded_pictures::JobPictures;
 use crate::error::{ApiError, ApiResult};
 use crate::guard::Caller;
 use crate::prompt_timelines::PromptTimeline;
@@ -32,8 +31,8 @@ pub(crate) struct GenerationJob {
     pub(crate) model: Arc<ServedModel>,
     /// The tokens of each prompt.
     pub(crate) prompts: Vec<Vec<u32>>,
-    /// The pictures of the only prompt.
-    pub(crate) pictures: JobPictures,
+    /// The pictures of the only prompt, until they are encoded.
+    pub(crate) pictures: Mutex<JobPictures>,
     /// The number of completions per prompt.
     pub(crate) choices: usize,
     pub(crate) options: GenerateOptions,
@@ -48,14 +47,6 @@ pub(crate) struct GenerationJob {
     pub(crate) arrived: Instant,
     /// The maximum time that a client may leave the channel full.
     pub(crate) time_out: Duration,
-}
-
-/// Pictures of a prompt.
-#[derive(Debug, Default)]
-pub(crate) struct JobPictures {
-    /// Their places among the tokens.
-    pub(crate) places: Vec<Place>,
-    pub(crate) prepared: Vec<Arc<Prepared>>,
 }
 
 /// A part of an order's output. The index `choice` counts all completions: first those of the first prompt, then those
@@ -191,11 +182,13 @@ impl GenerationJob {
         let cancel = &outlet.cancel;
         let mut session = self.model.engine().session();
         session.set_salt(self.client.owner.salt());
-        let prompt = PicturePrompt {
-            tokens: self.prompts[index].clone(),
-            places: self.pictures.places.clone(),
-        };
-        let prompt = &prompt.hold(&mut session, &self.pictures.prepared, cancel)?[..];
+        let pictures = self.pictures.lock();
+        let pictures = std::mem::take(&mut *pictures.unwrap_or_else(PoisonError::into_inner));
+        let (tokens, of) = (
+            self.prompts[index].clone(),
+            (&*self.model, self.client.owner),
+        );
+        let prompt = &pictures.hold(of, &mut session, tokens, cancel)?[..];
         session.set_adapters(&self.adapters)?;
         let mut cached = None;
         if self.scores_prompt {

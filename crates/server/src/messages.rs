@@ -107,7 +107,7 @@ pub(crate) struct ContentPart {
     #[serde(rename = "type")]
     kind: String,
     text: Option<String>,
-    /// A picture, as a `data:` URL.
+    /// A picture, as a `data:` URL, or as the URL of one at a host that the server allows.
     image_url: Option<ImageUrl>,
     /// A picture of Anthropic's API.
     source: Option<PictureSource>,
@@ -129,7 +129,7 @@ pub(crate) struct PictureSource {
     kind: String,
     /// The picture, if `type` is `base64`.
     data: Option<String>,
-    /// A `data:` URL, if `type` is `url`.
+    /// The URL, if `type` is `url`: `data:`, or of a host that the server allows.
     url: Option<String>,
 }
 

@@ -8,6 +8,8 @@ use std::time::Duration;
 use triad_frontend::pressure::PressureFiles;
 use triad_grammar::Checker;
 
+use crate::image_host::ImageHost;
+
 /// Options of a server. By default it listens only on this machine.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
@@ -52,6 +54,14 @@ pub struct ServerOptions {
     pub connections: usize,
     /// The maximum size of a request body in bytes.
     pub body_bytes: usize,
+    /// The maximum number of pictures in a conversation.
+    pub max_images: usize,
+    /// The maximum number of patches of all pictures in a conversation: what their encoder computes.
+    pub max_image_patches: usize,
+    /// The memory limit in bytes of pictures that are decoded or wait for their encoder. Requests wait for it.
+    pub image_bytes: usize,
+    /// The hosts from which pictures are fetched whose URL is in a request. By default there are none.
+    pub image_hosts: Vec<ImageHost>,
     /// Whether names of control tokens in request texts are tokenized as plain text, unless a request asks for the
     /// tokens. Otherwise they become control tokens, as in llama.cpp's server, and a text can end its own turn of a
     /// conversation.
@@ -102,6 +112,10 @@ impl Default for ServerOptions {
             queue: 64,
             connections: 512,
             body_bytes: 8 << 20,
+            max_images: 64,
+            max_image_patches: 1 << 17,
+            image_bytes: 1 << 30,
+            image_hosts: Vec::new(),
             keeps_letters: false,
             bodies_bytes: 256 << 20,
             sessions: None,

@@ -1,48 +1,70 @@
-//! Pictures in requests: parts of messages, and what the model's processor makes of them.
+//! Pictures in requests: parts of messages.
 //!
 //! A picture stays in its message, in the form in which it was sent, until the model is known: conversations that are
-//! kept hold it there. [`take`] then leaves `{"type": "image"}` for the template.
+//! kept hold it there. [`gathered_pictures`](crate::gathered_pictures) then takes them out and fetches those in a
+//! network. [`read_pictures`](crate::read_pictures) reads their heads, which decide how many tokens the prompt has and
+//! whether the pictures are within the limits. [`decoded_pictures`](crate::decoded_pictures) decodes them, unless the
+//! engine still has their rows ([`known_pictures`](crate::known_pictures)).
 
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use triad_pictures::{Picture, Prepared, Processor, from_base64, from_data_url};
+use triad_pictures::{from_base64, from_data_url};
 
 use crate::error::{ApiError, ApiResult, chain};
 
-/// Maximum number of pictures in a conversation.
-pub(crate) const MAX_PICTURES: usize = 64;
-/// Maximum number of colors of all views of a conversation's pictures.
-const MAX_FLOATS: usize = 1 << 26;
 /// The key of a picture in its part.
 const KEY: &str = "picture";
+
+/// The limits on the pictures of a conversation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PictureLimits {
+    /// Maximum number of pictures.
+    pub(crate) pictures: usize,
+    /// Maximum number of patches of all pictures.
+    pub(crate) patches: usize,
+}
 
 /// A picture as a request has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GivenPicture {
     /// The field of the request.
-    field: String,
-    source: Source,
+    pub(crate) field: String,
+    pub(crate) source: Source,
 }
 
 /// The form of a picture in a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// A `data:` URL.
+    /// A `data:` URL, or one that [`image_urls`](crate::image_urls) fetches.
     Url(String),
     /// Bytes in base64.
     Base64(String),
+    /// The content of a file, which was fetched.
+    Content(Arc<[u8]>),
+}
+
+impl Source {
+    /// Returns the URL of a picture in a network.
+    pub(crate) fn in_network(&self) -> Option<&str> {
+        match self {
+            Self::Url(url) if has_scheme(url, &["http", "https"]) => Some(url),
+            _ => None,
+        }
+    }
 }
 
 /// Returns the part of a message with the picture in `field`.
 ///
 /// # Errors
-/// If its URL is not a `data:` URL.
+/// If its URL is of another kind than `data:`, `http:` and `https:`.
 pub(crate) fn part(field: &str, source: Source) -> ApiResult<Value> {
     let (form, text) = match source {
         Source::Base64(text) => ("base64", text),
-        Source::Url(url) if is_of_network(&url) => {
-            let message = "this server fetches no pictures from a network: expected a data: URL with the picture in base64";
+        Source::Content(_) => return Err(ApiError::internal("a picture was fetched too early")),
+        Source::Url(url) if has_scheme(&url, &["file", "ftp"]) => {
+            let message =
+                "the URL of a picture is neither data: nor http: nor https:, expected one of these";
             return Err(ApiError::unsupported(field, message));
         }
         Source::Url(url) => ("url", url),
@@ -50,9 +72,9 @@ pub(crate) fn part(field: &str, source: Source) -> ApiResult<Value> {
     Ok(json!({"type": "image", KEY: {"field": field, form: text}}))
 }
 
-fn is_of_network(url: &str) -> bool {
+fn has_scheme(url: &str, schemes: &[&str]) -> bool {
     let scheme = url.split(':').next().unwrap_or_default();
-    ["http", "https", "file", "ftp"]
+    schemes
         .iter()
         .any(|other| scheme.eq_ignore_ascii_case(other))
 }
@@ -60,8 +82,8 @@ fn is_of_network(url: &str) -> bool {
 /// Takes the pictures out of `messages`, in order.
 ///
 /// # Errors
-/// If there are too many.
-pub(crate) fn take(messages: &mut [Value]) -> ApiResult<Vec<GivenPicture>> {
+/// If there are more than `most`.
+pub(crate) fn take(messages: &mut [Value], most: usize) -> ApiResult<Vec<GivenPicture>> {
     let mut pictures = Vec::new();
     let contents = messages
         .iter_mut()
@@ -80,8 +102,10 @@ pub(crate) fn take(messages: &mut [Value]) -> ApiResult<Vec<GivenPicture>> {
             (Some(url), _) => Source::Url(url),
             (None, base64) => Source::Base64(base64.unwrap_or_default()),
         };
-        if pictures.len() == MAX_PICTURES {
-            let message = format!("the conversation has more than {MAX_PICTURES} pictures");
+        if pictures.len() == most {
+            let message = format!(
+                "the conversation has more than {most} pictures, the maximum of this server (--max-images)"
+            );
             return Err(ApiError::field(&field, message));
         }
         pictures.push(GivenPicture { field, source });
@@ -94,35 +118,26 @@ impl GivenPicture {
     pub(crate) fn field(&self) -> &str {
         &self.field
     }
-}
 
-/// Decodes pictures and prepares them for the model.
-///
-/// # Errors
-/// If one is not a picture or beyond the limits; the error names its field.
-pub(crate) fn prepare(
-    processor: &Processor,
-    pictures: &[GivenPicture],
-) -> ApiResult<Vec<Arc<Prepared>>> {
-    let mut floats = 0;
-    let prepared = pictures.iter().map(|GivenPicture { field, source }| {
-        let bytes = match source {
+    /// Returns the bytes of its text.
+    pub(crate) fn len(&self) -> usize {
+        match &self.source {
+            Source::Url(text) | Source::Base64(text) => text.len(),
+            Source::Content(content) => content.len(),
+        }
+    }
+
+    /// Returns the content of the picture's file.
+    pub(crate) fn content(&self) -> ApiResult<Arc<[u8]>> {
+        let content = match &self.source {
             Source::Url(url) => from_data_url(url),
             Source::Base64(text) => from_base64(text),
+            Source::Content(content) => return Ok(Arc::clone(content)),
         };
-        let picture = bytes.and_then(|bytes| Picture::decode(&bytes));
-        let prepared = picture.and_then(|picture| processor.prepare(&picture));
-        let prepared = prepared.map_err(|error| ApiError::field(field, chain(&error)))?;
-        let views = prepared.views.iter();
-        floats += views.map(|view| view.planes.len()).sum::<usize>();
-        if floats > MAX_FLOATS {
-            let message =
-                "the pictures up to this one take too much memory: expected fewer or smaller ones";
-            return Err(ApiError::field(field, message));
-        }
-        Ok(Arc::new(prepared))
-    });
-    prepared.collect()
+        content
+            .map(Arc::from)
+            .map_err(|error| ApiError::field(&self.field, chain(&error)))
+    }
 }
 
 #[cfg(test)]
@@ -139,22 +154,22 @@ mod tests {
             json!({"role": "user", "content": [first, text]}),
             json!({"role": "user", "content": [second]}),
         ];
-        let pictures = take(&mut messages).unwrap();
+        let pictures = take(&mut messages, 2).unwrap();
         let fields: Vec<_> = pictures.iter().map(|it| it.field.as_str()).collect();
         assert_eq!(fields, ["a", "b"]);
         let place = json!({"type": "image"});
         assert_eq!(messages[1]["content"], json!([place, text]));
         assert_eq!(messages[2]["content"], json!([place]));
-        assert!(take(&mut messages).unwrap().is_empty());
+        assert!(take(&mut messages, 0).unwrap().is_empty());
     }
 
     #[test]
-    fn pictures_in_a_network_and_too_many_are_refused_by_their_field() {
-        let error = part("x", Source::Url("HTTPS://a/b.png".into())).unwrap_err();
+    fn pictures_in_files_and_too_many_are_refused_by_their_field() {
+        let error = part("x", Source::Url("FILE:///b.png".into())).unwrap_err();
         assert_eq!(error.detail.param.as_deref(), Some("x"));
         let one = part("y", Source::Base64(String::new())).unwrap();
-        let content = vec![one; MAX_PICTURES + 1];
-        let error = take(&mut [json!({"role": "user", "content": content})]).unwrap_err();
+        let content = vec![one; 3];
+        let error = take(&mut [json!({"role": "user", "content": content})], 2).unwrap_err();
         assert_eq!(error.detail.param.as_deref(), Some("y"));
     }
 }

@@ -302,6 +302,22 @@ pub(crate) struct Permit {
     need: Need,
 }
 
+impl Permit {
+    /// Gives all but `pages` back.
+    pub(crate) fn keep_pages(&mut self, pages: usize) {
+        let rest = self.need.pages.saturating_sub(pages);
+        self.need.pages -= rest;
+        if let Some(queue) = &self.queue {
+            let mut state = queue.lock();
+            state.give_back(Need {
+                slots: 0,
+                pages: rest,
+            });
+            state.grant(queue);
+        }
+    }
+}
+
 impl Drop for Permit {
     fn drop(&mut self) {
         if let Some(queue) = self.queue.take() {

@@ -118,7 +118,7 @@ impl ModelRegistry {
             .map(|model| metrics.of_model(&model.name))
             .collect();
         let loading = Arc::default();
-        let preparers = Arc::new(Preparers::new(options.queue));
+        let preparers = Arc::new(Preparers::new(options.queue, options.image_bytes));
         Ok(Self {
             preparers,
             models,

@@ -453,7 +453,7 @@ pub(crate) async fn input_tokens(
     if let Some(effort) = request.reasoning.and_then(|reasoning| reasoning.effort) {
         prompt.set_effort("reasoning.effort", effort, template)?;
     }
-    let input_tokens = count(&model, client.address, (messages, tools), prompt).await?;
+    let input_tokens = count((&app, &model, client.address), (messages, tools), prompt).await?;
     Ok(Json(InputTokens {
         object: "response.input_tokens",
         input_tokens,

@@ -10,9 +10,10 @@ use triad_pictures::Processor;
 
 use crate::counters::ModelMetrics;
 use crate::error::{ApiError, ApiResult, chain};
+use crate::known_pictures::KnownPictures;
 use crate::options::ServerOptions;
 use crate::owner::Tenant;
-use crate::pictures::GivenPicture;
+use crate::pictures::{GivenPicture, PictureLimits};
 use crate::prepare::Preparers;
 use crate::prompt_timelines::Timelines;
 use crate::queue::{Full, Need, Place, Queue};
@@ -41,6 +42,8 @@ pub(crate) struct ServedModel {
     grammar_checker: Option<Checker>,
     /// Opened for the first request with a picture.
     processor: OnceLock<triad_frontend::Result<Processor>>,
+    picture_limits: PictureLimits,
+    known_pictures: KnownPictures,
     /// Created for the first request with structured output.
     grammars: OnceLock<triad_grammar::Result<Grammars>>,
 }
@@ -75,6 +78,11 @@ impl ServedModel {
             preparers: Arc::clone(preparers),
             grammar_checker: options.grammar_checker.clone(),
             processor: OnceLock::new(),
+            picture_limits: PictureLimits {
+                pictures: options.max_images,
+                patches: options.max_image_patches,
+            },
+            known_pictures: KnownPictures::default(),
             grammars: OnceLock::new(),
         }
     }
@@ -150,6 +158,16 @@ impl ServedModel {
             let field = given.first().map_or("messages", GivenPicture::field);
             ApiError::unsupported(field, "this model reads no pictures")
         })
+    }
+
+    /// Returns the limits on the pictures of a conversation.
+    pub(crate) fn picture_limits(&self) -> PictureLimits {
+        self.picture_limits
+    }
+
+    /// Returns the pictures that were encoded before.
+    pub(crate) fn known_pictures(&self) -> &KnownPictures {
+        &self.known_pictures
     }
 
     /// Returns the compiler of output grammars. The first call processes the whole vocabulary.

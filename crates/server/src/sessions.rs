@@ -26,6 +26,7 @@ use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::guard::{Caller, Client};
 use crate::messages::{ChatMessage, bytes, messages};
 use crate::owner::Owner;
+use crate::pictures;
 use crate::prepare::{CancelOnDrop, Work};
 use crate::prompt_fields::PromptOptions;
 use crate::prompts::TextFields;
@@ -148,17 +149,17 @@ pub(crate) async fn save(
     let model = app.model(model.as_deref()).await?;
     let place = model.enter(client.address)?;
     let tokens = match prompt {
-        Saving::Messages(messages) => {
+        Saving::Messages(mut messages) => {
+            if let Some(picture) = pictures::take(&mut messages, usize::MAX)?.first() {
+                let message = "sessions with pictures are not saved";
+                return Err(ApiError::unsupported(picture.field(), message));
+            }
             let work = Work::Text(bytes(&messages));
             let encode = move |model: &ServedModel, cancel: &Cancel| {
                 model.model().chat_template().ok_or_else(no_template)?;
                 let (options, within) = (PromptOptions::of_messages(), (model.context(), cancel));
-                let conversation = (messages, tools.listed());
+                let conversation = (&messages[..], tools.listed(), Vec::new());
                 let prompt = conversation_prompt(model, conversation, &options, within)?;
-                if !prompt.pictures.is_empty() {
-                    let message = "sessions with pictures are not saved";
-                    return Err(ApiError::unsupported("messages", message));
-                }
                 Ok(prompt.prompt.tokens)
             };
             model

@@ -11,20 +11,21 @@ use triad_frontend::chat;
 use triad_frontend::pictures::{PicturePrompt, Pictures};
 use triad_frontend::tool_calls::Tool;
 use triad_model::tokenizer::{TokenKind, Tokenizer};
-use triad_pictures::Prepared;
 use utoipa::ToSchema;
 
 use crate::app::App;
 use crate::body::JsonBody;
 use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::fields;
+use crate::gathered_pictures::{Gathered, gather};
 use crate::guard::Client;
 use crate::messages::{ChatMessage, bytes, messages};
 use crate::owner::Tenant;
-use crate::pictures;
+use crate::pictures::{self, GivenPicture};
 use crate::prepare::Work;
 use crate::prompt_fields::{PromptFields, PromptOptions};
 use crate::prompts::TextFields;
+use crate::read_pictures::{ReadPicture, read};
 use crate::sampling::one_of;
 use crate::served::ServedModel;
 use crate::tool_fields::{ChatTool, ToolChoiceField};
@@ -172,19 +173,10 @@ pub(crate) async fn tokenize(
             };
             model.preparers().enter(caller, work, encode).await?
         }
+        // Without a template, a model would continue the last message as plain text.
         Source::Messages(messages) => {
-            let work = Work::Text(bytes(&messages) + prompt.bytes());
-            let encode = move |model: &ServedModel, cancel: &Cancel| {
-                // Without this check, a model without a template would continue the last message as plain text.
-                model.model().chat_template().ok_or_else(no_template)?;
-                conversation_tokens(
-                    model,
-                    (messages, tools.listed()),
-                    &prompt,
-                    (MAX_TOKENS, cancel),
-                )
-            };
-            model.preparers().enter(caller, work, encode).await?
+            let caller = (&*app, &model, client.address);
+            conversation_tokens(caller, (messages, tools), prompt).await?
         }
     };
     let tokenizer = model.model().tokenizer()?;
@@ -307,7 +299,8 @@ pub(crate) async fn apply_template(
     let render = move |model: &ServedModel, cancel: &Cancel| {
         let template = model.model().chat_template().ok_or_else(no_template)?;
         let mut messages = messages;
-        let given = pictures::take(&mut messages)?;
+        let most = model.picture_limits().pictures;
+        let given = pictures::take(&mut messages, most)?;
         if !given.is_empty() {
             triad_frontend::pictures::mark(model.processor(&given)?, template, &mut messages);
         }
@@ -328,26 +321,25 @@ pub(crate) fn no_template() -> ApiError {
 }
 
 /// The prompt of a conversation.
-#[derive(Debug)]
 pub(crate) struct ConversationPrompt {
     /// The tokens, with places for pictures.
     pub(crate) prompt: PicturePrompt,
-    pub(crate) pictures: Vec<Arc<Prepared>>,
+    pub(crate) pictures: Vec<ReadPicture>,
 }
 
-/// Returns the prompt of a conversation, with at most `within.0` tokens.
+/// Returns the prompt of a conversation with the pictures that were taken out of its messages, with at most `within.0`
+/// tokens. Of the pictures, only the heads are read.
 ///
 /// # Errors
 /// If the template refuses the conversation, a picture can't be read, there are too many tokens, or the request is
 /// cancelled.
 pub(crate) fn conversation_prompt(
     model: &ServedModel,
-    (mut messages, tools): (Vec<Value>, &[Tool]),
+    (messages, tools, given): (&[Value], &[Tool], Vec<GivenPicture>),
     options: &PromptOptions,
     within: (usize, &Cancel),
 ) -> ApiResult<ConversationPrompt> {
-    let given = pictures::take(&mut messages)?;
-    let conversation = options.conversation(&messages, tools, model.keeps_letters());
+    let conversation = options.conversation(messages, tools, model.keeps_letters());
     let failed = |error| ApiError::from(error).with_param("messages");
     let (loaded, name) = (model.model(), model.name());
     if given.is_empty() {
@@ -358,53 +350,53 @@ pub(crate) fn conversation_prompt(
         });
     }
     let processor = model.processor(&given)?;
-    let prepared = pictures::prepare(processor, &given)?;
+    let pictures = read(model, given)?;
+    let pieces = pictures.iter().map(|it| Arc::clone(&it.layout.pieces));
     let shown = Pictures {
         processor,
-        prepared: &prepared,
+        pieces: &pieces.collect::<Vec<_>>(),
     };
     let prompt = chat::encode_pictures(loaded, name, &conversation, (shown, within));
     Ok(ConversationPrompt {
         prompt: prompt.map_err(failed)?,
-        pictures: prepared,
+        pictures,
     })
 }
 
-/// Returns the tokens of a conversation as [`conversation_prompt`] does. Those in the places of pictures stand for no
-/// text.
+/// Returns the tokens of a conversation with its tools, for a request that only wants these. Those in the places of
+/// pictures stand for no text; the pictures are not decoded.
 ///
 /// # Errors
-/// As [`conversation_prompt`].
-pub(crate) fn conversation_tokens(
-    model: &ServedModel,
-    conversation: (Vec<Value>, &[Tool]),
-    options: &PromptOptions,
-    within: (usize, &Cancel),
+/// As [`conversation_prompt`]; or if the model has no template.
+async fn conversation_tokens(
+    (app, model, client): (&App, &Arc<ServedModel>, Tenant),
+    (mut messages, tools): (Vec<Value>, ToolUse),
+    prompt: PromptOptions,
 ) -> ApiResult<Vec<u32>> {
-    let prompt = conversation_prompt(model, conversation, options, within)?;
-    Ok(prompt.prompt.tokens)
+    let gathered = gather((app, model, client), &mut messages).await?;
+    let text = bytes(&messages) + prompt.bytes() + tools.bytes();
+    let work = Work::with_files(text, gathered.bytes());
+    let Gathered { pictures, memory } = gathered;
+    let encode = move |model: &ServedModel, cancel: &Cancel| {
+        model.model().chat_template().ok_or_else(no_template)?;
+        let _memory = memory;
+        let conversation = (&messages[..], tools.listed(), pictures);
+        let encoded = conversation_prompt(model, conversation, &prompt, (MAX_TOKENS, cancel))?;
+        Ok(encoded.prompt.tokens)
+    };
+    model.preparers().enter((model, client), work, encode).await
 }
 
 /// Counts the tokens of a conversation with its tools.
 ///
 /// # Errors
-/// As [`conversation_tokens`]; or if the model has no template.
+/// As for [`tokenize`].
 pub(crate) async fn count(
-    model: &Arc<ServedModel>,
-    client: Tenant,
+    caller: (&App, &Arc<ServedModel>, Tenant),
     (messages, tools): (Vec<Value>, ToolUse),
     prompt: PromptOptions,
 ) -> ApiResult<usize> {
     prompt.check(&messages)?;
-    let work = Work::Text(bytes(&messages) + prompt.bytes() + tools.bytes());
-    let encode = move |model: &ServedModel, cancel: &Cancel| {
-        model.model().chat_template().ok_or_else(no_template)?;
-        let conversation = (messages, tools.listed());
-        conversation_tokens(model, conversation, &prompt, (MAX_TOKENS, cancel))
-    };
-    let tokens = model
-        .preparers()
-        .enter((model, client), work, encode)
-        .await?;
+    let tokens = conversation_tokens(caller, (messages, tools), prompt).await?;
     Ok(tokens.len())
 }

@@ -4,11 +4,14 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use triad_engine::Cancel;
-use triad_frontend::chat::{Conversation, encode_conversation};
+use triad_frontend::chat::Conversation;
+use triad_frontend::picture_reader::ShownPrompt;
 use triad_frontend::tool_calls::{Tool as FrontendTool, ToolCallParser, ToolFormat};
+use triad_pictures::Prepared;
 
 use crate::error::Result;
 use crate::generation::{Answer, Generation, Parts, ToolCall};
+use crate::image::Image;
 use crate::opened::Opened;
 use crate::options::GenerateOptions;
 use crate::session::Session;
@@ -19,6 +22,10 @@ pub struct Chat {
     model: Arc<Opened>,
     session: Session,
     messages: Vec<Value>,
+    /// The pictures of the messages, in order.
+    pictures: Vec<Arc<Prepared>>,
+    /// The pictures of the next message.
+    next_pictures: Vec<Arc<Prepared>>,
     tools: Vec<FrontendTool>,
     options: GenerateOptions,
     keeps_letters: bool,
@@ -58,6 +65,8 @@ impl Chat {
             model: Arc::clone(model),
             session: Session::new(model, model.engine.session()),
             messages: Vec::new(),
+            pictures: Vec::new(),
+            next_pictures: Vec::new(),
             tools: Vec::new(),
             options: GenerateOptions::new(),
             keeps_letters: false,
@@ -95,19 +104,43 @@ impl Chat {
         self
     }
 
+    /// Shows a picture with the next message that is [sent](Chat::send). Several come in the order in which they are added.
+    ///
+    /// # Errors
+    /// If the model reads no pictures, or can't take one of this size.
+    pub fn push_image(&mut self, image: &Image) -> Result<()> {
+        let model = self.model.engine.model();
+        let prepared = self.model.pictures.prepare(model, &image.0)?;
+        self.next_pictures.push(prepared);
+        Ok(())
+    }
+
     /// Adds a user message and generates the answer. A complete answer becomes a message of the conversation; an answer
     /// that is dropped before does not.
     ///
     /// # Errors
     /// If the conversation is longer than the context, the template refuses it, an option is invalid, or an adapter or
-    /// constraint can't be used. The message is then removed from the conversation.
+    /// constraint can't be used. The message is then removed from the conversation, with its pictures.
     pub fn send(&mut self, text: &str) -> Result<Generation<'_>> {
+        let shown = std::mem::take(&mut self.next_pictures);
+        let before = (self.messages.len(), self.pictures.len());
+        let content = match shown.is_empty() {
+            true => text.into(),
+            false => {
+                let images = shown.iter().map(|_| json!({ "type": "image" }));
+                images
+                    .chain([json!({ "type": "text", "text": text })])
+                    .collect::<Value>()
+            }
+        };
+        self.pictures.extend(shown);
         self.messages
-            .push(json!({ "role": "user", "content": text }));
+            .push(json!({ "role": "user", "content": content }));
         match self.prompt() {
-            Ok(prompt) => self.generate(prompt, true),
+            Ok(prompt) => self.generate(prompt, before),
             Err(error) => {
-                self.messages.pop();
+                self.messages.truncate(before.0);
+                self.pictures.truncate(before.1);
                 Err(error)
             }
         }
@@ -125,11 +158,11 @@ impl Chat {
     /// As [`Chat::send`].
     pub fn reply(&mut self) -> Result<Generation<'_>> {
         let prompt = self.prompt()?;
-        self.generate(prompt, false)
+        self.generate(prompt, (self.messages.len(), self.pictures.len()))
     }
 
-    /// Returns the tokens of the conversation.
-    fn prompt(&self) -> Result<Vec<u32>> {
+    /// Returns the tokens of the conversation, with its pictures.
+    fn prompt(&self) -> Result<ShownPrompt> {
         let conversation = Conversation {
             messages: &self.messages,
             tools: &self.tools,
@@ -138,16 +171,14 @@ impl Chat {
         };
         let model = self.model.engine.model();
         let within = (self.model.engine.context(), &Cancel::new());
-        Ok(encode_conversation(
-            model,
-            &self.model.name,
-            &conversation,
-            within,
-        )?)
+        let named = (&**model, &*self.model.name);
+        let prepared = self.pictures.clone();
+        let pictures = &self.model.pictures;
+        Ok(pictures.prompt(named, &conversation, prepared, within)?)
     }
 
-    /// Generates the answer to `prompt`. If that can't begin, the latest message is removed if it `is_new`.
-    fn generate(&mut self, prompt: Vec<u32>, is_new: bool) -> Result<Generation<'_>> {
+    /// Generates the answer to `prompt`. If that can't begin, only the first `before` messages and pictures are kept.
+    fn generate(&mut self, prompt: ShownPrompt, before: (usize, usize)) -> Result<Generation<'_>> {
         let template = self.model.engine.model().chat_template();
         let parts = if self.tools.is_empty() {
             Parts::Text
@@ -159,9 +190,8 @@ impl Chat {
         match self.session.generate_with(prompt, &self.options, parts) {
             Ok(generation) => Ok(generation.on_end(|answer| messages.push(message(answer)))),
             Err(error) => {
-                if is_new {
-                    messages.pop();
-                }
+                messages.truncate(before.0);
+                self.pictures.truncate(before.1);
                 Err(error)
             }
         }
@@ -169,7 +199,13 @@ impl Chat {
 
     /// Returns the messages so far.
     pub fn messages(&self) -> Vec<Message> {
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let text = |value: &Value| match value {
+            Value::Array(parts) => {
+                let texts = parts.iter().filter_map(|part| part["text"].as_str());
+                texts.collect()
+            }
+            value => value.as_str().unwrap_or_default().to_owned(),
+        };
         self.messages
             .iter()
             .map(|message| Message {

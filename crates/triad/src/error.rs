@@ -139,7 +139,7 @@ fn engine_kind(error: &EngineError) -> ErrorKind {
         EngineError::NotFinite | EngineError::Changed(_) | EngineError::SavedSession { .. } => {
             ErrorKind::Damaged
         }
-        EngineError::NoTokenizer { .. } => ErrorKind::Unsupported,
+        EngineError::NoTokenizer { .. } | EngineError::NoPictures { .. } => ErrorKind::Unsupported,
         EngineError::Io { .. } | EngineError::File { .. } | EngineError::Threads { .. } => {
             ErrorKind::Io
         }

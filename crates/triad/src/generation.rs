@@ -8,6 +8,7 @@ use triad_engine::{
     Cancel, Error as EngineError, Event, Finish, GenerateOptions, Generation as EngineGeneration,
     Session, Timing, generate,
 };
+use triad_frontend::picture_reader::ShownPrompt;
 use triad_frontend::tool_calls::{AnswerPart, ToolCallParser};
 
 use crate::error::{Error, Result};
@@ -55,7 +56,7 @@ pub struct Generation<'a> {
 type OnEnd<'a> = Box<dyn FnOnce(&Answer) + 'a>;
 
 /// The session comes back whatever happens.
-type Outcome = (Session, Result<EngineGeneration, EngineError>);
+type Outcome = (Session, Result<EngineGeneration>);
 
 /// A complete answer.
 #[derive(Clone, Debug)]
@@ -78,7 +79,7 @@ impl<'a> Generation<'a> {
     pub(crate) fn start(
         owner: &'a mut Option<Session>,
         session: Session,
-        prompt: Vec<u32>,
+        prompt: ShownPrompt,
         options: GenerateOptions,
         parts: Parts,
     ) -> Result<Self> {
@@ -87,12 +88,23 @@ impl<'a> Generation<'a> {
         let of_worker = cancel.clone();
         let work = move || {
             let mut session = session;
-            let outcome = generate(&mut session, &prompt, &options, &of_worker, &mut |event| {
+            let mut on_event = |event: Event<'_>| {
                 if let Event::Text(text) = event
                     && sender.send(text.to_owned()).is_err()
                 {
                     of_worker.cancel();
                 }
+            };
+            let held = prompt.hold(&mut session, &of_worker).map_err(Error::from);
+            let outcome = held.and_then(|prompt| {
+                let on_event = &mut on_event;
+                Ok(generate(
+                    &mut session,
+                    &prompt,
+                    &options,
+                    &of_worker,
+                    on_event,
+                )?)
             });
             (session, outcome)
         };
@@ -120,7 +132,8 @@ impl<'a> Generation<'a> {
         self
     }
 
-    /// Returns a handle that ends the answer from another thread. The answer then finishes with [`Finish::Cancelled`].
+    /// Returns a handle that ends the answer from another thread. The answer then finishes with [`Finish::Cancelled`]; if a
+    /// picture is being encoded, it fails with [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled).
     pub fn cancel(&self) -> Cancel {
         self.cancel.clone()
     }
@@ -172,7 +185,7 @@ impl<'a> Generation<'a> {
         *self.owner = Some(session);
         let generation = match outcome {
             Ok(generation) => generation,
-            Err(error) => return Some(Err(Error::from(error))),
+            Err(error) => return Some(Err(error)),
         };
         if let Parts::Calls(parser) = &mut self.parts {
             let rest = parser.take().map(ToolCallParser::finish);

@@ -37,6 +37,7 @@
 mod chat;
 mod error;
 mod generation;
+mod image;
 mod model;
 mod opened;
 mod options;
@@ -45,6 +46,7 @@ mod session;
 pub use chat::{Chat, Message, Tool};
 pub use error::{Error, ErrorKind, Result};
 pub use generation::{Answer, Generation, ToolCall};
+pub use image::Image;
 pub use model::{CacheType, Model, OpenOptions};
 pub use options::{Constraint, GenerateOptions};
 pub use session::Session;

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use triad_engine::{Adapters, Cancel, Engine, ScaledAdapter};
 use triad_frontend::chat;
+use triad_frontend::picture_reader::PictureReader;
 use triad_grammar::Grammars;
 use triad_model::tokenizer::Special;
 
@@ -13,6 +14,7 @@ use crate::error::Result;
 pub(crate) struct Opened {
     pub(crate) name: String,
     pub(crate) engine: Engine,
+    pub(crate) pictures: PictureReader,
     grammars: OnceLock<Grammars>,
     /// Locked while `grammars` is filled.
     compiling: Mutex<()>,
@@ -23,6 +25,7 @@ impl Opened {
         Self {
             name: name.to_owned(),
             engine,
+            pictures: PictureReader::default(),
             grammars: OnceLock::new(),
             compiling: Mutex::new(()),
         }

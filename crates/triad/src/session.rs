@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use triad_engine::Session as EngineSession;
+use triad_frontend::picture_reader::ShownPrompt;
 
 use crate::error::Result;
 use crate::generation::{Generation, Parts};
@@ -42,12 +43,12 @@ impl Session {
     /// used.
     pub fn generate(&mut self, prompt: &str) -> Result<Generation<'_>> {
         let tokens = self.model.encode(prompt)?;
-        self.generate_with(tokens, &self.options.clone(), Parts::Text)
+        self.generate_with(tokens.into(), &self.options.clone(), Parts::Text)
     }
 
     pub(crate) fn generate_with(
         &mut self,
-        prompt: Vec<u32>,
+        prompt: ShownPrompt,
         options: &GenerateOptions,
         parts: Parts,
     ) -> Result<Generation<'_>> {

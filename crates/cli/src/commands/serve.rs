@@ -11,8 +11,11 @@ use triad_frontend::{answer, machine, models};
 use triad_hetero::HeteroOptions;
 use triad_model::description::ModelDescription;
 use triad_model::fetch;
+use triad_model::vision::VisionFile;
 use triad_plan::schedule::Policy;
-use triad_server::{Checker, HostedModel, LoadedModel, ModelFacts, ServerOptions, Shutdown};
+use triad_server::{
+    Checker, HostedModel, ImageHost, LoadedModel, ModelFacts, ServerOptions, Shutdown,
+};
 
 use crate::adapters;
 use crate::commands::grammar_check;
@@ -128,6 +131,19 @@ pub struct Arguments {
     chunk: usize,
     #[command(flatten)]
     kv: KvArgument,
+    /// Maximum number of pictures in a conversation
+    #[arg(long, value_name = "N", default_value = "64", value_parser = arguments::count)]
+    max_images: usize,
+    /// Maximum number of patches of all pictures in a conversation: what their encoder computes
+    #[arg(long, value_name = "N", default_value = "131072", value_parser = arguments::count)]
+    max_image_patches: usize,
+    /// Memory for pictures that are decoded or wait for their encoder, in GiB; requests wait for it
+    #[arg(long, value_name = "GIB", default_value = "1", value_parser = arguments::gibibytes)]
+    image_memory: usize,
+    /// Hosts from which pictures are fetched whose http: or https: URL is in a request, with commas between them; a port
+    /// other than 80 or 443 is named too, and so is an address of this machine or of a private network: localhost:8000
+    #[arg(long, value_name = "HOST[:PORT],…", value_delimiter = ',')]
+    allow_image_urls: Vec<ImageHost>,
     /// Treat names of control tokens in requests, such as <|im_end|>, as plain text unless a request asks for the
     /// tokens; otherwise they are these tokens, and a text may end its own turn
     #[arg(long)]
@@ -195,6 +211,10 @@ impl Arguments {
             keep_alive: self.keep_alive.0,
             parallel: self.parallel,
             queue: self.queue,
+            max_images: self.max_images,
+            max_image_patches: self.max_image_patches,
+            image_bytes: self.image_memory,
+            image_hosts: self.allow_image_urls.clone(),
             keeps_letters: self.keep_letters,
             sessions: self.sessions.clone(),
             session_bytes: self.session_storage as u64,
@@ -320,7 +340,10 @@ impl Found {
             }
             None => models::weight_bytes(&path)?,
         };
-        let bytes = weights + (kv_memory + session.activations) as u64;
+        // An encoder that can't be read is an error of loading.
+        let encoder = vision.as_deref().map(VisionFile::open);
+        let encoder = encoder.map_or(0, |file| file.map_or(0, |file| file.bytes()));
+        let bytes = weights + (encoder + kv_memory + session.activations) as u64;
         let facts = ModelFacts {
             family: description.family.clone(),
             parameters: description.parameters() as u64,

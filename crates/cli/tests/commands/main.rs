@@ -17,6 +17,7 @@ mod operators;
 #[path = "../support/outcome.rs"]
 mod outcome;
 mod packages;
+mod pictures;
 mod processors;
 mod session;
 #[path = "../../../processors/tests/skip/mod.rs"]

@@ -75,7 +75,7 @@ fn origin(url: &Uri) -> (String, String, Option<u16>) {
 }
 
 /// Returns the absolute address of `location` in a response from `base`; `None` if it is not HTTP.
-fn joined(base: &Uri, location: &str) -> Option<Uri> {
+pub fn joined(base: &Uri, location: &str) -> Option<Uri> {
     let (scheme, authority) = (base.scheme_str()?, base.authority()?);
     let folder = base
         .path()

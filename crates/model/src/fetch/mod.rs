@@ -26,6 +26,7 @@ use hub::Hub;
 use name::ModelName;
 use package::{PackagedModel, Pip};
 
+pub use get::joined;
 pub use list::CachedModel;
 pub use name::DEFAULT_MODEL;
 

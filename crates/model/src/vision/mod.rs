@@ -47,6 +47,23 @@ pub fn describe(config: &serde_json::Value) -> Result<VisionDescription> {
     Ok(hugging_face::describe(config, &BTreeMap::new())?.0)
 }
 
+/// Returns the files `mmproj*.gguf` next to the model at `path`, by name.
+pub fn mmproj_next_to(path: &Path) -> Vec<PathBuf> {
+    let folder = path.parent().filter(|it| !it.as_os_str().is_empty());
+    let files = std::fs::read_dir(folder.unwrap_or(Path::new(".")));
+    let files = files.into_iter().flatten();
+    let is_mmproj = |file: &PathBuf| {
+        let name = file.file_name().and_then(|name| name.to_str());
+        name.is_some_and(|name| name.starts_with("mmproj") && name.ends_with(".gguf"))
+    };
+    let files = files.filter_map(|file| Some(file.ok()?.path()));
+    let mut found: Vec<_> = files
+        .filter(|file| is_mmproj(file) && file != path)
+        .collect();
+    found.sort();
+    found
+}
+
 /// A vision encoder in its files. Its tensors are checked and mapped.
 #[derive(Debug)]
 pub struct VisionFile {
@@ -151,6 +168,13 @@ impl VisionFile {
     pub fn bias(&self, layer: VisionLayer) -> Option<Stored> {
         let bias = self.layers.get(&layer)?.bias.as_ref()?;
         Some(self.stored(bias))
+    }
+
+    /// Returns the bytes of all weights and biases, as they are stored.
+    pub fn bytes(&self) -> usize {
+        let layers = self.layers.values();
+        let names = layers.flat_map(|layer| layer.weights.iter().chain(&layer.bias));
+        names.map(|name| self.tensors[name].bytes.len()).sum()
     }
 
     fn stored(&self, name: &str) -> Stored {

@@ -23,7 +23,7 @@ impl Gemma3 {
             pieces: pieces
                 .rows(0, self.rows)
                 .text("<end_of_image>\n\n")
-                .into_vec(),
+                .finish(),
         })
     }
 }

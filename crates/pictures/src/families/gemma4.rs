@@ -26,7 +26,7 @@ impl Gemma4 {
         let pieces = Pieces::default().text("<|image>").rows(0, rows);
         Ok(Prepared {
             views: vec![pixels.view(&picture)],
-            pieces: pieces.text("<image|>").into_vec(),
+            pieces: pieces.text("<image|>").finish(),
         })
     }
 

@@ -1,5 +1,7 @@
 //! Idefics3 and SmolVLM: tiles of one size and the whole picture in that size.
 
+use std::sync::Arc;
+
 use crate::Prepared;
 use crate::error::Result;
 use crate::picture::Picture;
@@ -67,9 +69,9 @@ impl Idefics3 {
         }
     }
 
-    fn whole(&self, pieces: Pieces, view: usize) -> Vec<crate::Piece> {
+    fn whole(&self, pieces: Pieces, view: usize) -> Arc<[crate::Piece]> {
         let pieces = pieces.text(FAKE).text(GLOBAL).rows(view, self.rows);
-        pieces.text(FAKE).into_vec()
+        pieces.text(FAKE).finish()
     }
 
     /// Returns the size with the longer side of the settings.

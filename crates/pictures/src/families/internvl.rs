@@ -32,7 +32,7 @@ impl InternVl {
         }
         Ok(Prepared {
             views,
-            pieces: pieces.text("</img>").into_vec(),
+            pieces: pieces.text("</img>").finish(),
         })
     }
 }

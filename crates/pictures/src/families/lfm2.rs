@@ -35,7 +35,7 @@ impl Lfm2Vl {
         let tiles = self.tiles.filter(|_| self.is_large(picture));
         let Some((tile, counts)) = tiles else {
             pieces = pieces.rows(0, whole_rows);
-            let pieces = self.token(pieces, "<|image_end|>").into_vec();
+            let pieces = self.token(pieces, "<|image_end|>").finish();
             views.push(whole);
             return Ok(Prepared { views, pieces });
         };
@@ -57,7 +57,7 @@ impl Lfm2Vl {
         } else {
             pieces = pieces.rows(0, self.rows_of((tile, tile)));
         }
-        let pieces = self.token(pieces, "<|image_end|>").into_vec();
+        let pieces = self.token(pieces, "<|image_end|>").finish();
         Ok(Prepared { views, pieces })
     }
 

@@ -49,7 +49,7 @@ impl Llava {
         }
         Ok(Prepared {
             views: vec![pixels.view(&resized)],
-            pieces: Pieces::default().rows(0, rows as usize).into_vec(),
+            pieces: Pieces::default().rows(0, rows as usize).finish(),
         })
     }
 }

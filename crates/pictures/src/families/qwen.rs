@@ -22,7 +22,7 @@ impl QwenVl {
         Ok(Prepared {
             views: vec![pixels.view(&picture)],
             // The chat template writes <|vision_start|> and <|vision_end|>.
-            pieces: Pieces::default().rows(0, rows).into_vec(),
+            pieces: Pieces::default().rows(0, rows).finish(),
         })
     }
 }

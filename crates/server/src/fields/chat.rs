@@ -194,7 +194,7 @@ const IMAGE: &[Field] = &[
 ];
 
 /// The URLs of pictures that are read.
-pub(super) const DATA_URL: &str = "a data: URL; pictures in a network are refused";
+pub(super) const DATA_URL: &str = "a data: URL, or one of a host that --allow-image-urls names";
 /// The reason why the resolution that a client asks for has no effect.
 pub(super) const RESOLUTION: &str = "the model decides in which resolution it reads a picture";
 

@@ -10,6 +10,7 @@ mod fields;
 mod forms;
 mod guard;
 mod housekeeping;
+mod image_urls;
 mod little_memory;
 mod llama;
 mod many;

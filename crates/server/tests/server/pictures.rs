@@ -5,14 +5,15 @@ use std::path::{Path, PathBuf};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
+use triad_server::ServerOptions;
 
-use crate::support::Server;
+use crate::support::{Server, post};
 
-fn golden() -> PathBuf {
+pub fn golden() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/pictures")
 }
 
-fn file(name: &str) -> Vec<u8> {
+pub fn file(name: &str) -> Vec<u8> {
     std::fs::read(golden().join("files").join(name)).unwrap()
 }
 
@@ -21,7 +22,7 @@ fn url(name: &str) -> String {
 }
 
 /// The first conversation: its picture, its text, and the number of its tokens.
-fn talk() -> (String, String, usize) {
+pub fn talk() -> (String, String, usize) {
     let lines = std::fs::read_to_string(golden().join("chat.json")).unwrap();
     let talk: Value = serde_json::from_str(lines.lines().next().unwrap()).unwrap();
     let text = |pointer: &str| talk.pointer(pointer).unwrap().as_str().unwrap().to_owned();
@@ -35,11 +36,36 @@ fn talk() -> (String, String, usize) {
 }
 
 fn server() -> Server {
-    Server::of_model(&golden().join("chat"))
+    server_with(|_| {})
+}
+
+pub fn server_with(change: impl FnOnce(&mut ServerOptions)) -> Server {
+    Server::of_model_with(&golden().join("chat"), change)
+}
+
+/// Returns how many pictures the server has decoded.
+fn decoded(server: &Server) -> u64 {
+    decoded_with(server, "")
+}
+
+/// Returns the same by a request with these `headers`, each with a line end.
+fn decoded_with(server: &Server, headers: &str) -> u64 {
+    let metrics = server.send(&format!(
+        "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}\r\n"
+    ));
+    let metrics = metrics.body;
+    let mut lines = metrics.lines();
+    let line = lines.find(|line| line.starts_with("triad_decoded_pictures_total{"));
+    let value = line.and_then(|line| line.rsplit(' ').next()?.parse().ok());
+    value.unwrap_or_else(|| panic!("{metrics}"))
 }
 
 fn chat(name: &str, text: &str) -> Value {
-    let picture = json!({"type": "image_url", "image_url": {"url": url(name), "detail": "high"}});
+    chat_by_url(&url(name), text)
+}
+
+pub fn chat_by_url(url: &str, text: &str) -> Value {
+    let picture = json!({"type": "image_url", "image_url": {"url": url, "detail": "high"}});
     let content = json!([picture, {"type": "text", "text": text}]);
     json!({"messages": [{"role": "user", "content": content}], "max_tokens": 12, "temperature": 0})
 }
@@ -114,6 +140,104 @@ fn tokens_of_pictures_are_counted_and_a_second_question_reuses_them() {
 }
 
 #[test]
+fn a_second_question_about_a_picture_decodes_nothing_and_counting_tokens_never_does() {
+    let server = server();
+    let (name, text, tokens) = talk();
+    let body = chat(&name, &text);
+    let messages = json!({"messages": body["messages"]});
+    assert_eq!(server.post("/tokenize", &messages).good()["count"], tokens);
+    assert_eq!(decoded(&server), 0);
+    let said = |answer: Value| answer["choices"][0]["message"]["content"].clone();
+    let first = said(server.post("/v1/chat/completions", &body).good());
+    assert_eq!(decoded(&server), 1);
+    let second = said(server.post("/v1/chat/completions", &body).good());
+    assert_eq!((decoded(&server), second), (1, first));
+    // The same picture twice in one request is decoded once, another one once more.
+    let mut twice = chat("gray.png", &text);
+    let one = twice["messages"][0]["content"][0].clone();
+    twice["messages"][0]["content"]
+        .as_array_mut()
+        .unwrap()
+        .insert(0, one);
+    server.post("/v1/chat/completions", &twice).good();
+    assert_eq!(decoded(&server), 2);
+    // A picture that breaks off after its head is counted, but not answered.
+    let url = format!(
+        "data:image/png;base64,{}",
+        STANDARD.encode(&file(&name)[..60])
+    );
+    let broken = chat_by_url(&url, &text);
+    let messages = json!({"messages": broken["messages"]});
+    assert_eq!(server.post("/tokenize", &messages).good()["count"], tokens);
+    server.post("/v1/chat/completions", &broken).error(400);
+}
+
+#[test]
+fn keys_do_not_find_pictures_of_each_other() {
+    let server = server_with(|options| {
+        options.api_keys = vec!["one".into(), "other".into()];
+        options.metrics_key = Some("metrics".into());
+    });
+    let decoded = || decoded_with(&server, "Authorization: Bearer metrics\r\n");
+    let (name, text, _) = talk();
+    let body = chat(&name, &text).to_string();
+    let ask = |key: &str| {
+        let headers = format!("Authorization: Bearer {key}\r\n");
+        server
+            .send(&post("/v1/chat/completions", &body, &headers))
+            .good()
+    };
+    let cached =
+        |answer: &Value| answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64();
+    assert_eq!(cached(&ask("one")), Some(0));
+    assert_eq!(decoded(), 1);
+    assert_eq!(cached(&ask("other")), Some(0));
+    assert_eq!(decoded(), 2);
+    assert!(cached(&ask("one")) > Some(0));
+    assert_eq!(decoded(), 2);
+}
+
+#[test]
+fn the_limits_on_pictures_are_those_of_the_server_and_named() {
+    let (name, text, _) = talk();
+    let server = server_with(|options| (options.max_images, options.max_image_patches) = (1, 100));
+    let refused = |body: &Value| {
+        let error = server.post("/v1/chat/completions", body).error(400);
+        (
+            error["param"].as_str().unwrap().to_owned(),
+            error["message"].as_str().unwrap().to_owned(),
+        )
+    };
+    let (param, message) = refused(&chat(&name, &text));
+    assert_eq!(param, "messages[0].content[0].image_url");
+    assert!(message.contains("(--max-image-patches)"), "{message}");
+    let mut body = chat(&name, &text);
+    let one = body["messages"][0]["content"][0].clone();
+    body["messages"][0]["content"] = vec![one; 2].into();
+    let (param, message) = refused(&body);
+    assert_eq!(param, "messages[0].content[1].image_url");
+    assert!(message.contains("(--max-images)"), "{message}");
+}
+
+#[test]
+fn pictures_that_take_more_memory_than_there_is_are_decoded_one_request_after_the_other() {
+    let server = server_with(|options| (options.image_bytes, options.parallel) = (1, 4));
+    let (_, text, _) = talk();
+    let names = ["28x28.png", "gray.png", "31x33.png", "rgba.png"];
+    std::thread::scope(|scope| {
+        for name in names {
+            let (server, text) = (&server, &text);
+            scope.spawn(move || {
+                server
+                    .post("/v1/chat/completions", &chat(name, text))
+                    .good()
+            });
+        }
+    });
+    assert_eq!(decoded(&server), 4);
+}
+
+#[test]
 fn what_is_not_a_picture_is_refused_by_its_field() {
     let server = server();
     let broken = STANDARD.encode(&file("31x33.png")[..200]);
@@ -121,10 +245,7 @@ fn what_is_not_a_picture_is_refused_by_its_field() {
         ("data:image/png;base64,aGVsbG8=", "this is not a picture"),
         ("data:image/png;base64,a b", "not valid base64"),
         ("data:text/plain;base64,aGk=", "is not that of a picture"),
-        (
-            "https://example.org/a.png",
-            "fetches no pictures from a network",
-        ),
+        ("https://example.org/a.png", "(--allow-image-urls)"),
         ("a.png", "is not a data: URL"),
         (&format!("data:image/png;base64,{broken}"), "truncated"),
     ];

@@ -8,6 +8,7 @@ mod arena;
 mod forms;
 mod operators;
 mod phone;
+mod picture;
 mod predict;
 mod rates;
 mod report;
@@ -24,12 +25,14 @@ use triad_plan::device::{DeviceProfile, Float};
 
 use super::bench::limit::{Limit, Operations, cache_bytes};
 use forms::{Form, Product, Subject};
+use picture::{Picture, Size};
 use predict::{Parts, Predictor};
 use rates::Rates;
 use report::{Decode, Needs, Prediction, Prompt, Report, Source};
 use triad_console::arguments::{self, KvArgument, MAX_CHUNKS, ModelArgument, ThreadArguments};
 use triad_console::arithmetic::Arithmetic;
 use triad_console::device::DeviceArguments;
+use triad_console::vision::VisionArguments;
 use triad_console::{output, progress};
 
 /// Predict whether a model runs here, how fast, and in which form, without loading it.
@@ -45,6 +48,7 @@ use triad_console::{output, progress};
   triad fit model.triad                         a package, in its own form
   triad fit --shape llama-2-7b                  a known shape, without a file
   triad fit --shape qwen1.5-1.8b --device snapdragon-8gen3 --memory 8
+  triad fit model.gguf --mmproj mmproj.gguf --image 540x1200
   triad fit model.gguf --json")]
 pub struct Arguments {
     /// Path of a package, GGUF file or safetensors folder, `smollm2-135m`, or `hf:owner/name[:file]`
@@ -68,6 +72,11 @@ pub struct Arguments {
     #[arg(long, value_name = "GIB", value_parser = arguments::gibibytes)]
     memory: Option<usize>,
     #[command(flatten)]
+    vision: VisionArguments,
+    /// Size of a picture to count, in pixels [default: 1080x2400, if the model reads pictures]
+    #[arg(long, value_name = "WIDTHxHEIGHT")]
+    image: Option<Size>,
+    #[command(flatten)]
     threads: ThreadArguments,
     /// Phone to simulate instead of this machine: snapdragon-8gen3, snapdragon-8gen2, or a TOML file
     #[arg(long, value_name = "NAME", conflicts_with_all = ["threads", "cores"])]
@@ -78,6 +87,11 @@ pub struct Arguments {
 }
 
 const PROMPTS: [usize; 4] = [64, 256, 1024, 4096];
+/// The picture that is counted by default: a phone's screen.
+const SCREEN: Size = Size {
+    width: 1080,
+    height: 2400,
+};
 const CONTEXTS: [usize; 3] = [1024, 4096, 16384];
 /// Context length, in tokens, of the decode step of a short conversation.
 const POSITION: usize = 64;
@@ -89,15 +103,21 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         .as_deref()
         .map(arguments::device)
         .transpose()?;
-    let subject = match &arguments.shape {
-        Some(shape) => Subject::of_shape(shape, family::shape(shape)?)?,
-        None => Subject::open(
-            &ModelArgument {
-                model: arguments.model.clone(),
-            }
-            .path()?,
-            &arguments.model,
-        )?,
+    let (subject, encoder) = match &arguments.shape {
+        Some(shape) => (Subject::of_shape(shape, family::shape(shape)?)?, None),
+        None => {
+            let model = arguments.model.clone();
+            let path = ModelArgument { model }.path()?;
+            let encoder = arguments.vision.encoder(&path);
+            (Subject::open(&path, &arguments.model)?, encoder)
+        }
+    };
+    let picture = match (encoder, arguments.image) {
+        (Some(encoder), size) => Some(Picture::count(&encoder, size.unwrap_or(SCREEN))?),
+        (None, None) => None,
+        (None, Some(_)) => bail!(
+            "--image: no encoder of pictures is known for the model, expected its folder or --mmproj"
+        ),
     };
     if let Some(part) = subject.description.only_for_one_cpu() {
         bail!(
@@ -106,10 +126,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         );
     }
     let lengths = Lengths::new(arguments, &subject.description)?;
-    let report = match &device {
+    let mut report = match &device {
         Some(device) => on_phone(&subject, &lengths, device, arguments.memory),
         None => here(&subject, &lengths, arguments)?,
     };
+    report.picture = picture;
     if arguments.json {
         output::json(&report)
     } else {

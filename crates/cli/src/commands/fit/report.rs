@@ -7,6 +7,7 @@ use triad_engine::KvFormat;
 use triad_model::description::ModelDescription;
 
 use super::forms::{Form, Numbers, Product};
+use super::picture::Picture;
 use super::predict::Parts;
 use crate::commands::bench::limit::{Limit, Operations};
 use triad_console::output;
@@ -25,6 +26,9 @@ pub struct Report {
     memory_available_bytes: Option<u64>,
     kv_format: KvFormat,
     kv_bytes_per_token: usize,
+    /// The cost of a picture, if the model reads some.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub picture: Option<Picture>,
     predictions: Vec<Prediction>,
     choice: Option<Choice>,
     /// Actions for the user where something does not fit.
@@ -192,6 +196,7 @@ impl Report {
             kv_format,
             kv_bytes_per_token: description
                 .kv_bytes_per_token(|head_dim| kv_format.bytes(head_dim)),
+            picture: None,
             predictions,
             choice,
             advice: Vec::new(),
@@ -300,6 +305,9 @@ impl Display for Report {
             self.peaks(),
             output::known_bytes(*available)
         )?;
+        if let Some(picture) = &self.picture {
+            writeln!(f, "{picture}\n")?;
+        }
         writeln!(f, "{}\n", self.memory_table())?;
         writeln!(f, "{}", self.speed_table())?;
         for prediction in &self.predictions {

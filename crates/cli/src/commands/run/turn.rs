@@ -178,9 +178,10 @@ pub fn encode<'a>(
     let places = if prepared.is_empty() {
         chat::encode_conversation(model, name, &conversation, within)?.into()
     } else {
+        let pieces: Vec<_> = prepared.iter().map(|it| Arc::clone(&it.pieces)).collect();
         let pictures = Pictures {
             processor: processor()?,
-            prepared: &prepared,
+            pieces: &pieces,
         };
         chat::encode_pictures(model, name, &conversation, (pictures, within))?
     };

@@ -1,0 +1,118 @@
+//! `run --image` and `fit --image`. `tests/golden/pictures/chat.py` made the model and its answers.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::support::{Place, stderr};
+use super::{json, succeed};
+
+fn golden() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/pictures")
+}
+
+#[test]
+fn run_answers_a_question_about_a_picture_as_transformers_does() {
+    let place = Place::new();
+    let model = golden().join("chat");
+    let text = std::fs::read_to_string(golden().join("chat.json")).unwrap();
+    for line in text.lines().take(2) {
+        let talk: Value = serde_json::from_str(line).unwrap();
+        let text = |pointer: &str| talk.pointer(pointer).unwrap().as_str().unwrap();
+        let picture = golden().join("files").join(text("/files/0"));
+        let answer = talk["answer"].as_array().unwrap();
+        let count = answer.len().to_string();
+        let arguments = [
+            "run",
+            "--no-quantize",
+            "-m",
+            model.to_str().unwrap(),
+            "--image",
+            picture.to_str().unwrap(),
+            "-p",
+            text("/messages/0/content/1/text"),
+            "-n",
+            &count,
+            "--temp",
+            "0",
+            "--threads",
+            "1",
+            "--json",
+        ];
+        let report = json(&place.triad(&arguments));
+        assert_eq!(report["tokens"], talk["answer"]);
+    }
+}
+
+#[test]
+fn fit_counts_the_tokens_of_a_picture_and_the_work_of_its_encoder() {
+    let place = Place::new();
+    let model = golden().join("chat");
+    let model = model.to_str().unwrap();
+    let fit = ["fit", model, "--threads", "1", "--prompt", "64"];
+    let report = json(&place.triad(&[&fit[..], &["--image", "28x28", "--json"]].concat()));
+    let picture = &report["picture"];
+    // As `transformers` has it: 17 views of 9 rows.
+    assert_eq!(
+        [&picture["views"], &picture["rows"], &picture["width"]],
+        [17, 153, 28]
+    );
+    let config = std::fs::read(golden().join("chat/config.json")).unwrap();
+    let config: Value = serde_json::from_slice(&config).unwrap();
+    let of_encoder = |name: &str| config["vision_config"][name].as_u64().unwrap();
+    let (side, patch) = (of_encoder("image_size"), of_encoder("patch_size"));
+    let patches = 17 * (side / patch).pow(2);
+    assert_eq!(picture["patches"], patches);
+    let (hidden, layers) = (of_encoder("hidden_size"), of_encoder("num_hidden_layers"));
+    let attention = 17 * layers * 4 * hidden * (side / patch).pow(4);
+    assert_eq!(picture["attention_operations"], attention as f64);
+    let blocks = layers * (4 * hidden * hidden + 2 * hidden * of_encoder("intermediate_size"));
+    let linear = 2 * patches * (blocks + hidden * 3 * patch * patch);
+    let projector = picture["linear_operations"].as_f64().unwrap() - linear as f64;
+    let scale = config["scale_factor"].as_u64().unwrap();
+    let width = config["text_config"]["hidden_size"].as_u64().unwrap();
+    assert_eq!(projector, (2 * 153 * hidden * scale * scale * width) as f64);
+    assert!(picture["encoder_bytes"].as_u64() > Some(0));
+    let text = succeed(&place.triad(&fit));
+    assert!(text.contains("a picture of 1080 × 2400 pixels: "), "{text}");
+}
+
+#[test]
+fn several_encoders_next_to_a_model_are_refused_by_name_once_there_is_a_picture() {
+    let place = Place::new();
+    let mut model = super::support::gguf::Gguf::tiny();
+    let template = "{% for message in messages %}{{ message.content }}{% endfor %}";
+    let template = super::support::gguf::Value::Text(template.into());
+    model = model.with("tokenizer.chat_template", template);
+    place.write("model.gguf", model.bytes());
+    for name in ["mmproj-BF16.gguf", "mmproj-F16.gguf"] {
+        place.write(name, "x");
+    }
+    let ask = [
+        "run",
+        "--no-quantize",
+        "-m",
+        "model.gguf",
+        "-p",
+        "Hi",
+        "-n",
+        "1",
+    ];
+    succeed(&place.triad(&ask));
+    place.write(
+        "screen.png",
+        std::fs::read(golden().join("files/28x28.png")).unwrap(),
+    );
+    let refused = place.triad(&[&ask[..], &["--image", "screen.png"]].concat());
+    let message = stderr(&refused);
+    assert!(
+        message.contains("mmproj-BF16.gguf and ./mmproj-F16.gguf: give one"),
+        "{message}"
+    );
+    let refused = place.triad(&["fit", "model.gguf", "--image", "10x10"]);
+    assert!(
+        stderr(&refused).contains("--mmproj"),
+        "{}",
+        stderr(&refused)
+    );
+}
