@@ -21,6 +21,7 @@ use crate::fixed_point::FixedBlocks;
 use crate::options::HeteroOptions;
 use crate::shared::HeteroInner;
 use crate::task_graph::Prompts;
+use crate::whole::Operations;
 
 /// How often [`HeteroEngine::plan_ahead`] checks whether the planner thread is alive.
 const PLANNING_LOOK: Duration = Duration::from_millis(100);
@@ -114,6 +115,14 @@ impl HeteroEngine {
     pub fn device_work(&self) -> Vec<String> {
         let devices = self.shared.devices.iter();
         devices.filter_map(|device| device.work()).collect()
+    }
+
+    /// Returns who computed how much so far, if a device runs the model whole and counts it.
+    pub fn operations(&self) -> Option<Operations> {
+        let [unit] = &self.shared.units[..] else {
+            return None;
+        };
+        unit.whole.as_ref()?.operations()
     }
 
     /// Returns the expected times of tasks.

@@ -119,7 +119,7 @@ fn compare(arguments: &Arguments, package: &Package, processors: &Processors) ->
         ..HeteroOptions::default()
     };
     let engine = processors.engine(&arguments.devices, &model, options)?;
-    let rounding = processors.rounding(&arguments.devices);
+    let rounding = processors.rounding(&arguments.devices, !model.weights().is_int8());
     let mut spinner = None;
     let mut show = |tokens: usize, policy: Option<Policy>| {
         let how = policy.map_or("one chunk after the other", Policy::name);
