@@ -28,7 +28,8 @@ pub struct Executed {
     /// Use of the weight rows for shadows, if a device has its own memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hot_rows: Option<HotRowUse>,
-    /// Multiplications and additions by processor since the engine started, if a GPU runs the model.
+    /// Multiplications and additions of each device since the engine started, if a GPU runs the model, and what the CPU
+    /// has computed if an NPU multiplies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub operations: Option<Operations>,
 }
@@ -118,29 +119,31 @@ pub fn fixed_point(engine: &Engine) -> Option<String> {
 }
 
 /// Returns the work of devices that count it as text, each after a semicolon; and, if an NPU multiplies for a GPU, the
-/// share of each processor.
+/// share of each, and what the CPU has computed.
 pub fn work(engine: &Engine) -> String {
     let Some(engine) = HeteroEngine::of(engine) else {
         return String::new();
     };
     let work = engine.device_work().into_iter();
-    let shares = engine.operations().filter(|it| it.multiplier > 0);
-    let shares = shares.map(
-        |Operations {
-             device,
-             multiplier,
-             cpu,
-         }| {
-            let all = (device + multiplier + cpu) as f64;
-            let percent = |part: u64| 100.0 * part as f64 / all;
-            format!(
-                "operations: GPU {:.1} %, NPU {:.1} %, CPU {:.1} %",
-                percent(device),
-                percent(multiplier),
-                percent(cpu)
-            )
-        },
-    );
+    let shares = engine.operations().zip(engine.multiplier());
+    let shares = shares.map(|(operations, multiplier)| {
+        let Operations {
+            device,
+            multiplier: of_multiplier,
+            cpu_seconds,
+        } = operations;
+        let multiplier = match multiplier {
+            "cpu" => "INT8 kernels as NPU",
+            other => other,
+        };
+        let all = (device + of_multiplier).max(1) as f64;
+        format!(
+            "operations: GPU {:.1} %, {multiplier} {:.1} %; operators on the CPU: {:.1} ms",
+            100.0 * device as f64 / all,
+            100.0 * of_multiplier as f64 / all,
+            1e3 * cpu_seconds.unwrap_or(0.0)
+        )
+    });
     let all = work.chain(shares);
     all.map(|work| format!("; {work}")).collect()
 }

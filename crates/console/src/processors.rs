@@ -18,7 +18,7 @@ use triad_plan::processors::{Processor, ProcessorId, ProcessorKind, label};
 use triad_plan::schedule::Policy;
 use triad_plan::timeline::{Label, Record, Source};
 
-use crate::device::{DeviceArguments, Opened};
+use crate::device::{DeviceArguments, Npu, Opened};
 use crate::timeline_file::TimelineFile;
 use crate::{inputs, measurements, output, partition, progress};
 use list::Named;
@@ -62,6 +62,14 @@ impl Processors {
         ensure!(
             !(self.has_multiplier() && devices.partition.is_some()),
             "--partition divides work among CPUs and devices next to them: expected --tensor-split with gpu,npu"
+        );
+        ensure!(
+            !(self.has_multiplier() && devices.gpu_slice > 0.0),
+            "--gpu-slice limits submissions of a GPU alone or next to a CPU: expected no --gpu-slice with gpu,npu"
+        );
+        ensure!(
+            !(self.has_multiplier() && devices.window.is_some() && devices.npu == Npu::Kernels),
+            "--npu-memory is for an NPU with memory of its own: expected another --npu with gpu,npu"
         );
         let session = &options.engine.session;
         let (mut plans, mut joint, mut decode_plans) = (None, None, None);
@@ -302,7 +310,7 @@ impl std::fmt::Display for Processors {
 pub struct ProcessorArguments {
     /// Run prompts on several processors: linear layers on the NPU (in INT8) or the GPU (in INT8, INT4 or float), the
     /// other operators on the CPU. cpu=0,npu=1 pins each to its cores; cpu,gpu takes one thread each. gpu alone runs a
-    /// whole model
+    /// whole model; with gpu,npu the NPU multiplies for it in prompts
     #[arg(long, value_name = "LIST")]
     pub processors: Option<Processors>,
     /// Arguments for the devices.
@@ -383,6 +391,12 @@ pub(crate) fn record<'a>(
 
 /// Prints how many subgraphs run on another processor because devices have no room for them.
 fn note_moved(engine: &HeteroEngine) {
+    let count = engine.products_without_room();
+    if count > 0 {
+        output::note(&format!(
+            "note: {count} products do not fit into the memory of the NPU and run on the GPU"
+        ));
+    }
     let (graph, placement) = (engine.graph(), &engine.tasks().placement);
     let all = graph
         .subgraphs()

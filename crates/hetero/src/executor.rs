@@ -115,8 +115,11 @@ impl HeteroExecutor {
                 let expected = "float, where one processor runs the model whole";
                 return Err(Error::option(WITHIN, FIXED_POINT, expected));
             }
-            let products = match &unit.multiplier {
+            WholeModel::check(model, *kv_format)?;
+            let (products, without_room) = match &unit.multiplier {
                 Some(multiplier) => {
+                    // The CPU is to compute nothing, which is shown by what it computes.
+                    forward.counters().turn(true);
                     let cuts = std::mem::take(&mut cuts);
                     preparing::of_whole_model(
                         model,
@@ -125,13 +128,13 @@ impl HeteroExecutor {
                         progress,
                     )?
                 }
-                None => Vec::new(),
+                None => (Vec::new(), 0),
             };
+            unit.without_room = without_room;
             unit.whole = Some(WholeModel::prepare(
                 model,
                 forward.rotation(),
                 device,
-                *kv_format,
                 options,
                 products,
             )?);

@@ -51,7 +51,8 @@ pub(super) fn fixed_point(model: &Model) -> Vec<Option<FixedFeedForward>> {
 }
 
 /// Has `device` prepare the products of prompts of up to `rows` rows, for another device that runs the model: all their
-/// columns, or the last ones by a cut whose second processor it is. `progress` is called with the number of prepared
+/// columns, or the last ones by a cut whose second processor it is. Returns them with the number of those that it has no
+/// room for. `progress` is called with the number of prepared
 /// products and the number of all.
 ///
 /// # Errors
@@ -62,9 +63,9 @@ pub(super) fn of_whole_model(
     device: &dyn Device,
     (rows, cuts): (usize, &[(Role, Cut)]),
     progress: &mut dyn FnMut(usize, usize),
-) -> Result<Vec<ProductProgram>> {
+) -> Result<(Vec<ProductProgram>, usize)> {
     let description = model.description();
-    let mut programs = Vec::new();
+    let (mut programs, mut without_room) = (Vec::new(), 0);
     let all = description.blocks.len() * PRODUCTS_OF_BLOCK.len();
     for block in 0..description.blocks.len() {
         let preparing = Preparing { model, block };
@@ -97,12 +98,24 @@ pub(super) fn of_whole_model(
                     program,
                 })
             };
-            let prepared = prepare();
-            programs.push(prepared.map_err(|error| refused(device.name(), block, role, error))?);
-            progress(programs.len(), all);
+            match prepare() {
+                Err(error) if has_no_room(&error) => without_room += 1,
+                Err(error) => return Err(refused(device.name(), block, role, error)),
+                Ok(program) => programs.push(program),
+            }
+            progress(programs.len() + without_room, all);
         }
     }
-    Ok(programs)
+    Ok((programs, without_room))
+}
+
+/// Returns whether a device has refused a subgraph for want of memory.
+pub(super) fn has_no_room(error: &SubgraphError) -> bool {
+    use triad_processors::Error::{GpuMemory, HexagonMemory, WindowFull};
+    matches!(
+        error,
+        SubgraphError::Processor(WindowFull { .. } | GpuMemory { .. } | HexagonMemory { .. })
+    )
 }
 
 const PRODUCTS_OF_BLOCK: [Role; 4] = [

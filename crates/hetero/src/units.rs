@@ -37,6 +37,8 @@ pub(super) struct Unit {
     pub(super) whole: Option<WholeModel>,
     /// The device that multiplies for the whole model.
     pub(super) multiplier: Option<Arc<dyn Device>>,
+    /// Products that the multiplying device has no room for.
+    pub(super) without_room: usize,
     /// Whether it was lost to a timeout, and its thread still runs that task.
     is_away: AtomicBool,
 }
@@ -91,6 +93,7 @@ impl Unit {
             programs: None,
             whole: None,
             multiplier: None,
+            without_room: 0,
             is_away: AtomicBool::new(false),
         }
     }

@@ -6,7 +6,6 @@
 
 use std::ops::Range;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
@@ -35,20 +34,19 @@ pub(super) struct WholeModel {
     options: ModelOptions,
     /// Sequences that have ended since the last run.
     ended: Mutex<Vec<SequenceId>>,
-    /// Multiplications and additions of the CPU in place of the device so far.
-    of_cpu: AtomicU64,
 }
 
 /// Multiplications and additions of an engine whose model a device runs whole, so far. Operators other than products are
 /// counted approximately.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Operations {
     /// Number on the device that runs the model.
     pub device: u64,
     /// Number on the device that multiplies for it.
     pub multiplier: u64,
-    /// Number on the CPU, which computes sessions with adapters. Sampling is not counted.
-    pub cpu: u64,
+    /// Seconds of operators on the CPU other than reading embeddings, if another device multiplies: those of sessions
+    /// with adapters. Sampling is not counted.
+    pub cpu_seconds: Option<f64>,
 }
 
 /// Rows of one sequence.
@@ -102,18 +100,11 @@ impl<'a> Rows<'a> {
 }
 
 impl WholeModel {
-    /// Has `device` prepare the model. Another device multiplies by `products`.
+    /// Checks what no device that runs whole models can do, before anything is prepared.
     ///
     /// # Errors
-    /// If keys and values are not in f16, as devices keep them, or scales are dynamic; if the device refuses the model.
-    pub(super) fn prepare(
-        model: &Model,
-        rotation: &Rotation,
-        device: &dyn Device,
-        kv_format: KvFormat,
-        options: ModelOptions,
-        products: Vec<ProductProgram>,
-    ) -> Result<Self> {
+    /// If keys and values are not in f16, as devices keep them, or scales are dynamic.
+    pub(super) fn check(model: &Model, kv_format: KvFormat) -> Result<()> {
         if kv_format != KvFormat::F16 {
             let expected = "f16, the format of devices that run the whole model";
             let error = triad_engine::Error::Option {
@@ -138,6 +129,21 @@ impl WholeModel {
             };
             return Err(error.into());
         }
+        Ok(())
+    }
+
+    /// Has `device` prepare the model. Another device multiplies by `products`.
+    ///
+    /// # Errors
+    /// If the device refuses the model.
+    pub(super) fn prepare(
+        model: &Model,
+        rotation: &Rotation,
+        device: &dyn Device,
+        options: ModelOptions,
+        products: Vec<ProductProgram>,
+    ) -> Result<Self> {
+        let weights = model.weights();
         let (rotations, rotation_of_block) = rotation.parts();
         let rotations = rotations
             .iter()
@@ -160,7 +166,6 @@ impl WholeModel {
             program: Mutex::new(program),
             options,
             ended: Mutex::default(),
-            of_cpu: AtomicU64::new(0),
         })
     }
 
@@ -170,17 +175,13 @@ impl WholeModel {
         Some(Operations {
             device: counted.device,
             multiplier: counted.products,
-            cpu: self.of_cpu.load(Ordering::Relaxed),
+            cpu_seconds: None,
         })
     }
 
-    /// Counts rows that the CPU runs through the model.
-    pub(super) fn count_on_cpu(&self, description: &ModelDescription, rows: usize) {
-        let blocks = description.blocks.iter();
-        let linears = blocks.flat_map(|block| block.linears(description.hidden));
-        let weights = linears.map(|linear| linear.parameters()).sum::<usize>();
-        let operations = 2 * rows * (weights + description.vocab * description.hidden);
-        self.of_cpu.fetch_add(operations as u64, Ordering::Relaxed);
+    /// Lets the device that multiplied, and failed, multiply again.
+    pub(super) fn retry(&self) {
+        lock(&self.program).retry();
     }
 
     /// Returns the failure of the device that multiplied, once.

@@ -118,12 +118,6 @@ fn run(
             }
             None => pass.perform(shared, *number, slot.as_deref(), backend),
         };
-        if let Some(whole) = &unit.whole
-            && pass.has_adapters()
-            && *number == 0
-        {
-            whole.count_on_cpu(shared.forward.description(), pass.rows());
-        }
         let hidden = match (&unit.whole, &unit.programs) {
             (Some(whole), _) if !pass.has_adapters() => pass.perform_whole(shared, *number, whole),
             (_, Some(programs)) => perform(&mut DeviceBackend {

@@ -104,7 +104,14 @@ impl FloatLinear {
                     let numbers = (elements / 2, elements / int4::GROUP);
                     ((values.len(), scales.len()), numbers)
                 }
-                Matrix::Blocks(blocks) => ((blocks.elements(), 0), (elements, 0)),
+                Matrix::Blocks(blocks) => {
+                    let of_block = blocks.format.elements();
+                    if !in_features.is_multiple_of(of_block) {
+                        let expected = format!("a multiple of {of_block}");
+                        return wrong(of("input features"), in_features.to_string(), expected);
+                    }
+                    ((blocks.elements(), 0), (elements, 0))
+                }
             };
             if found != expected {
                 let text = |(numbers, scales)| format!("{numbers} numbers and {scales} scales");

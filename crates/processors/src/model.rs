@@ -162,6 +162,9 @@ pub trait ModelProgram: Send {
     fn take_failure(&mut self) -> Option<Error> {
         None
     }
+
+    /// Lets the processor that multiplied, and failed, multiply again.
+    fn retry(&mut self) {}
 }
 
 /// Outputs of a chunk that the CPU reads.

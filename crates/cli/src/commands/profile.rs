@@ -97,7 +97,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let name = &arguments.model.name.model;
     ensure!(
         !processors.is_gpu_alone(),
-        "a GPU alone runs the whole model, so there is nothing to schedule: expected --processors cpu,gpu"
+        "a GPU without a CPU runs the whole model, so there is nothing to schedule: expected --processors cpu,gpu"
     );
     let model = arguments.model.load_prepared()?;
     let package = model.package().context("expected a package")?;

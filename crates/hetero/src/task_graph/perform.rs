@@ -74,6 +74,9 @@ impl TaskGraph {
                 if !is_last || batch.is_cancelled(&rows) {
                     return Ok(Vec::new());
                 }
+                if task.chunk == 0 {
+                    whole.retry();
+                }
                 let parts: Vec<_> = batch
                     .parts_in(&rows)
                     .map(|(request, own)| Rows::new(request, own))

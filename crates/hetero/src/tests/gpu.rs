@@ -9,15 +9,20 @@ use triad_processors::gpu::{ADAPTER, Gpu, GpuOptions};
 
 use super::*;
 
-/// The largest difference of logits that other sums and rounded activations explain, compared with the largest logit.
-const OF_FLOATS: f32 = 1e-2;
+#[path = "../../../processors/tests/skip/mod.rs"]
+mod skip;
+
+/// The largest difference of logits that other sums explain, compared with the largest logit.
+const OF_FLOATS: f32 = 5e-3;
+/// The same where our kernels round activations, and in prefill weights, to bf16.
+const OF_W4A16: f32 = 3e-2;
 /// The same where a number in INT8 may be rounded to its neighbour.
 const OF_INT8: f32 = 3e-2;
 
 fn gpu() -> Option<Arc<Gpu>> {
     let options = GpuOptions::from_environment();
     if options.adapter.is_none() {
-        eprintln!("skipped: {ADAPTER} names no GPU");
+        skip::skip(format_args!("{ADAPTER} names no GPU"));
         return None;
     }
     Some(Arc::new(Gpu::open(&options).unwrap()))
@@ -54,7 +59,7 @@ fn models_that_read_floats_have_the_logits_of_the_cpu_next_to_a_gpu_whole_and_cu
     for family in ["llama", "qwen2", "gemma3", "phi3"] {
         let float = float(family);
         let w4a16 = Arc::new(testing::quantize_int4(&float));
-        for (format, model) in [("W4A16", &w4a16), ("float", &float)] {
+        for (format, model, bound) in [("W4A16", &w4a16, OF_W4A16), ("float", &float, OF_FLOATS)] {
             let tokens = prompt(model, 2 * CHUNK + 3);
             let expected = all_logits(session(model, CHUNK), &tokens);
             for cut in [
@@ -75,7 +80,7 @@ fn models_that_read_floats_have_the_logits_of_the_cpu_next_to_a_gpu_whole_and_cu
                 let found = session.prefill_all_logits(&tokens, &Cancel::new()).unwrap();
                 let difference = difference(&found, &expected);
                 assert!(
-                    difference > 0.0 && difference < OF_FLOATS,
+                    difference > 0.0 && difference < bound,
                     "{what}: {difference}"
                 );
                 assert!(failures(&session).is_empty(), "{what}");
@@ -106,7 +111,7 @@ fn a_gpu_that_is_lost_at_any_product_in_w4a16_leaves_the_rest_to_the_cpu() {
         let mut session = with_probe(engine, failing(NPU, at, fail)).session();
         let found = session.prefill_all_logits(&tokens, &Cancel::new()).unwrap();
         let difference = difference(&found, &expected);
-        assert!(difference < OF_FLOATS, "lost at {at}: {difference}");
+        assert!(difference < OF_W4A16, "lost at {at}: {difference}");
         if failures(&session).is_empty() {
             assert!(at > 20, "there are as many products");
             break;
@@ -151,7 +156,7 @@ fn the_cpu_computes_no_operator_of_a_model_that_a_gpu_runs_with_a_device_that_mu
         };
         let npu = || Arc::new(Cpu::new(Arc::new(Pool::new(1).unwrap()))) as Arc<dyn Device>;
         let (expected, alone) = run(None, Vec::new());
-        assert_eq!((alone.multiplier, alone.cpu), (0, 0));
+        assert_eq!((alone.multiplier, alone.cpu_seconds), (0, None));
         let half = share(Axis::Columns, [1.0, 1.0], 16);
         for cuts in [
             Vec::new(),
@@ -160,7 +165,8 @@ fn the_cpu_computes_no_operator_of_a_model_that_a_gpu_runs_with_a_device_that_mu
             let (found, operations) = run(Some(npu()), cuts);
             let difference = difference(&found, &expected);
             assert!(difference < OF_INT8, "{family}: {difference}");
-            assert!(operations.multiplier > 0 && operations.cpu == 0, "{family}");
+            assert!(operations.multiplier > 0, "{family}");
+            assert_eq!(operations.cpu_seconds, Some(0.0), "{family}");
             assert!(operations.device < alone.device, "{family}");
         }
         // Rows are not cut there, and the device must multiply the format of the package.

@@ -1,15 +1,19 @@
 //! Linear layers that read floats: in W4A16, and with weights in other formats.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use half::{bf16, f16};
 use triad_kernels::int4::{self, quantize_int4};
 use triad_kernels::int8::quantize_weight_rows;
-use triad_kernels::{Matrix, OutputMut, Phase};
+use triad_kernels::{BlockArithmetic, BlockFormat, Blocks, Matrix, OutputMut, Phase};
 use triad_processors::{Device, Error, FloatLayer, FloatLinear, LayerFormat};
 
 use crate::plain::Random;
 use crate::processors::each;
+
+/// The number of formats of weights.
+const FORMATS: usize = 6;
 
 /// Weights of a layer.
 enum Weight {
@@ -18,6 +22,8 @@ enum Weight {
     Bf16(Vec<bf16>),
     Int8(Vec<i8>, Vec<f32>),
     Int4(Vec<u8>, Vec<f16>),
+    /// Blocks of GGUF in Q8_0: a scale in f16 and 32 numbers.
+    Blocks(Vec<u8>),
 }
 
 struct FloatPlain {
@@ -36,7 +42,7 @@ impl FloatPlain {
     ) -> Arc<Self> {
         let count = out_features * in_features;
         let values = random.floats(count, 1.0);
-        let weight = match format % 5 {
+        let weight = match format % FORMATS {
             0 => {
                 let (mut numbers, mut scales) =
                     (vec![0; count / 2], vec![f16::ZERO; count / int4::GROUP]);
@@ -46,6 +52,18 @@ impl FloatPlain {
             1 => Weight::F32(values),
             2 => Weight::F16(values.into_iter().map(f16::from_f32).collect()),
             3 => Weight::Bf16(values.into_iter().map(bf16::from_f32).collect()),
+            4 => {
+                let block = |values: &[f32]| {
+                    let scale = f16::from_f32(1.0 / 127.0);
+                    let numbers = values.iter().map(|x| (x * 127.0) as i8 as u8);
+                    scale
+                        .to_le_bytes()
+                        .into_iter()
+                        .chain(numbers)
+                        .collect::<Vec<_>>()
+                };
+                Weight::Blocks(values.chunks_exact(32).flat_map(block).collect())
+            }
             _ => {
                 let (mut numbers, mut scales) = (vec![0; count], vec![0.0; out_features]);
                 quantize_weight_rows(&values, in_features, &mut scales, &mut numbers);
@@ -69,6 +87,11 @@ impl FloatLayer for FloatPlain {
             Weight::Bf16(values) => Matrix::Bf16(values),
             Weight::Int8(values, scales) => Matrix::Int8 { values, scales },
             Weight::Int4(values, scales) => Matrix::Int4 { values, scales },
+            Weight::Blocks(bytes) => Matrix::Blocks(Blocks {
+                format: BlockFormat::Q8_0,
+                bytes,
+                arithmetic: BlockArithmetic::default(),
+            }),
         }
     }
 
@@ -78,6 +101,51 @@ impl FloatLayer for FloatPlain {
 
     fn bias(&self) -> Option<&[f32]> {
         self.bias.as_deref()
+    }
+}
+
+/// Some output features of a layer.
+struct Columns(Arc<FloatPlain>, Range<usize>, usize);
+
+impl FloatLayer for Columns {
+    fn weight(&self) -> Matrix<'_> {
+        let Self(layer, columns, in_features) = self;
+        layer.weight().rows(columns.clone(), *in_features)
+    }
+
+    fn out_features(&self) -> usize {
+        self.1.len()
+    }
+
+    fn bias(&self) -> Option<&[f32]> {
+        self.0.bias().map(|bias| &bias[self.1.clone()])
+    }
+}
+
+#[test]
+fn some_columns_of_a_layer_that_reads_floats_have_the_bits_of_the_whole_in_every_format() {
+    let (rows, in_features, out_features) = (17, 96, 40);
+    let mut random = Random::new(5);
+    let x = random.floats(rows * in_features, 1.0);
+    for format in 0..FORMATS {
+        let layer = FloatPlain::random(&mut random, format, (out_features, in_features), true);
+        each_of_floats(|device, _| {
+            let whole = &linear(in_features, &[Arc::clone(&layer)]);
+            let whole = run(device, whole, rows, &x).unwrap();
+            for columns in [0..16, 16..40, 5..6, 7..39] {
+                let part = Columns(Arc::clone(&layer), columns.clone(), in_features);
+                let part = FloatLinear {
+                    in_features,
+                    layers: vec![Arc::new(part)],
+                };
+                let found = run(device, &part, rows, &x).unwrap();
+                for (row, found) in found[0].chunks_exact(columns.len()).enumerate() {
+                    let whole = &whole[0][row * out_features..][columns.clone()];
+                    let name = device.name();
+                    assert!(found == whole, "{name}, {format}, {columns:?}, row {row}");
+                }
+            }
+        });
     }
 }
 
@@ -151,7 +219,16 @@ fn every_output_is_the_product_by_definition_in_every_format_and_in_several_at_o
     each_of_floats(|device, tolerance| {
         for (rows, prepared, in_features, out_features, bias) in SHAPES {
             // The formats of the layers: each alone, and two next to each other.
-            for (first, step) in [(0, 0), (1, 0), (2, 0), (3, 0), (4, 0), (0, 1), (4, 1)] {
+            for (first, step) in [
+                (0, 0),
+                (1, 0),
+                (2, 0),
+                (3, 0),
+                (4, 0),
+                (5, 0),
+                (0, 1),
+                (4, 1),
+            ] {
                 let mut random = Random::new(*rows as u64);
                 let layers = out_features.iter().enumerate().map(|(index, out)| {
                     let shape = (*out, *in_features);
@@ -190,7 +267,7 @@ fn every_output_is_the_product_by_definition_in_every_format_and_in_several_at_o
 fn a_row_of_floats_that_is_not_finite_changes_no_other_row() {
     let (rows, in_features) = (12, 64);
     let mut random = Random::new(2);
-    for format in 0..5 {
+    for format in 0..FORMATS {
         let layers = [FloatPlain::random(
             &mut random,
             format,

@@ -67,6 +67,10 @@ struct Counted {
 impl Program for Counted {
     fn run(&mut self, input: QuantizedView, outputs: &mut [OutputMut]) -> Result<()> {
         if self.runs.fetch_add(1, Ordering::Relaxed) >= self.fails_at {
+            if self.fails_at % 2 == 1 {
+                // Does not print the message of a panic.
+                std::panic::resume_unwind(Box::new("unplugged"));
+            }
             return Err(Error::Run {
                 processor: "test".into(),
                 reason: "unplugged".into(),
@@ -216,8 +220,14 @@ fn the_gpu_computes_all_of_a_chunk_at_any_of_whose_products_the_other_processor_
             assert_eq!(
                 runs.load(Ordering::Relaxed),
                 fails_at + 1,
-                "not asked again"
+                "not asked again before a retry"
             );
+            with.retry();
+            let mut sequence = with.sequence();
+            let again = logits_in(&mut with, &mut sequence, &x, 20, Phase::Prefill);
+            assert!(again == expected);
+            assert_eq!(runs.load(Ordering::Relaxed), fails_at + 2);
+            assert!(with.take_failure().is_some(), "and reported again");
         }
     }
 }

@@ -32,7 +32,7 @@ impl fmt::Debug for Outer {
 #[derive(Debug, Default)]
 pub(super) struct Outers {
     pub list: Vec<Outer>,
-    /// Whether the other processor has failed. The GPU then computes all products.
+    /// Whether the other processor has failed. The GPU then computes all products, until the other one is tried again.
     is_lost: bool,
     /// Its failure, until it was reported.
     failure: Option<Error>,
@@ -149,6 +149,11 @@ impl Outers {
     pub fn lose(&mut self, error: Error) {
         self.is_lost = true;
         self.failure = Some(error);
+    }
+
+    /// Lets the other processor multiply again.
+    pub fn retry(&mut self) {
+        self.is_lost = false;
     }
 
     /// Returns the failure, once.

@@ -3,6 +3,9 @@
 //! Before such a product, the GPU quantizes its input. The quantized rows are read, and the other processor multiplies
 //! them while the GPU computes its own columns, if it has any. The results are written to the GPU, which adds shadows.
 
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use bytemuck::cast_slice;
 use triad_kernels::OutputMut;
 
@@ -45,10 +48,12 @@ impl GpuModel {
                 batch.clear();
             }
             if let Some(outer) = self.outer(|outer| outer.join_step == step) {
-                // The GPU computes its own columns meanwhile.
-                let encoder = self.encode(&batch, chunk)?;
-                self.context.submit(encoder);
-                batch.clear();
+                if !batch.is_empty() {
+                    // The GPU computes its own columns meanwhile.
+                    let encoder = self.encode(&batch, chunk)?;
+                    self.context.submit(encoder);
+                    batch.clear();
+                }
                 self.run_outer(outer).map_err(ChunkError::Outer)?;
             }
             batch.push(step);
@@ -119,7 +124,10 @@ impl GpuModel {
                 rest = Some(others);
             }
         }
-        outer.product.program.run(rows.view(), &mut outputs)?;
+        let program = &mut outer.product.program;
+        // A panic of the other processor is not one of the GPU.
+        let run = catch_unwind(AssertUnwindSafe(|| program.run(rows.view(), &mut outputs)));
+        run.unwrap_or_else(|panic| Err(panicked(&*panic)))?;
         *operations += 2 * (rows.rows() * outer.in_features * columns) as u64;
         let buffer = self.buffers.get(Place::Computed);
         self.context
@@ -136,6 +144,11 @@ impl GpuModel {
         }
     }
 
+    /// Lets the processor that multiplied, and failed, multiply again.
+    pub fn retry(&mut self) {
+        self.outers.retry();
+    }
+
     /// Returns the failure of the processor that multiplied, once.
     pub fn take_failure(&mut self) -> Option<Error> {
         self.outers.take_failure()
@@ -143,5 +156,15 @@ impl GpuModel {
 
     pub(super) fn operations_of(&self, steps: &[usize], chunk: &Chunk) -> f64 {
         steps.iter().map(|step| self.units(*step, chunk)).sum()
+    }
+}
+
+/// Returns the error of another processor whose program panicked.
+fn panicked(panic: &dyn Any) -> Error {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+    Error::Run {
+        processor: "the processor that multiplies".to_owned(),
+        reason: format!("it panicked: {}", text.unwrap_or("without a message")),
     }
 }

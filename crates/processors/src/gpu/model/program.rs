@@ -101,4 +101,8 @@ impl ModelProgram for GpuModelProgram {
     fn take_failure(&mut self) -> Option<Error> {
         self.model.take_failure()
     }
+
+    fn retry(&mut self) {
+        self.model.retry();
+    }
 }
