@@ -89,6 +89,8 @@ fn an_answer_in_w4a16_or_in_float_is_the_same_next_to_a_gpu() {
         let ask = [
             "-p",
             "Hello Hello Hello",
+            "--temperature",
+            "0",
             "-n",
             "8",
             "--prefill-chunk",
@@ -117,6 +119,8 @@ fn products_in_w4a16_are_measured_and_divided_between_a_cpu_and_a_gpu() {
         "package",
         "-p",
         "Hello Hello Hello",
+        "--temperature",
+        "0",
         "-n",
         "2",
         "--json",
@@ -145,6 +149,8 @@ fn a_list_with_an_npu_refuses_a_package_in_w4a16_with_the_npu_and_what_would_wor
         "package",
         "-p",
         "Hello",
+        "--temperature",
+        "0",
         "-n",
         "1",
         "--processors",
@@ -180,7 +186,17 @@ fn a_gpu_runs_a_model_whose_products_an_npu_computes_and_the_cpu_computes_nothin
     }
     for format in [&["--prune", "0.5"][..], &["--decode-weights", "int4"]] {
         let place = prepared(format);
-        let ask = ["run", "-m", "package", "-p", "Hello Hello Hello", "-n", "8"];
+        let ask = [
+            "run",
+            "-m",
+            "package",
+            "-p",
+            "Hello Hello Hello",
+            "--temperature",
+            "0",
+            "-n",
+            "8",
+        ];
         let ask = [&ask[..], &["--prefill-chunk", "4", "--json"]].concat();
         let on_gpu = json(&place.triad(&[&ask[..], &["--processors", "gpu"]].concat()));
         let operations = |report: &Json, of: &str| report["executed"]["operations"][of].as_u64();
@@ -228,6 +244,8 @@ fn what_a_gpu_with_an_npu_can_not_do_is_refused_by_name() {
         "package",
         "-p",
         "Hello",
+        "--temperature",
+        "0",
         "-n",
         "1",
         "--processors",
