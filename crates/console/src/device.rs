@@ -12,6 +12,7 @@ use triad_hetero::{Device, Wait};
 use triad_plan::partition::solve::Restriction;
 use triad_plan::processors::ProcessorKind;
 use triad_processors::Peaks;
+use triad_processors::cpu::Cpu;
 #[cfg(feature = "gpu")]
 use triad_processors::gpu::{Gpu, GpuOptions};
 #[cfg(feature = "hexagon")]
@@ -37,7 +38,6 @@ pub struct Opened {
 
 impl Opened {
     /// Creates an opened device that stores nothing on disk.
-    #[cfg(any(feature = "gpu", feature = "hexagon", feature = "npu"))]
     fn plain(device: Arc<dyn Device>) -> Self {
         Self {
             device,
@@ -317,6 +317,23 @@ impl DeviceArguments {
         }
     }
 
+    /// Opens the NPU that multiplies for a GPU, which `threads` drive: Triad's own kernels are a device there, too.
+    ///
+    /// # Errors
+    /// If the device does not exist.
+    pub fn open_multiplier(
+        &self,
+        model: &Arc<Model>,
+        threads: &Threads,
+        kept: bool,
+    ) -> Result<Opened> {
+        if let Some(opened) = self.npu.open(model, self, threads, kept)? {
+            return Ok(opened);
+        }
+        let pool = Arc::new(threads.start()?);
+        Ok(Opened::plain(Arc::new(Cpu::new(pool))))
+    }
+
     /// Measures the GPU's peak rates. Prints a note and returns `None` if they can't be measured.
     ///
     /// # Errors
@@ -374,10 +391,13 @@ impl DeviceArguments {
         }
     }
 
-    /// Returns the largest relative difference of logits that rounding on processors of this kind explains.
-    pub fn rounding(&self, kind: ProcessorKind) -> f32 {
+    /// Returns the largest relative difference of logits that rounding on processors of this kind explains, for a model
+    /// that reads floats or INT8.
+    pub fn rounding(&self, kind: ProcessorKind, reads_floats: bool) -> f32 {
         match kind {
             ProcessorKind::Cpu => 0.0,
+            // It sums f32 in another order, and rounds no activations.
+            ProcessorKind::Gpu if reads_floats => ROUNDING_OF_FLOATS,
             // The GPU has its own activation function within a feed-forward.
             ProcessorKind::Gpu => ROUNDING,
             ProcessorKind::Npu => self.npu.rounding(),
@@ -396,6 +416,9 @@ fn gpu_from_environment() -> Option<String> {
     None
 }
 
+/// Difference of logits, relative to the largest, that the rounding of floats explains: our kernels round activations for
+/// INT4 weights to INT16 or bf16, and in prefill the weights to bf16.
+const ROUNDING_OF_FLOATS: f32 = 0.03;
 /// Difference of logits, relative to the largest, that rounding explains. Scales and biases may be applied in another
 /// order, and the provider's activation rounds differently, so that a value between two steps of INT8 may be rounded to
 /// the other one. One such step in the input of down changed logits of SmolLM2 by 4.7e-2. Sums are exact, but for those of

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use triad_engine::hot_rows::HotRowUse;
 use triad_engine::{Engine, Session};
-use triad_hetero::{Execution, HeteroEngine, ProcessorFailure, WaitUse, execution};
+use triad_hetero::{Execution, HeteroEngine, Operations, ProcessorFailure, WaitUse, execution};
 use triad_plan::processors::label;
 use triad_plan::schedule::Policy;
 use triad_plan::timeline::Lane;
@@ -28,6 +28,10 @@ pub struct Executed {
     /// Use of the weight rows for shadows, if a device has its own memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hot_rows: Option<HotRowUse>,
+    /// Multiplications and additions of each device since the engine started, if a GPU runs the model, and what the CPU
+    /// has computed if an NPU multiplies.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub operations: Option<Operations>,
 }
 
 impl Executed {
@@ -46,16 +50,22 @@ impl Executed {
             waits,
             failures,
             hot_rows: None,
+            operations: None,
         }
     }
 
-    /// Returns the report with the use of weight rows since `before`.
+    /// Returns the report with the use of weight rows since `before`, and the operations of `engine`.
     pub fn with_hot_rows(self, engine: &Engine, before: Option<&HotRowUse>) -> Self {
         let mut hot_rows = HeteroEngine::of(engine).and_then(|engine| engine.hot_rows());
         if let (Some(hot_rows), Some(before)) = (&mut hot_rows, before) {
             hot_rows.statistics = hot_rows.statistics - before.statistics;
         }
-        Self { hot_rows, ..self }
+        let operations = HeteroEngine::of(engine).and_then(|engine| engine.operations());
+        Self {
+            hot_rows,
+            operations,
+            ..self
+        }
     }
 
     /// Returns the bubble rates as text: `3.0 %, 12.0 %`.
@@ -108,11 +118,34 @@ pub fn fixed_point(engine: &Engine) -> Option<String> {
         .map(|count| format!("fixed point: {count} of {blocks} feed-forwards of prompts"))
 }
 
-/// Returns the work of devices that count it as text, each after a semicolon.
+/// Returns the work of devices that count it as text, each after a semicolon; and, if an NPU multiplies for a GPU, the
+/// share of each, and what the CPU has computed.
 pub fn work(engine: &Engine) -> String {
-    let work = HeteroEngine::of(engine).map(|engine| engine.device_work());
-    let work = work.into_iter().flatten();
-    work.map(|work| format!("; {work}")).collect()
+    let Some(engine) = HeteroEngine::of(engine) else {
+        return String::new();
+    };
+    let work = engine.device_work().into_iter();
+    let shares = engine.operations().zip(engine.multiplier());
+    let shares = shares.map(|(operations, multiplier)| {
+        let Operations {
+            device,
+            multiplier: of_multiplier,
+            cpu_seconds,
+        } = operations;
+        let multiplier = match multiplier {
+            "cpu" => "INT8 kernels as NPU",
+            other => other,
+        };
+        let all = (device + of_multiplier).max(1) as f64;
+        format!(
+            "operations: GPU {:.1} %, {multiplier} {:.1} %; operators on the CPU: {:.1} ms",
+            100.0 * device as f64 / all,
+            100.0 * of_multiplier as f64 / all,
+            1e3 * cpu_seconds.unwrap_or(0.0)
+        )
+    });
+    let all = work.chain(shares);
+    all.map(|work| format!("; {work}")).collect()
 }
 
 /// Prints the reason if shadows read the weights in place because of a failure.

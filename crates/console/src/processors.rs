@@ -1,11 +1,12 @@
 //! The argument `--processors`: the processors of a run, and the scheduling policy.
 
+mod list;
+
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::sync::Arc;
 
 use anyhow::{Result, bail, ensure};
-use triad_engine::{Cores, Model, Threads};
+use triad_engine::{Model, Threads};
 use triad_frontend::answer;
 use triad_hetero::{
     Costs, Execution, HeteroEngine, HeteroOptions, ProcessorOptions, of_chunks_in_flight,
@@ -17,9 +18,10 @@ use triad_plan::processors::{Processor, ProcessorId, ProcessorKind, label};
 use triad_plan::schedule::Policy;
 use triad_plan::timeline::{Label, Record, Source};
 
-use crate::device::{DeviceArguments, Opened};
+use crate::device::{DeviceArguments, Npu, Opened};
 use crate::timeline_file::TimelineFile;
 use crate::{inputs, measurements, output, partition, progress};
+use list::Named;
 
 /// The processors of a run.
 #[derive(Clone, Debug)]
@@ -29,104 +31,14 @@ pub struct Processors {
     text: String,
 }
 
-/// A processor in the list.
-#[derive(Clone, Debug)]
-struct Named {
-    /// Name: `cpu`, `cpu2`, `gpu`, `npu`.
-    name: String,
-    kind: ProcessorKind,
-    threads: Threads,
-}
-
-impl Named {
-    fn is_cpu(&self) -> bool {
-        self.kind == ProcessorKind::Cpu
-    }
-}
-
-/// One thread that is not pinned.
-const ONE: Threads = Threads::Count(1);
-
-impl FromStr for Processors {
-    type Err = String;
-
-    /// Parses `cpu=0-2,4,npu=3`: names, each of which may be repeated and may have cores.
-    fn from_str(text: &str) -> Result<Self, String> {
-        let expected = || {
-            "expected cpu, cpu with gpu, npu or both, or gpu alone, each with or without its cores: cpu=0-2,npu=3"
-                .to_owned()
-        };
-        let mut named: Vec<(&str, Vec<&str>)> = Vec::new();
-        for part in text.split(',').map(str::trim) {
-            let (name, cores) = part
-                .split_once('=')
-                .map_or((part, None), |(name, cores)| (name, Some(cores)));
-            match (
-                part.starts_with(|letter: char| letter.is_ascii_alphabetic()),
-                named.last_mut(),
-            ) {
-                (true, _) => named.push((name, cores.into_iter().collect())),
-                // Another core of the same processor.
-                (false, Some((_, cores))) if !cores.is_empty() => cores.push(part),
-                (false, _) => return Err(expected()),
-            }
-        }
-        let mut list: Vec<Named> = Vec::new();
-        for (text, cores) in named {
-            let kind = match text {
-                "cpu" => ProcessorKind::Cpu,
-                "gpu" => ProcessorKind::Gpu,
-                "npu" => ProcessorKind::Npu,
-                _ => return Err(expected()),
-            };
-            let threads = if cores.is_empty() {
-                ONE
-            } else {
-                Threads::On(Cores::parse(&cores.join(","))?)
-            };
-            let name = match list.iter().filter(|other| other.kind == kind).count() {
-                0 => text.to_owned(),
-                others => format!("{text}{}", others + 1),
-            };
-            list.push(Named {
-                name,
-                kind,
-                threads,
-            });
-        }
-        let is_gpu_alone = matches!(&list[..], [only] if only.kind == ProcessorKind::Gpu);
-        if !list.iter().any(Named::is_cpu) && !is_gpu_alone {
-            return Err(expected());
-        }
-        let mut taken = Vec::new();
-        for cores in list.iter().filter_map(|processor| {
-            if let Threads::On(cores) = &processor.threads {
-                Some(cores)
-            } else {
-                None
-            }
-        }) {
-            if let Some(core) = cores.iter().find(|core| taken.contains(core)) {
-                return Err(format!(
-                    "core {core} belongs to two processors: expected different cores for each"
-                ));
-            }
-            taken.extend(cores.iter());
-        }
-        Ok(Self {
-            list,
-            text: text.to_owned(),
-        })
-    }
-}
-
 impl Processors {
     /// Returns the number of threads of all processors.
     pub fn threads(&self) -> usize {
-        self.list
+        let threads = self
+            .list
             .iter()
-            .map(|processor| processor.threads.count())
-            .sum()
+            .flat_map(|processor| [Some(&processor.threads), processor.multiplier.as_ref()]);
+        threads.flatten().map(Threads::count).sum()
     }
 
     /// Starts an engine on the processors. The expected times of tasks are those that `triad profile` measured, if any.
@@ -137,16 +49,28 @@ impl Processors {
         options: HeteroOptions,
     ) -> Result<HeteroEngine> {
         ensure!(
-            model.weights().is_int8() || self.cpu_alone().is_none(),
+            model.weights().is_int8() || !self.has_npu(),
             "the layers of this model read activations in float, and the {} of --processors multiplies INT8 alone: \
-             expected a package in INT8, CPUs alone, or --processors gpu, which runs this model whole",
-            self.devices(devices)
+             expected cpu and gpu alone in the list, or a package in INT8",
+            devices.npu
         );
         let cuts = devices
             .cuts
             .iter()
-            .map(|cut| cut.cut(self.list.len()))
+            .map(|cut| cut.cut(self.list.len() + usize::from(self.has_multiplier())))
             .collect::<Result<_>>()?;
+        ensure!(
+            !(self.has_multiplier() && devices.partition.is_some()),
+            "--partition divides work among CPUs and devices next to them: expected --tensor-split with gpu,npu"
+        );
+        ensure!(
+            !(self.has_multiplier() && devices.gpu_slice > 0.0),
+            "--gpu-slice limits submissions of a GPU alone or next to a CPU: expected no --gpu-slice with gpu,npu"
+        );
+        ensure!(
+            !(self.has_multiplier() && devices.window.is_some() && devices.npu == Npu::Kernels),
+            "--npu-memory is for an NPU with memory of its own: expected another --npu with gpu,npu"
+        );
         let session = &options.engine.session;
         let (mut plans, mut joint, mut decode_plans) = (None, None, None);
         if let Some(how) = devices.partition {
@@ -223,11 +147,16 @@ impl Processors {
     ) -> Result<(Vec<ProcessorOptions>, Vec<Option<Opened>>)> {
         let open = |Named { kind, threads, .. }: &Named| devices.open(*kind, model, threads, kept);
         let opened: Vec<_> = self.list.iter().map(open).collect::<Result<_>>()?;
+        let multiplier = self.list.iter().find_map(|one| one.multiplier.as_ref());
+        let multiplier = multiplier
+            .map(|threads| devices.open_multiplier(model, threads, kept))
+            .transpose()?;
         let describe = |(
             Named {
                 name,
                 kind,
                 threads,
+                ..
             },
             opened,
         ): (&Named, &Option<Opened>)| {
@@ -245,16 +174,17 @@ impl Processors {
                 }
             };
             let device = opened.as_ref().map(|opened| Arc::clone(&opened.device));
+            let multiplier = multiplier.as_ref().map(|opened| Arc::clone(&opened.device));
             ProcessorOptions {
                 description,
                 threads: threads.clone(),
                 device,
+                multiplier,
             }
         };
-        Ok((
-            self.list.iter().zip(&opened).map(describe).collect(),
-            opened,
-        ))
+        let described = self.list.iter().zip(&opened).map(describe).collect();
+        let opened = opened.into_iter().chain([multiplier]).collect();
+        Ok((described, opened))
     }
 
     /// Returns the processors that compute in float.
@@ -272,7 +202,18 @@ impl Processors {
         self.list.len()
     }
 
-    /// Returns whether the list is a GPU alone, which runs whole models.
+    /// Returns whether the list has an NPU.
+    fn has_npu(&self) -> bool {
+        let mut list = self.list.iter();
+        list.any(|one| one.kind == ProcessorKind::Npu || one.multiplier.is_some())
+    }
+
+    /// Returns whether the list is a GPU that runs the model and an NPU that multiplies for it.
+    fn has_multiplier(&self) -> bool {
+        self.list.iter().any(|one| one.multiplier.is_some())
+    }
+
+    /// Returns whether the list is a GPU alone, which runs whole models, or with an NPU that multiplies for it.
     pub fn is_gpu_alone(&self) -> bool {
         matches!(&self.list[..], [only] if only.kind == ProcessorKind::Gpu)
     }
@@ -306,11 +247,13 @@ impl Processors {
         self.names(devices).join(", ")
     }
 
-    /// Returns the largest relative difference of logits that rounding on these devices explains.
-    pub fn rounding(&self, devices: &DeviceArguments) -> f32 {
-        self.list
-            .iter()
-            .map(|processor| devices.rounding(processor.kind))
+    /// Returns the largest relative difference of logits that rounding on these devices explains. If they run a model
+    /// that `reads_floats`, nothing is rounded to INT8.
+    pub fn rounding(&self, devices: &DeviceArguments, reads_floats: bool) -> f32 {
+        let npu = self.has_multiplier().then_some(ProcessorKind::Npu);
+        let kinds = self.list.iter().map(|processor| processor.kind).chain(npu);
+        kinds
+            .map(|kind| devices.rounding(kind, reads_floats))
             .fold(0.0, f32::max)
     }
 
@@ -318,7 +261,7 @@ impl Processors {
     pub fn devices(&self, devices: &DeviceArguments) -> String {
         let names = self.list.iter().filter(|processor| !processor.is_cpu());
         names
-            .map(|Named { name, kind, .. }| devices.name(*kind, label(name)))
+            .map(|processor| processor.device_name(devices))
             .collect::<Vec<_>>()
             .join(" and ")
     }
@@ -348,7 +291,7 @@ impl Processors {
             _ => "any core".into(),
         };
         let name = |processor: &Named| {
-            let name = devices.name(processor.kind, label(&processor.name));
+            let name = processor.device_name(devices);
             format!("{name} ({})", cores(&processor.threads))
         };
         self.list.iter().map(name).collect()
@@ -365,8 +308,9 @@ impl std::fmt::Display for Processors {
 #[derive(clap::Args)]
 #[command(next_help_heading = "Several processors")]
 pub struct ProcessorArguments {
-    /// Run prompts on several processors: float operators on the CPU, INT8 operators on the NPU or GPU. cpu=0,npu=1
-    /// pins each to its cores; cpu,gpu takes one thread each. gpu alone runs a whole model, in INT8 or with --no-quantize
+    /// Run prompts on several processors: linear layers on the NPU (in INT8) or the GPU (in INT8, INT4 or float), the
+    /// other operators on the CPU. cpu=0,npu=1 pins each to its cores; cpu,gpu takes one thread each. gpu alone runs a
+    /// whole model; with gpu,npu the NPU multiplies for it in prompts
     #[arg(long, value_name = "LIST")]
     pub processors: Option<Processors>,
     /// Arguments for the devices.
@@ -381,8 +325,8 @@ pub struct ProcessorArguments {
 }
 
 impl ProcessorArguments {
-    /// Returns an error, before a model is prepared, for a timeline that would overwrite an input, and for an NPU or
-    /// GPU next to a CPU for a model in `float`. The device computes in INT8 alone and would have no work.
+    /// Returns an error, before a model is prepared, for a timeline that would overwrite an input, and for an NPU that
+    /// computes in INT8 alone, and would have no work, for a model in `float`.
     pub fn check(&self, float: bool) -> Result<()> {
         if let Some(timeline) = &self.timeline {
             inputs::check(timeline)?;
@@ -393,12 +337,11 @@ impl ProcessorArguments {
         };
         ensure!(
             !(float && self.devices.partition.is_some()),
-            "--partition cuts INT8 products: leave out --no-quantize"
+            "--partition cuts the products of a package: leave out --no-quantize"
         );
-        let has_device = processors.cpu_alone().is_some();
         ensure!(
-            !(float && has_device),
-            "the NPU or GPU of --processors computes in INT8 alone and has no work with --no-quantize: leave out one of them"
+            !(float && processors.has_npu()),
+            "the NPU of --processors multiplies INT8 alone and has no work with --no-quantize: leave out one of them"
         );
         Ok(())
     }
@@ -448,6 +391,12 @@ pub(crate) fn record<'a>(
 
 /// Prints how many subgraphs run on another processor because devices have no room for them.
 fn note_moved(engine: &HeteroEngine) {
+    let count = engine.products_without_room();
+    if count > 0 {
+        output::note(&format!(
+            "note: {count} products do not fit into the memory of the NPU and run on the GPU"
+        ));
+    }
     let (graph, placement) = (engine.graph(), &engine.tasks().placement);
     let all = graph
         .subgraphs()
@@ -498,45 +447,6 @@ pub fn in_flight(text: &str) -> Result<usize, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn processors_are_names_and_cores() {
-        let count = |text: &str| {
-            text.parse::<Processors>()
-                .map(|processors| processors.threads())
-        };
-        assert_eq!(
-            [
-                "cpu",
-                "cpu,npu",
-                "npu=1,cpu=0",
-                "cpu=0-2,5,npu=3,4",
-                "cpu,cpu=1",
-                "cpu,gpu,npu",
-                "gpu=1"
-            ]
-            .map(count),
-            [Ok(1), Ok(2), Ok(2), Ok(6), Ok(2), Ok(3), Ok(1)]
-        );
-        for wrong in [
-            "",
-            "gpu,gpu",
-            "gpu,npu",
-            "npu",
-            "cpu=,npu",
-            "cpu=x",
-            "0",
-            "cpu,0",
-            "cpu=0,npu=1,tpu=2",
-        ] {
-            assert!(count(wrong).unwrap_err().starts_with("expected"), "{wrong}");
-        }
-        assert!(
-            count("cpu=0-2,npu=2")
-                .unwrap_err()
-                .contains("core 2 belongs to two processors")
-        );
-    }
 
     #[test]
     fn policies_are_read_by_name() {

@@ -156,6 +156,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         description,
         threads: Threads::Count(1),
         device,
+        multiplier: None,
     };
     let session = SessionOptions {
         context: WINDOW,

@@ -5,6 +5,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use triad_engine::hot_rows::{HotRowUse, HotRows};
+use triad_engine::statistics::Operator;
 use triad_engine::{Engine, Model};
 use triad_kernels::lock;
 use triad_plan::graph::Graph;
@@ -21,6 +22,7 @@ use crate::fixed_point::FixedBlocks;
 use crate::options::HeteroOptions;
 use crate::shared::HeteroInner;
 use crate::task_graph::Prompts;
+use crate::whole::Operations;
 
 /// How often [`HeteroEngine::plan_ahead`] checks whether the planner thread is alive.
 const PLANNING_LOOK: Duration = Duration::from_millis(100);
@@ -114,6 +116,33 @@ impl HeteroEngine {
     pub fn device_work(&self) -> Vec<String> {
         let devices = self.shared.devices.iter();
         devices.filter_map(|device| device.work()).collect()
+    }
+
+    /// Returns who computed how much so far, if a device runs the model whole and counts it.
+    pub fn operations(&self) -> Option<Operations> {
+        let [unit] = &self.shared.units[..] else {
+            return None;
+        };
+        let operations = unit.whole.as_ref()?.operations()?;
+        let statistics = self.engine.statistics();
+        let of_embedding = statistics.of(Operator::Embedding).time;
+        let seconds = (statistics.time() - of_embedding).as_secs_f64();
+        Some(Operations {
+            cpu_seconds: unit.multiplier.as_ref().map(|_| seconds),
+            ..operations
+        })
+    }
+
+    /// Returns the name of the device that multiplies for one that runs the model whole, if there is one.
+    pub fn multiplier(&self) -> Option<&str> {
+        let mut units = self.shared.units.iter();
+        units.find_map(|unit| unit.multiplier.as_deref().map(|device| device.name()))
+    }
+
+    /// Returns how many products the device that multiplies has no room for, so that the other one computes them.
+    pub fn products_without_room(&self) -> usize {
+        let units = self.shared.units.iter();
+        units.map(|unit| unit.without_room).sum()
     }
 
     /// Returns the expected times of tasks.

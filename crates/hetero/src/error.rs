@@ -7,11 +7,6 @@ pub use crate::failure::{FailureReason, ProcessorFailure, ProcessorFailures};
 /// The reason why a processor cannot run a subgraph.
 #[derive(Debug, thiserror::Error)]
 pub enum SubgraphError {
-    /// The linear layers read float activations.
-    #[error(
-        "it computes in float: expected a package, whose layers read INT8 with a scale that is known before"
-    )]
-    Float,
     /// The scales of the activations depend on the activations.
     #[error(
         "its scales are computed at run time: expected a package, whose layers read INT8 with a scale that is known before"
@@ -129,6 +124,15 @@ pub enum Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
+    /// Returns the error of an option with another value than expected.
+    pub(crate) fn option(name: &'static str, value: &str, expected: &'static str) -> Self {
+        Self::Engine(triad_engine::Error::Option {
+            name,
+            value: value.into(),
+            expected,
+        })
+    }
+
     /// Returns the error of the engine, if it is one.
     pub fn engine(&self) -> Option<&triad_engine::Error> {
         match self {

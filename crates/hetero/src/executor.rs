@@ -25,7 +25,7 @@ use crate::shared::HeteroInner;
 use crate::steps::Steps;
 use crate::whole::WholeModel;
 use crate::work::{Cuts, PromptTasks};
-use crate::{hot_rows, planning, programs, units, worker};
+use crate::{hot_rows, planning, preparing, units, worker};
 
 /// Computes batches on several processors. Dropping it ends its threads.
 pub struct HeteroExecutor {
@@ -69,7 +69,11 @@ impl HeteroExecutor {
             return Err(Error::Engine(error.into()));
         }
         if chunks_in_flight == 0 {
-            return Err(refused("the number of chunks in flight", "0", "at least 1"));
+            return Err(Error::option(
+                "the number of chunks in flight",
+                "0",
+                "at least 1",
+            ));
         }
         let ExecutorSetup {
             forward,
@@ -90,7 +94,14 @@ impl HeteroExecutor {
             time_out,
         };
         let float_unit = float_unit(&processors)?;
-        let all_devices = devices.iter().flatten().cloned().collect();
+        let multipliers = units.iter().filter_map(|unit| unit.multiplier.clone());
+        let all_devices = devices
+            .iter()
+            .flatten()
+            .cloned()
+            .chain(multipliers)
+            .collect();
+        let mut cuts = cuts;
         let mut devices: Vec<_> = devices.iter().map(Option::as_deref).collect();
         if let ([unit], [device]) = (&mut units[..], &mut devices[..])
             && let Some(device) = device
@@ -102,15 +113,39 @@ impl HeteroExecutor {
             };
             if fixed_point {
                 let expected = "float, where one processor runs the model whole";
-                return Err(refused(WITHIN, FIXED_POINT, expected));
+                return Err(Error::option(WITHIN, FIXED_POINT, expected));
             }
+            WholeModel::check(model, *kv_format)?;
+            let (products, without_room) = match &unit.multiplier {
+                Some(multiplier) => {
+                    // The CPU is to compute nothing, which is shown by what it computes.
+                    forward.counters().turn(true);
+                    let cuts = std::mem::take(&mut cuts);
+                    preparing::of_whole_model(
+                        model,
+                        &**multiplier,
+                        (options.rows, &cuts),
+                        progress,
+                    )?
+                }
+                None => (Vec::new(), 0),
+            };
+            unit.without_room = without_room;
             unit.whole = Some(WholeModel::prepare(
                 model,
                 forward.rotation(),
                 device,
-                *kv_format,
                 options,
+                products,
             )?);
+        }
+        if let Some(unit) = units
+            .iter()
+            .find(|unit| unit.multiplier.is_some() && unit.whole.is_none())
+        {
+            let expected = "one that computes the whole model alone in the list";
+            let value = format!("{} with a device that multiplies for it", unit.name);
+            return Err(Error::option("the list of processors", &value, expected));
         }
         let in_flight = if units.len() == 1 {
             1
@@ -315,14 +350,6 @@ impl Drop for HeteroExecutor {
 const WITHIN: &str = "the arithmetic within feed-forwards";
 const FIXED_POINT: &str = "fixed point";
 
-fn refused(name: &'static str, value: &str, expected: &'static str) -> Error {
-    Error::Engine(triad_engine::Error::Option {
-        name,
-        value: value.into(),
-        expected,
-    })
-}
-
 /// Returns the processor that runs the float operators.
 fn float_unit(processors: &Processors) -> Result<ProcessorId> {
     let computes_float = |(_, one): &(ProcessorId, &Processor)| one.computes(Format::Float);
@@ -334,7 +361,7 @@ fn float_unit(processors: &Processors) -> Result<ProcessorId> {
         .map(|(id, _)| id)
         .ok_or_else(|| {
             let expected = "one that computes in float";
-            refused("the list of processors", "INT8 alone", expected)
+            Error::option("the list of processors", "INT8 alone", expected)
         })
 }
 
@@ -346,15 +373,15 @@ fn fixed_blocks(model: &Model, cuts: Cuts, devices: &Devices) -> Result<FixedBlo
     let mut devices = devices.iter().flatten();
     if devices.any(|device| !device.capabilities().feed_forwards) {
         let expected = "float, where a device runs no whole feed-forwards";
-        return Err(refused(WITHIN, FIXED_POINT, expected));
+        return Err(Error::option(WITHIN, FIXED_POINT, expected));
     }
     if cuts.cuts_feed_forwards() {
         let expected = "float, where gate and up or down are cut";
-        return Err(refused(WITHIN, FIXED_POINT, expected));
+        return Err(Error::option(WITHIN, FIXED_POINT, expected));
     }
-    let fixed = FixedBlocks::new(programs::fixed_point(model));
+    let fixed = FixedBlocks::new(preparing::fixed_point(model));
     if fixed.count() == 0 {
-        return Err(refused(
+        return Err(Error::option(
             WITHIN,
             FIXED_POINT,
             "float, or a package in INT8 with static scales, SiLU or GELU in its tanh form, and a block whose \

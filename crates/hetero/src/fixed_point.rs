@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use triad_engine::linear::{Backend, LinearOutput, Shadows, StaticInput};
+use triad_engine::linear::{Backend, FloatRows, LinearOutput, Shadows, StaticInput};
 use triad_kernels::OutputMut;
 use triad_kernels::activation::Activation;
 use triad_kernels::int8::{QuantizedRows, QuantizedView};
@@ -74,6 +74,16 @@ impl<B: Backend> Backend for FixedBackend<'_, B> {
         shadows: Shadows,
     ) -> triad_engine::Result<bool> {
         self.backend.multiply(block, role, x, outs, shadows)
+    }
+
+    fn multiply_floats(
+        &mut self,
+        block: usize,
+        role: Role,
+        x: FloatRows,
+        outs: &mut [LinearOutput],
+    ) -> triad_engine::Result<()> {
+        self.backend.multiply_floats(block, role, x, outs)
     }
 
     fn gated(

@@ -33,6 +33,7 @@ mod plan_selector;
 mod planned;
 mod planned_orders;
 mod planning;
+mod preparing;
 mod products;
 mod profile;
 mod programs;
@@ -75,6 +76,7 @@ pub use triad_processors::Device;
 pub use units::ProcessorOptions;
 pub use verify::{Comparison, Verification, lengths, verify};
 pub use wait::{Wait, WaitUse};
+pub use whole::Operations;
 
 /// Returns the tokens of an arbitrary prompt, in a vocabulary of `vocab`.
 fn any_tokens(count: usize, vocab: usize) -> Vec<u32> {

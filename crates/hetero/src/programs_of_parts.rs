@@ -10,8 +10,9 @@ use triad_plan::schedule::parts::{Cut, Part, Piece};
 use triad_plan::tasks::{PrefillTask, TaskOptions};
 use triad_processors::Device;
 
-use crate::error::{Error, Result, SubgraphError};
+use crate::error::{Error, Result};
 use crate::fixed_point::FixedBlocks;
+use crate::preparing::has_no_room;
 use crate::programs::{ProgramSpec, Programs};
 
 /// The devices of an engine, by processor.
@@ -150,14 +151,6 @@ fn distinct(pieces: Vec<Piece>, devices: &Devices) -> Vec<Piece> {
         }
     }
     distinct
-}
-
-fn has_no_room(error: &SubgraphError) -> bool {
-    use triad_processors::Error::{GpuMemory, HexagonMemory, WindowFull};
-    matches!(
-        error,
-        SubgraphError::Processor(WindowFull { .. } | GpuMemory { .. } | HexagonMemory { .. })
-    )
 }
 
 /// Checks that INT8 weights can be cut where a part begins.

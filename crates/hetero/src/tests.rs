@@ -6,6 +6,9 @@ mod cuts;
 mod devices;
 mod ends;
 mod fixed_point;
+mod floats;
+#[cfg(feature = "gpu")]
+mod gpu;
 mod hot_rows;
 mod operators;
 mod plans;
@@ -72,6 +75,7 @@ fn two(npu_threads: usize, device: Option<Arc<dyn Device>>) -> Vec<ProcessorOpti
         description,
         threads: Threads::Count(threads),
         device,
+        multiplier: None,
     };
     vec![
         of(Processor::cpu("cpu"), 1, None),

@@ -20,9 +20,11 @@ pub struct ProcessorOptions {
     pub description: Processor,
     /// The threads that compute, or that drive the device.
     pub threads: Threads,
-    /// The device that computes INT8 subgraphs instead of our own kernels, in memory that it may limit. With a single
-    /// processor and a float model, it computes the whole model.
+    /// The device that multiplies instead of our own kernels, in memory that it may limit. With a single processor, it
+    /// computes the whole model if it can.
     pub device: Option<Arc<dyn Device>>,
+    /// A second device, which multiplies INT8 in prompts for a device that computes the whole model.
+    pub multiplier: Option<Arc<dyn Device>>,
 }
 
 /// A processor as its worker uses it.
@@ -33,6 +35,10 @@ pub(super) struct Unit {
     pub(super) programs: Option<Mutex<Programs>>,
     /// The model, on a device that runs it whole.
     pub(super) whole: Option<WholeModel>,
+    /// The device that multiplies for the whole model.
+    pub(super) multiplier: Option<Arc<dyn Device>>,
+    /// Products that the multiplying device has no room for.
+    pub(super) without_room: usize,
     /// Whether it was lost to a timeout, and its thread still runs that task.
     is_away: AtomicBool,
 }
@@ -62,12 +68,11 @@ pub(super) fn start(
         description,
         threads,
         device,
+        multiplier,
     } in options
     {
-        units.push(Unit::new(
-            &description.name,
-            UnitPool::Own(threads.start()?),
-        ));
+        let unit = Unit::new(&description.name, UnitPool::Own(threads.start()?));
+        units.push(Unit { multiplier, ..unit });
         let window = device
             .as_ref()
             .and_then(|device| device.capabilities().window);
@@ -87,6 +92,8 @@ impl Unit {
             pool,
             programs: None,
             whole: None,
+            multiplier: None,
+            without_room: 0,
             is_away: AtomicBool::new(false),
         }
     }

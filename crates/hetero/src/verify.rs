@@ -104,7 +104,9 @@ pub fn verify(
         alone.truncate(0);
         progress(tokens, None);
         let next = prompt[tokens / 2];
-        let has_next = is_one && tokens < context;
+        // The sums of floats of a device may differ in decode, too.
+        let compares_steps = is_one || (allowed > 0.0 && !model.weights().is_int8());
+        let has_next = compares_steps && tokens < context;
         let expected = alone.prefill(&prompt, cancel, |_| {})?.to_vec();
         let expected_next = if has_next {
             alone.decode(next, cancel)?.to_vec()

@@ -9,6 +9,7 @@ use std::sync::Mutex;
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
+use serde::Serialize;
 use triad_kernels::attention::Cache;
 use triad_kernels::lock;
 use triad_model::description::{self, ModelDescription};
@@ -16,10 +17,10 @@ use triad_processors::model::{
     DeviceBlock, DeviceLinear, DeviceModel, DeviceNorm, DeviceWeight, Int8Input, ModelProgram,
     Outputs, Rotation as DeviceRotation, Wanted,
 };
-use triad_processors::{Device, ModelOptions};
+use triad_processors::{Device, ModelOptions, ProductProgram};
 
 use crate::error::{Error, Result};
-use crate::programs::int8_input;
+use crate::preparing::int8_input;
 use triad_engine::LinearInput;
 use triad_engine::Model;
 use triad_engine::batch::{Request, SequenceId};
@@ -33,6 +34,19 @@ pub(super) struct WholeModel {
     options: ModelOptions,
     /// Sequences that have ended since the last run.
     ended: Mutex<Vec<SequenceId>>,
+}
+
+/// Multiplications and additions of an engine whose model a device runs whole, so far. Operators other than products are
+/// counted approximately.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Operations {
+    /// Number on the device that runs the model.
+    pub device: u64,
+    /// Number on the device that multiplies for it.
+    pub multiplier: u64,
+    /// Seconds of operators on the CPU other than reading embeddings, if another device multiplies: those of sessions
+    /// with adapters. Sampling is not counted.
+    pub cpu_seconds: Option<f64>,
 }
 
 /// Rows of one sequence.
@@ -86,17 +100,11 @@ impl<'a> Rows<'a> {
 }
 
 impl WholeModel {
-    /// Has `device` prepare the model.
+    /// Checks what no device that runs whole models can do, before anything is prepared.
     ///
     /// # Errors
-    /// If keys and values are not in f16, as devices keep them, or scales are dynamic; if the device refuses the model.
-    pub(super) fn prepare(
-        model: &Model,
-        rotation: &Rotation,
-        device: &dyn Device,
-        kv_format: KvFormat,
-        options: ModelOptions,
-    ) -> Result<Self> {
+    /// If keys and values are not in f16, as devices keep them, or scales are dynamic.
+    pub(super) fn check(model: &Model, kv_format: KvFormat) -> Result<()> {
         if kv_format != KvFormat::F16 {
             let expected = "f16, the format of devices that run the whole model";
             let error = triad_engine::Error::Option {
@@ -121,6 +129,21 @@ impl WholeModel {
             };
             return Err(error.into());
         }
+        Ok(())
+    }
+
+    /// Has `device` prepare the model. Another device multiplies by `products`.
+    ///
+    /// # Errors
+    /// If the device refuses the model.
+    pub(super) fn prepare(
+        model: &Model,
+        rotation: &Rotation,
+        device: &dyn Device,
+        options: ModelOptions,
+        products: Vec<ProductProgram>,
+    ) -> Result<Self> {
+        let weights = model.weights();
         let (rotations, rotation_of_block) = rotation.parts();
         let rotations = rotations
             .iter()
@@ -137,13 +160,49 @@ impl WholeModel {
             output: linear(&weights.output, None),
         };
         let program = device
-            .prepare_model(&whole, &options)
+            .prepare_model(&whole, &options, products)
             .map_err(Error::Device)?;
         Ok(Self {
             program: Mutex::new(program),
             options,
             ended: Mutex::default(),
         })
+    }
+
+    /// Returns what was computed so far, if the device counts it.
+    pub(super) fn operations(&self) -> Option<Operations> {
+        let counted = lock(&self.program).operations()?;
+        Some(Operations {
+            device: counted.device,
+            multiplier: counted.products,
+            cpu_seconds: None,
+        })
+    }
+
+    /// Lets the device that multiplied, and failed, multiply again.
+    pub(super) fn retry(&self) {
+        lock(&self.program).retry();
+    }
+
+    /// Returns the failure of the device that multiplied, once.
+    pub(super) fn take_failure(&self) -> Option<Error> {
+        lock(&self.program).take_failure().map(Error::Device)
+    }
+
+    /// Returns the logits `[rows, vocab]` of rows of the residual stream after the last block, without a soft cap.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub(super) fn logits(&self, pass: &ForwardContext, x: &[f32]) -> Result<Vec<f32>> {
+        let mut program = lock(&self.program);
+        let most = self.options.outputs.min(self.options.rows).max(1);
+        let mut values =
+            Vec::with_capacity(x.len() / pass.description.hidden * pass.description.vocab);
+        for x in x.chunks(most * pass.description.hidden) {
+            let read = &mut |logits: &[f32]| values.extend_from_slice(logits);
+            program.logits(x, pass.phase, read).map_err(Error::Device)?;
+        }
+        Ok(values)
     }
 
     /// Records that a sequence has ended: the device drops its keys and values before the next run.

@@ -74,10 +74,12 @@ impl PromptTasks {
         let shadows_apart = processors
             .iter()
             .any(|(_, processor)| processor.multiplies_alone());
+        // Devices run feed-forwards whole in INT8 alone.
+        let is_int8 = model.weights().is_int8();
         let devices_split = devices
             .iter()
             .flatten()
-            .any(|one| !one.capabilities().feed_forwards);
+            .any(|one| !is_int8 || !one.capabilities().feed_forwards);
         let splits_all = devices_split || cuts.cuts_feed_forwards();
         let splits: Vec<_> = shadows
             .iter()

@@ -4,16 +4,17 @@
 
 use std::sync::Arc;
 
-use triad_kernels::OutputMut;
 use triad_kernels::activation::{activate, activate_and_multiply};
 use triad_kernels::chunks::{chunks_mut, for_each_chunk};
 use triad_kernels::int8::{QuantizedRows, QuantizedView, matmul_int8};
 use triad_kernels::pool::Pool;
-use triad_plan::graph::Format;
+use triad_kernels::{OutputMut, Phase, Product, matmul_each};
 
 use crate::device::{Capabilities, Device, Program, ProgramShapes};
 use crate::error::Result;
 use crate::fixed_point::{FixedFeedForward, FixedScratch};
+use crate::float_linear::{FloatLayer, FloatLinear, FloatProgram, FloatShapes};
+use crate::layer_format::LayerFormat;
 use crate::subgraph::{DeviceSubgraph, FeedForward, Layer};
 
 /// Rows per task of an elementwise operator.
@@ -31,7 +32,7 @@ impl Cpu {
     /// has it installed.
     pub fn new(pool: Arc<Pool>) -> Self {
         let capabilities = Capabilities {
-            formats: vec![Format::Float, Format::Int8],
+            formats: LayerFormat::ALL.into(),
             static_shapes: false,
             own_memory: false,
             window: None,
@@ -70,6 +71,34 @@ impl Device for Cpu {
             shapes,
             body,
         }))
+    }
+
+    fn prepare_floats(&self, linear: &FloatLinear, rows: usize) -> Result<Box<dyn FloatProgram>> {
+        Ok(Box::new(CpuFloatProgram {
+            pool: Arc::clone(&self.pool),
+            shapes: FloatShapes::new(linear, rows)?,
+            layers: linear.layers.clone(),
+        }))
+    }
+}
+
+/// Layers that read floats.
+struct CpuFloatProgram {
+    pool: Arc<Pool>,
+    shapes: FloatShapes,
+    layers: Vec<Arc<dyn FloatLayer>>,
+}
+
+impl FloatProgram for CpuFloatProgram {
+    fn run(&mut self, x: &[f32], phase: Phase, outputs: &mut [OutputMut]) -> Result<()> {
+        let rows = self.shapes.check(x, outputs)?;
+        let products = self.layers.iter().zip(outputs);
+        let products =
+            products.map(|(layer, out)| Product::new(layer.weight(), layer.bias(), out.reborrow()));
+        let mut products: Vec<_> = products.collect();
+        self.pool
+            .install(|| matmul_each(x, rows, phase, &mut products));
+        Ok(())
     }
 }
 

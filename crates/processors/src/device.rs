@@ -1,10 +1,15 @@
 //! The trait that all devices implement, and the programs that they prepare.
 
+use std::fmt;
+use std::ops::Range;
+
 use triad_kernels::OutputMut;
 use triad_kernels::int8::QuantizedView;
-use triad_plan::graph::Format;
+use triad_model::description::Linear;
 
 use crate::error::{Error, Result};
+use crate::float_linear::{FloatLinear, FloatProgram};
+use crate::layer_format::LayerFormat;
 use crate::model::{DeviceModel, ModelProgram};
 use crate::subgraph::DeviceSubgraph;
 
@@ -23,15 +28,26 @@ pub trait Device: Send + Sync {
     /// device never passes the subgraph on to another one.
     fn prepare(&self, subgraph: &DeviceSubgraph, rows: usize) -> Result<Box<dyn Program>>;
 
-    /// Prepares a whole model, including its KV cache.
+    /// Prepares layers that read floats, for inputs of 1 to `rows` rows. The formats of the layers are among
+    /// [`Capabilities::formats`].
     ///
     /// # Errors
-    /// If the model's parts contradict each other, this device does not run whole models, or it does not run this one.
-    /// The error has the reason.
+    /// If the layers contradict each other, or this device does not run them. The error has the reason.
+    fn prepare_floats(&self, linear: &FloatLinear, _rows: usize) -> Result<Box<dyn FloatProgram>> {
+        let format = linear.formats().next().unwrap_or(LayerFormat::Float);
+        Err(self.capabilities().refuse(self.name(), format))
+    }
+
+    /// Prepares a whole model, including its KV cache. Another processor multiplies by `products`.
+    ///
+    /// # Errors
+    /// If the model's parts contradict each other or the products, this device does not run whole models, or it does not
+    /// run this one. The error has the reason.
     fn prepare_model(
         &self,
         _model: &DeviceModel,
         _options: &ModelOptions,
+        _products: Vec<ProductProgram>,
     ) -> Result<Box<dyn ModelProgram>> {
         Err(Error::WholeModel {
             processor: self.name().to_owned(),
@@ -86,11 +102,33 @@ pub trait Program: Send {
     fn run(&mut self, input: QuantizedView, outputs: &mut [OutputMut]) -> Result<()>;
 }
 
+/// A program of another processor, which multiplies for a device that runs the rest of a model: some outputs of the
+/// layers of a block that read one input in INT8, in prompts ([`Phase::Prefill`](triad_kernels::Phase)). The program adds biases and no shadows.
+pub struct ProductProgram {
+    /// Index of the block.
+    pub block: usize,
+    /// The layers with the output features that the program computes. The layers are the last ones that read their
+    /// input, in the order query, key, value, or gate, up; of the first one the features are the last ones.
+    pub outputs: Vec<(Linear, Range<usize>)>,
+    /// The program, with an output for each of the layers.
+    pub program: Box<dyn Program>,
+}
+
+impl fmt::Debug for ProductProgram {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let Self { block, outputs, .. } = self;
+        f.debug_struct("ProductProgram")
+            .field("block", block)
+            .field("outputs", outputs)
+            .finish_non_exhaustive()
+    }
+}
+
 /// Capabilities of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Number formats that it computes in.
-    pub formats: Vec<Format>,
+    /// Formats of the linear layers that it multiplies next to other processors.
+    pub formats: Vec<LayerFormat>,
     /// Whether each run computes all rows that the program was prepared for, even if the input has fewer.
     pub static_shapes: bool,
     /// Whether the device keeps weights in its own memory or in its own layout, where no other device reads them. The
@@ -103,6 +141,18 @@ pub struct Capabilities {
     pub feed_forwards: bool,
     /// Whether the device runs whole models ([`Device::prepare_model`]).
     pub whole_models: bool,
+}
+
+impl Capabilities {
+    /// Returns the error of the device `name`, which does not multiply layers in `format`.
+    pub fn refuse(&self, name: &str, format: LayerFormat) -> Error {
+        let names: Vec<_> = self.formats.iter().map(LayerFormat::to_string).collect();
+        Error::LayerFormat {
+            processor: name.to_owned(),
+            format,
+            multiplies: names.join(" and "),
+        }
+    }
 }
 
 /// The shapes that a program was prepared for.

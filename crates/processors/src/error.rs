@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::layer_format::LayerFormat;
+
 /// A result of a processor.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -18,6 +20,19 @@ pub enum Error {
         found: String,
         /// The value expected.
         expected: String,
+    },
+    /// The processor does not multiply layers in this format.
+    #[error(
+        "{processor} multiplies {multiplies} alone, and the layer is in {format}: expected processors among cpu and gpu, or \
+         a package in INT8"
+    )]
+    LayerFormat {
+        /// The processor.
+        processor: String,
+        /// The format of the layer.
+        format: LayerFormat,
+        /// The formats that it multiplies, as text.
+        multiplies: String,
     },
     /// The processor computes the part between the matmuls of a feed-forward only in f32.
     #[error("{processor} computes no feed-forward in fixed point: expected the CPU or npu:hexagon")]

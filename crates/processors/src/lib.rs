@@ -1,4 +1,4 @@
-//! Devices that run INT8 subgraphs: the trait [`Device`] and its implementations.
+//! Devices that run subgraphs: the trait [`Device`] and its implementations.
 //!
 //! A [`DeviceSubgraph`] is data: linear layers that read one quantized input, or a feed-forward. A device *prepares* it
 //! once for a number of rows and returns a [`Program`], which then *runs* for every chunk. Only a prepared program can
@@ -8,6 +8,9 @@
 //! runs them on an NPU or on any other execution provider. `hexagon` (another feature) runs Triad's own program on
 //! Hexagon NPUs. `gpu` runs shaders on a GPU. The conformance suite compares all devices with a plain reference: sums
 //! are exact, and what follows them is exact up to the rounding of f32.
+//!
+//! A device says which formats of layers it multiplies ([`Capabilities::formats`]). Layers that read floats are prepared
+//! as a [`FloatLinear`]; the CPU and GPUs run them.
 //!
 //! A device may also run a whole [`DeviceModel`](model::DeviceModel), including its KV cache. It prepares a
 //! [`ModelProgram`](model::ModelProgram), which takes token embeddings and returns logits. GPUs support this.
@@ -49,11 +52,13 @@ pub mod cpu;
 mod device;
 mod error;
 mod fixed_point;
+mod float_linear;
 #[cfg(feature = "gpu")]
 pub mod gpu;
 #[cfg(feature = "hexagon")]
 pub mod hexagon;
 mod layer_columns;
+mod layer_format;
 pub mod model;
 #[cfg(feature = "npu")]
 pub mod npu;
@@ -61,8 +66,10 @@ mod subgraph;
 #[cfg(any(feature = "hexagon", feature = "npu"))]
 mod window;
 
-pub use device::{Capabilities, Device, ModelOptions, Peaks, Program};
+pub use device::{Capabilities, Device, ModelOptions, Peaks, ProductProgram, Program};
 pub use error::{Error, Result};
 pub use fixed_point::{FixedFeedForward, FixedScratch};
+pub use float_linear::{FloatLayer, FloatLinear, FloatProgram};
 pub use layer_columns::LayerColumns;
+pub use layer_format::LayerFormat;
 pub use subgraph::{DeviceSubgraph, FeedForward, Layer, Linear};

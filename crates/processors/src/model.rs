@@ -6,7 +6,7 @@ use triad_kernels::int8::Int8Weight;
 use triad_kernels::{Matrix, Phase};
 use triad_model::description::{Linear, ModelDescription};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// A model with borrowed weights, in the CPU's formats.
 #[derive(Clone, Debug)]
@@ -107,6 +107,15 @@ pub struct Int8Input<'a> {
     pub has_shadow: bool,
 }
 
+/// Multiplications and additions so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ModelOperations {
+    /// Number on the device that runs the model. Operators other than products are counted approximately.
+    pub device: u64,
+    /// Number on the other processor, for the products that it computed.
+    pub products: u64,
+}
+
 /// A model that is ready to run on one device, which keeps the keys and values of its sequences. The caller chooses the
 /// numbers of sequences; an unknown number stands for an empty sequence.
 pub trait ModelProgram: Send {
@@ -136,6 +145,26 @@ pub trait ModelProgram: Send {
         wanted: &Wanted,
         read: &mut dyn FnMut(Outputs),
     ) -> Result<()>;
+
+    /// Computes the last norm and the output matrix for rows of the residual stream after the last layer,
+    /// `x[rows, hidden]`, and calls `read` with the logits `[rows, vocab]`, without a soft cap.
+    ///
+    /// # Errors
+    /// If there are more rows than outputs that the model was prepared for, or the device fails.
+    fn logits(&mut self, x: &[f32], phase: Phase, read: &mut dyn FnMut(&[f32])) -> Result<()>;
+
+    /// Returns what was computed so far, if the device counts it.
+    fn operations(&self) -> Option<ModelOperations> {
+        None
+    }
+
+    /// Returns the failure of the processor that multiplied for the device, once. The device multiplies since then.
+    fn take_failure(&mut self) -> Option<Error> {
+        None
+    }
+
+    /// Lets the processor that multiplied, and failed, multiply again.
+    fn retry(&mut self) {}
 }
 
 /// Outputs of a chunk that the CPU reads.

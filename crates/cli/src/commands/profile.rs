@@ -97,7 +97,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let name = &arguments.model.name.model;
     ensure!(
         !processors.is_gpu_alone(),
-        "a GPU alone runs the whole model, so there is nothing to schedule: expected --processors cpu,gpu"
+        "a GPU without a CPU runs the whole model, so there is nothing to schedule: expected --processors cpu,gpu"
     );
     let model = arguments.model.load_prepared()?;
     let package = model.package().context("expected a package")?;
@@ -116,11 +116,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Error::Cancelled => Interrupted.into(),
         error => run_error(error, name),
     };
-    // Only INT8 products are cut. Without INT8, --predict fails in the measurement with an error that gives the reason.
-    let has_products = model.weights().is_int8() || arguments.predict;
     // Products are measured first: the rest of the profile may depend on their times.
     let (mut products, mut predictions) = (None, None);
-    if processors.count() > 1 && !arguments.no_products && has_products {
+    if processors.count() > 1 && !arguments.no_products {
         let MeasuredProducts { costs, again } =
             measure_products(arguments, &model, &cancel)?.map_err(interrupted)?;
         product_table.set(&processors.list_key(devices), costs.clone());

@@ -25,14 +25,15 @@ use triad_console::{output, progress};
 /// With --processors, prompts of one token, a chunk less one token, a chunk, a chunk and one token, and three and a
 /// half chunks are run twice: one chunk after the other, and on these processors by every policy. The logits of the
 /// last token must be the same, bit for bit; with a GPU, or with an NPU other than Triad's own kernels, they may differ
-/// by its rounding. A GPU alone runs the whole package in a single way. For it, the logits of one more token after each
-/// prompt are compared too.
+/// by its rounding. A GPU without a CPU runs the whole package in a single way. For it, and next to a CPU for a package in
+/// W4A16, the logits of one more token after each prompt are compared too.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad verify model.triad
   triad verify model.triad --processors cpu=0,npu=1
   triad verify model.triad --processors cpu=0,npu=1 --npu openvino
-  triad verify w4a16.triad --processors gpu")]
+  triad verify w4a16.triad --processors gpu
+  triad verify model.triad --processors gpu,npu --npu openvino")]
 pub struct Arguments {
     /// Folder of a package
     #[arg(value_name = "PACKAGE")]
@@ -119,7 +120,7 @@ fn compare(arguments: &Arguments, package: &Package, processors: &Processors) ->
         ..HeteroOptions::default()
     };
     let engine = processors.engine(&arguments.devices, &model, options)?;
-    let rounding = processors.rounding(&arguments.devices);
+    let rounding = processors.rounding(&arguments.devices, !model.weights().is_int8());
     let mut spinner = None;
     let mut show = |tokens: usize, policy: Option<Policy>| {
         let how = policy.map_or("one chunk after the other", Policy::name);

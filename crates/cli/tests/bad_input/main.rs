@@ -897,7 +897,7 @@ fn inputs() -> Vec<Case> {
             &["run", "-p", "Hi", "--processors", "npu=0"],
             &[
                 "--processors",
-                "expected cpu, cpu with gpu, npu or both, or gpu alone",
+                "expected cpu, cpu with gpu, npu or both, gpu alone, or gpu,npu",
             ],
         ),
         usage(
@@ -1038,7 +1038,7 @@ fn inputs() -> Vec<Case> {
                 "--processors",
                 "cpu=0,npu=1",
             ],
-            &["--no-quantize", "NPU or GPU of --processors", "INT8"],
+            &["--no-quantize", "NPU of --processors", "INT8 alone"],
         ),
         usage(
             "policy that is none",

@@ -7,6 +7,8 @@ mod eval;
 mod first_run;
 mod fit;
 mod form;
+#[cfg(feature = "gpu")]
+mod gpu_lists;
 #[cfg(all(feature = "server", target_os = "linux"))]
 mod grammar_check;
 #[cfg(feature = "mcp")]

@@ -1,16 +1,18 @@
-//! The backends of INT8 linear layers: a trait, and our own kernels.
+//! The backends of linear layers: a trait, and our own kernels.
 
 use smallvec::SmallVec;
 use triad_kernels::activation::Activation;
 use triad_kernels::int8::{Gated, Int8Product, QuantizedRows, QuantizedView, matmul_int8_each};
+use triad_kernels::{Phase, Product, matmul_each};
 use triad_model::description::Linear;
 use triad_model::role::Role;
 
-use super::{LinearOutput, MAX_READERS, Shadows, StaticInput, int8};
+use super::{LinearOutput, MAX_READERS, Shadows, StaticInput, float, int8};
 use crate::error::Result;
 use crate::weights::Block;
 
-/// A backend that multiplies INT8 activations with INT8 weights: our kernels, or the programs of a device.
+/// A backend that multiplies activations with weights, both in INT8 or in other formats: our kernels, or the programs of
+/// a device.
 pub trait Backend: Send {
     /// Computes the linear layers of `role` in `block`, with biases, for the activations `x`. Returns whether shadows
     /// were added as well, which is only allowed if they are inline.
@@ -25,6 +27,18 @@ pub trait Backend: Send {
         outs: &mut [LinearOutput],
         shadows: Shadows,
     ) -> Result<bool>;
+
+    /// Computes the linear layers of `role` in `block`, with biases, for the float activations `x[rows, channels]`.
+    ///
+    /// # Errors
+    /// If the processor fails; the content of the outputs is then arbitrary.
+    fn multiply_floats(
+        &mut self,
+        block: usize,
+        role: Role,
+        x: FloatRows,
+        outs: &mut [LinearOutput],
+    ) -> Result<()>;
 
     /// Computes gate and up of a gated feed-forward of `block` on `x`, with their shadows, and the input of down:
     /// writes `activation(gate) · up` to `inner` in INT8 with a static scale, smoothing and shadow
@@ -58,6 +72,17 @@ pub trait Backend: Send {
         let _ = (block, x, out, inner);
         Ok(false)
     }
+}
+
+/// Float activations of some rows.
+#[derive(Clone, Copy)]
+pub struct FloatRows<'a> {
+    /// `[rows, channels]`.
+    pub x: &'a [f32],
+    /// The number of rows.
+    pub rows: usize,
+    /// The phase, which selects the order of sums.
+    pub phase: Phase,
 }
 
 /// Our own kernels on the weights of blocks, on the installed threads.
@@ -101,6 +126,38 @@ impl Backend for CpuBackend<'_> {
         Ok(adds_shadows)
     }
 
+    fn multiply_floats(
+        &mut self,
+        block: usize,
+        _role: Role,
+        FloatRows { x, rows, phase }: FloatRows,
+        outs: &mut [LinearOutput],
+    ) -> Result<()> {
+        let block = &self.0.blocks[block];
+        let in_features = x.len() / rows.max(1);
+        let products = outs.iter_mut().map(
+            |LinearOutput {
+                 linear,
+                 columns,
+                 out,
+             }| {
+                let bias = block.linears[linear]
+                    .bias
+                    .as_deref()
+                    .map(|bias| &bias[columns.clone()]);
+                let weight = float(block, *linear).view();
+                Product::new(
+                    weight.rows(columns.clone(), in_features),
+                    bias,
+                    out.reborrow(),
+                )
+            },
+        );
+        let mut products: SmallVec<[_; MAX_READERS]> = products.collect();
+        matmul_each(x, rows, phase, &mut products);
+        Ok(())
+    }
+
     fn gated(
         &mut self,
         block: usize,
@@ -138,6 +195,16 @@ impl<B: Backend + ?Sized> Backend for &mut B {
         shadows: Shadows,
     ) -> Result<bool> {
         (**self).multiply(block, role, x, outs, shadows)
+    }
+
+    fn multiply_floats(
+        &mut self,
+        block: usize,
+        role: Role,
+        x: FloatRows,
+        outs: &mut [LinearOutput],
+    ) -> Result<()> {
+        (**self).multiply_floats(block, role, x, outs)
     }
 
     fn gated(

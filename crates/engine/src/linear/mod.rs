@@ -1,7 +1,7 @@
 //! The linear layers of a forward pass, in float or in INT8 with outlier correction (shadow).
 //!
 //! [`QuantizedInput`] is the input of the layers. [`multiply`] computes those of one [`Role`], as a whole or some
-//! columns of their outputs, by a [`Backend`] if they read INT8. The outlier correction (llm.npu, §3.3) is computed
+//! columns of their outputs, by a [`Backend`]. The outlier correction (llm.npu, §3.3) is computed
 //! together with them, after them ([`shadow`]), or concurrently and added later ([`shadow_apart`], [`add_shadow`]).
 
 mod backend;
@@ -11,11 +11,11 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 use triad_kernels::int8::{self as int8_kernels, QuantizedView};
-use triad_kernels::{OutputMut, Phase, Product, matmul_each};
+use triad_kernels::{OutputMut, Phase};
 use triad_model::description::{BlockDescription, Linear, Mixer};
 use triad_model::role::Role;
 
-pub use backend::{Backend, CpuBackend};
+pub use backend::{Backend, CpuBackend, FloatRows};
 pub(crate) use input::QuantizedInput;
 pub use input::StaticInput;
 
@@ -158,7 +158,8 @@ pub(crate) fn multiply(
             backend.multiply(index, role, x, outs, of_backend)?
         }
         None => {
-            multiply_floats(block, activations, outs);
+            let Activations { x, rows, phase, .. } = *activations;
+            backend.multiply_floats(index, role, FloatRows { x, rows, phase }, outs)?;
             false
         }
     };
@@ -172,33 +173,6 @@ pub(crate) fn multiply(
         shadow(block, x, outs, counters);
     }
     Ok(())
-}
-
-/// Computes layers that read floats.
-fn multiply_floats(block: &Block, activations: &Activations, outs: &mut [LinearOutput]) {
-    let Activations { x, rows, phase, .. } = *activations;
-    let in_features = x.len() / rows.max(1);
-    let products = outs.iter_mut().map(
-        |LinearOutput {
-             linear,
-             columns,
-             out,
-         }| {
-            let bias = block.linears[linear]
-                .bias
-                .as_deref()
-                .map(|bias| &bias[columns.clone()]);
-            Product::new(
-                float(block, *linear)
-                    .view()
-                    .rows(columns.clone(), in_features),
-                bias,
-                out.reborrow(),
-            )
-        },
-    );
-    let mut products: SmallVec<[_; MAX_READERS]> = products.collect();
-    matmul_each(x, rows, phase, &mut products);
 }
 
 /// Returns the bytes that layers read and write.

@@ -277,6 +277,16 @@ impl Dispatcher {
             // It exceeded the time limit, and another processor has the task now.
             return;
         }
+        let whole = shared.units[unit].whole.as_ref();
+        let failure = whole.and_then(|whole| whole.take_failure());
+        let failure = failure.map(|error| ProcessorFailure {
+            processor: "npu".into(),
+            task: None,
+            reason: FailureReason::Error(Arc::new(error.into())),
+        });
+        if let Some(live) = self.live.iter_mut().find(|live| live.id == job.id) {
+            live.failures.extend(failure);
+        }
         let hidden = match outcome {
             Ok(hidden) => hidden,
             Err(reason) => return self.lose(shared, unit, reason),

@@ -8,20 +8,23 @@ use std::sync::{Arc, Mutex};
 use std::thread::ScopedJoinHandle;
 use std::time::Instant;
 
-use triad_kernels::OutputMut;
 use triad_kernels::int8::QuantizedRows;
 use triad_kernels::timing::median;
+use triad_kernels::{OutputMut, Phase};
 use triad_plan::graph::Role;
 use triad_plan::partition::{Part, ProductShape};
 use triad_plan::processors::ProcessorId;
 use triad_processors::Device;
 
 use crate::error::Result;
+use crate::preparing::input_scale;
 use crate::products::ProductTime;
-use crate::programs::{DeviceBackend, ProgramSpec, Programs, input_scale};
+use crate::programs::{DeviceBackend, ProgramSpec, Programs};
 use crate::units::Unit;
 use triad_engine::Model;
-use triad_engine::linear::{Backend, CpuBackend, LinearOutput, Shadows, columns_of, layers};
+use triad_engine::linear::{
+    Backend, CpuBackend, FloatRows, LinearOutput, Shadows, columns_of, layers,
+};
 use triad_kernels::lock;
 
 /// Maximum numbers of columns that are measured of a product; those between are interpolated linearly.
@@ -214,8 +217,8 @@ impl<'a> Bench<'a> {
         for block in &blocks {
             // Only devices compare the scale with that of their program.
             let scale = input_scale(self.model, name, *block, role)?;
-            if inputs.is_empty() || device.is_some() {
-                inputs.push(any_input(shape, scale));
+            if inputs.is_empty() || (device.is_some() && scale.is_some()) {
+                inputs.push(Input::any(shape, scale));
             }
         }
         let mut programs = device.map(|device| Programs::new(self.model, device));
@@ -242,6 +245,7 @@ impl<'a> Bench<'a> {
             inputs,
             outs,
             programs,
+            phase: Phase::Prefill,
             next: 0,
         })
     }
@@ -253,13 +257,21 @@ pub(super) struct Product<'a> {
     role: Role,
     blocks: Vec<usize>,
     /// The input of each block, or one for all of them.
-    inputs: Vec<QuantizedRows>,
+    inputs: Vec<Input>,
     outs: Vec<(triad_model::description::Linear, Range<usize>, Vec<f32>)>,
     programs: Option<Programs>,
+    /// Selects the kernels for float activations.
+    phase: Phase,
     next: usize,
 }
 
 impl Product<'_> {
+    /// Returns the product as decode steps compute it.
+    pub(super) fn of_steps(self) -> Self {
+        let phase = Phase::Decode;
+        Self { phase, ..self }
+    }
+
     /// Returns the number of blocks whose weights it has.
     pub(super) fn blocks(&self) -> usize {
         self.blocks.len()
@@ -274,41 +286,61 @@ impl Product<'_> {
             inputs,
             outs,
             programs,
+            phase,
             next,
         } = self;
         let turn = *next % blocks.len();
         *next += 1;
-        let x = inputs[turn % inputs.len()].view();
+        let x = &inputs[turn % inputs.len()];
         let outs = outs.iter_mut().map(|(linear, columns, room)| LinearOutput {
             linear: *linear,
             columns: columns.clone(),
             out: OutputMut::new(room, columns.len()),
         });
         let mut outs: Vec<_> = outs.collect();
-        let mut kernels = CpuBackend(&model.weights().blocks);
-        match programs {
-            Some(programs) => DeviceBackend { programs, kernels }.multiply(
-                blocks[turn],
-                *role,
-                x,
-                &mut outs,
-                Shadows::Apart,
-            ),
-            None => kernels.multiply(blocks[turn], *role, x, &mut outs, Shadows::Apart),
-        }?;
+        let kernels = || CpuBackend(&model.weights().blocks);
+        let mut device = programs.as_mut().map(|programs| DeviceBackend {
+            programs,
+            kernels: kernels(),
+        });
+        let backend: &mut dyn Backend = match &mut device {
+            Some(device) => device,
+            None => &mut kernels(),
+        };
+        let block = blocks[turn];
+        match x {
+            Input::Int8(x) => {
+                backend.multiply(block, *role, x.view(), &mut outs, Shadows::Apart)?;
+            }
+            Input::Float(x, rows) => {
+                let (rows, phase) = (*rows, *phase);
+                backend.multiply_floats(block, *role, FloatRows { x, rows, phase }, &mut outs)?;
+            }
+        }
         Ok(())
     }
 }
 
-/// Returns activations with all values of INT8.
-fn any_input(shape: ProductShape, scale: f32) -> QuantizedRows {
-    let number = |index: usize| (index.wrapping_mul(7919) % 255) as f32 - 127.0;
-    let x: Vec<f32> = (0..shape.rows() * shape.depth())
-        .map(|index| scale * number(index))
-        .collect();
-    let mut rows = QuantizedRows::default();
-    rows.quantize_static(&x, shape.depth(), scale, None, false);
-    rows
+/// Activations that a product reads.
+enum Input {
+    Int8(QuantizedRows),
+    /// `[rows, depth]`, and the rows.
+    Float(Vec<f32>, usize),
+}
+
+impl Input {
+    /// Returns activations with all values of INT8 in turn, times `scale`; in float if there is no scale.
+    fn any(shape: ProductShape, scale: Option<f32>) -> Self {
+        let number = |index: usize| (index.wrapping_mul(7919) % 255) as f32 - 127.0;
+        let numbers = (0..shape.rows() * shape.depth()).map(number);
+        let Some(scale) = scale else {
+            return Self::Float(numbers.map(|x| x / 127.0).collect(), shape.rows());
+        };
+        let x: Vec<f32> = numbers.map(|x| scale * x).collect();
+        let mut rows = QuantizedRows::default();
+        rows.quantize_static(&x, shape.depth(), scale, None, false);
+        Self::Int8(rows)
+    }
 }
 
 #[cfg(test)]

@@ -339,7 +339,8 @@ impl<'a> Bench<'a> {
             let shape = ProductShape::new(rows, columns.len(), depth)?;
             let walked = match one.kind {
                 Kind::Block(role) => Walked::Block(Box::new(
-                    self.product_of(role, processor, one.shape, columns)?,
+                    self.product_of(role, processor, one.shape, columns)?
+                        .of_steps(),
                 )),
                 Kind::Output if has_device => continue,
                 Kind::Output => {

@@ -58,8 +58,8 @@ pub struct MeasuredProducts {
 /// parts. `progress` is called with the number of finished products and the number of all.
 ///
 /// # Errors
-/// If there are fewer than two processors, the model does not read INT8 with static scales, a device refuses or fails,
-/// or `cancel` is set.
+/// If there are fewer than two processors, the model reads INT8 with scales that are not static, a device refuses or
+/// fails, or `cancel` is set.
 pub fn measure_products(
     model: &Arc<Model>,
     processors: &[ProcessorOptions],

@@ -41,7 +41,12 @@ impl TaskGraph {
                 .cut_step(shared, cut, number, slot, backend)
                 .map(|()| Vec::new()),
             (Work::Logits(hidden), _) => {
-                logits(shared, hidden);
+                logits(shared, hidden, |pass, x| {
+                    let rows = x.len() / pass.description.hidden;
+                    let mut logits = vec![0.0; rows * pass.description.vocab];
+                    pass.logits_of(x, &mut vec![0.0; x.len()], pass.phase, &mut logits);
+                    Ok(logits)
+                })?;
                 Ok(Vec::new())
             }
             (_, None) => unreachable!("prompts and steps have slots"),
@@ -68,6 +73,9 @@ impl TaskGraph {
                 let batch = self.batch();
                 if !is_last || batch.is_cancelled(&rows) {
                     return Ok(Vec::new());
+                }
+                if task.chunk == 0 {
+                    whole.retry();
                 }
                 let parts: Vec<_> = batch
                     .parts_in(&rows)
@@ -106,7 +114,13 @@ impl TaskGraph {
                 Ok(Vec::new())
             }
             Work::Logits(hidden) => {
-                logits(shared, hidden);
+                logits(shared, hidden, |pass, x| {
+                    let mut logits = whole.logits(pass, x)?;
+                    if let Some(cap) = pass.description.logit_soft_cap {
+                        soft_cap(&mut logits, cap);
+                    }
+                    Ok(logits)
+                })?;
                 Ok(Vec::new())
             }
         }
@@ -335,10 +349,12 @@ impl TaskGraph {
     }
 }
 
-/// Computes the logits of rows that have been through all blocks, one batch for each arithmetic.
-fn logits(shared: &Machine, hidden: &[PendingLogits]) {
-    let pass = shared.forward.context(Phase::Prefill);
-    let vocab = pass.description.vocab;
+/// Computes the logits of rows that have been through all blocks by `compute`, one batch for each arithmetic.
+fn logits(
+    shared: &Machine,
+    hidden: &[PendingLogits],
+    compute: impl Fn(&ForwardContext, &[f32]) -> Result<Vec<f32>>,
+) -> Result<()> {
     for phase in [Phase::Prefill, Phase::Decode] {
         let of_phase = || {
             hidden
@@ -351,8 +367,9 @@ fn logits(shared: &Machine, hidden: &[PendingLogits]) {
         if x.is_empty() {
             continue;
         }
-        let mut logits = vec![0.0; x.len() / pass.description.hidden * vocab];
-        pass.logits_of(&x, &mut vec![0.0; x.len()], phase, &mut logits);
+        let pass = shared.forward.context(phase);
+        let vocab = pass.description.vocab;
+        let logits = compute(&pass, &x)?;
         let mut logits = &logits[..];
         for PendingLogits { request, rows, .. } in of_phase() {
             let of_request = logits
@@ -361,4 +378,5 @@ fn logits(shared: &Machine, hidden: &[PendingLogits]) {
             request.write_logits(rows.clone(), of_request);
         }
     }
+    Ok(())
 }

@@ -64,11 +64,10 @@ proptest! {
         length in 1usize..40,
     ) {
         let family = FAMILIES[family];
-        // A device runs no float.
         let model = match rate {
-            None if which < 2 && w4a16 => Arc::new(testing::quantize_int4(&float(family))),
-            None if which < 2 => float(family),
-            rate => pruned(family, rate.unwrap_or(0.5)),
+            None if w4a16 => Arc::new(testing::quantize_int4(&float(family))),
+            None => float(family),
+            Some(rate) => pruned(family, rate),
         };
         let mut by_role: Vec<(Role, Cut)> = Vec::new();
         // A part of INT8 weights begins at a whole block of each of them.

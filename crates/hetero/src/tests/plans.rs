@@ -43,6 +43,7 @@ pub(super) fn processors(which: usize) -> (Vec<ProcessorOptions>, Vec<Participan
         description: Processor::cpu("cpu2"),
         threads: Threads::Count(1),
         device: None,
+        multiplier: None,
     };
     let with = |device: TestDevice| two(1, Some(Arc::new(device)));
     let (options, statics): (Vec<_>, &[bool]) = match which {
@@ -372,7 +373,7 @@ fn every_candidate_of_every_product_is_run_and_none_that_is_run_beside_the_choic
 }
 
 #[test]
-fn products_of_one_processor_and_of_a_model_in_float_are_not_measured() {
+fn products_of_one_processor_are_not_measured() {
     let options = MeasureOptions {
         chunk: 8,
         repeat: 1,
@@ -387,10 +388,6 @@ fn products_of_one_processor_and_of_a_model_in_float_are_not_measured() {
     assert!(
         measure(&int8("llama"), &processors[..1], &Cancel::new())
             .contains("is 1, expected at least two")
-    );
-    assert!(
-        measure(&float("llama"), &processors, &Cancel::new())
-            .contains("it computes in float: expected a package")
     );
     let cancel = Cancel::new();
     cancel.cancel();

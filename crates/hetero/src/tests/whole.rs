@@ -7,7 +7,9 @@ use half::f16;
 use triad_kernels::attention::{Cache, PAGE};
 use triad_kernels::{Matrix, Phase};
 use triad_processors::model::{DeviceModel, DeviceWeight, ModelProgram, Outputs, Wanted};
-use triad_processors::{Capabilities, DeviceSubgraph, Error as DeviceError, ModelOptions, Program};
+use triad_processors::{
+    Capabilities, DeviceSubgraph, Error as DeviceError, ModelOptions, ProductProgram, Program,
+};
 
 use triad_engine::KvFormat;
 use triad_engine::forward::{Buffers, Chunk, Forward, ForwardContext, MatmulContext, Segment};
@@ -65,7 +67,9 @@ impl Device for WholeDevice {
         &self,
         model: &DeviceModel,
         options: &ModelOptions,
+        products: Vec<ProductProgram>,
     ) -> triad_processors::Result<Box<dyn ModelProgram>> {
+        assert!(products.is_empty());
         assert_eq!(model.blocks.len(), self.model.description().blocks.len());
         for (block, own) in model.blocks.iter().zip(&self.model.weights().blocks) {
             for (linear, layer) in &block.linears {
@@ -253,6 +257,19 @@ impl ModelProgram for WholeProgram {
         });
         Ok(())
     }
+
+    fn logits(
+        &mut self,
+        x: &[f32],
+        phase: Phase,
+        read: &mut dyn FnMut(&[f32]),
+    ) -> triad_processors::Result<()> {
+        let pass = self.pass(phase);
+        let mut logits = vec![0.0; x.len() / pass.description.hidden * VOCAB];
+        pass.logits_of(x, &mut vec![0.0; x.len()], phase, &mut logits);
+        read(&logits);
+        Ok(())
+    }
 }
 
 fn whole(
@@ -277,6 +294,7 @@ fn whole(
         description: Processor::gpu("gpu"),
         threads: Threads::Count(1),
         device: Some(Arc::new(device)),
+        multiplier: None,
     };
     let session = SessionOptions {
         context: CONTEXT,

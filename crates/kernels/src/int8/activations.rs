@@ -191,6 +191,27 @@ impl QuantizedRows {
         });
     }
 
+    /// Stores INT8 numbers `[rows, in_features]` that another processor quantized, with the scale of each row, `[rows]`.
+    /// The rows have no outliers.
+    ///
+    /// # Panics
+    /// If a slice's length contradicts the shapes.
+    pub fn store(&mut self, numbers: &[i8], in_features: usize, scales: &[f32]) {
+        let rows = scales.len();
+        assert_eq!(
+            numbers.len(),
+            rows * in_features,
+            "{rows} rows of {in_features}"
+        );
+        self.outlier_columns.channels.clear();
+        self.fill(rows, in_features, |row, values, _| {
+            let numbers = &numbers[row * in_features..][..in_features];
+            let pairs = values.iter_mut().zip(numbers);
+            pairs.for_each(|(value, number)| *value = (*number as u8).wrapping_add(OFFSET));
+            scales[row]
+        });
+    }
+
     /// Returns the number of rows.
     pub fn rows(&self) -> usize {
         self.scales.len()

@@ -298,7 +298,8 @@ impl Context {
         self.wait(self.submit(encoder))
     }
 
-    fn submit(&self, encoder: wgpu::CommandEncoder) -> wgpu::SubmissionIndex {
+    /// Submits `encoder` and returns at once.
+    pub fn submit(&self, encoder: wgpu::CommandEncoder) -> wgpu::SubmissionIndex {
         self.submissions.fetch_add(1, Ordering::Relaxed);
         self.queue.submit([encoder.finish()])
     }

@@ -1,4 +1,5 @@
-//! GPUs through Vulkan, Metal or Direct3D 12. They run INT8 subgraphs and whole models (`model`).
+//! GPUs through Vulkan, Metal or Direct3D 12. They run INT8 subgraphs, layers that read floats, and whole models
+//! (`model`).
 //!
 //! A GPU is opened once ([`Gpu::open`]): `adapters` finds it by name, `context` opens its queue, and the first shader
 //! variant that passes the self-test is used (`kernels`, `proof`). [`Gpu::variants`] returns why other variants were
@@ -29,19 +30,19 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use triad_plan::graph::Format;
-
 pub use adapters::{ADAPTER, Adapter, AdapterKind};
 pub use frames::Frames;
 pub use kernels::Variant;
 
-use crate::device::{Capabilities, Device, ModelOptions, Peaks, Program};
+use crate::device::{Capabilities, Device, ModelOptions, Peaks, ProductProgram, Program};
 use crate::error::{Error, Result};
+use crate::float_linear::{FloatLinear, FloatProgram};
+use crate::layer_format::LayerFormat;
 use crate::model::{DeviceModel, ModelProgram};
 use crate::subgraph::DeviceSubgraph;
 use context::Context;
 use kernels::Kernels;
-use model::{GpuModel, GpuModelProgram, ModelVariant};
+use model::{FloatKernels, GpuFloatProgram, GpuModel, GpuModelProgram, ModelVariant};
 use pace::Pace;
 use program::{GpuProgram, Shared};
 use scratch::Scratch;
@@ -130,6 +131,7 @@ pub struct Gpu {
     /// Variants that models try.
     model_variants: Vec<ModelVariant>,
     shared: Arc<Shared>,
+    float_kernels: Arc<FloatKernels>,
 }
 
 /// Result of trying a variant.
@@ -215,19 +217,21 @@ impl Gpu {
         };
         context.keep_pipelines();
         let capabilities = Capabilities {
-            formats: vec![Format::Int8],
+            formats: LayerFormat::ALL.into(),
             static_shapes: false,
             own_memory: true,
             window: None,
             feed_forwards: true,
             whole_models: true,
         };
+        let float_kernels = Arc::new(FloatKernels::new(&context, &model_variants));
         Ok(Self {
             adapter,
             capabilities,
             variants,
             model_variants,
             shared: Arc::new(shared),
+            float_kernels,
         })
     }
 
@@ -245,6 +249,11 @@ impl Gpu {
     /// Returns the number of submissions to the GPU by all its programs and models.
     pub fn submissions(&self) -> u64 {
         self.shared.context.submissions()
+    }
+
+    /// Returns the number of completed runs of programs of layers that read floats.
+    pub fn float_runs(&self) -> u64 {
+        self.float_kernels.runs()
     }
 
     /// Returns the result of each INT8 subgraph variant.
@@ -303,13 +312,25 @@ impl Device for Gpu {
         Ok(Box::new(GpuProgram::new(&self.shared, subgraph, rows)?))
     }
 
+    fn prepare_floats(&self, linear: &FloatLinear, rows: usize) -> Result<Box<dyn FloatProgram>> {
+        let program = GpuFloatProgram::new(&self.shared, &self.float_kernels, linear, rows)?;
+        Ok(Box::new(program))
+    }
+
     fn prepare_model(
         &self,
         model: &DeviceModel,
         options: &ModelOptions,
+        products: Vec<ProductProgram>,
     ) -> Result<Box<dyn ModelProgram>> {
-        let model = GpuModel::new(self, model, options, &self.model_variants)?;
+        let variants = &self.model_variants;
+        let model = GpuModel::with_products(self, model, options, variants, products)?;
         Ok(Box::new(GpuModelProgram::new(model)))
+    }
+
+    fn work(&self) -> Option<String> {
+        let runs = self.float_runs();
+        (runs > 0).then(|| format!("{}: {runs} products that read floats", self.name()))
     }
 
     fn peaks(&self) -> Result<Option<Peaks>> {

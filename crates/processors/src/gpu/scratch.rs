@@ -10,9 +10,9 @@ use crate::error::Result;
 /// Purpose of a buffer.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Place {
-    /// INT8 rows, `[rows, quads]` words.
+    /// INT8 rows, `[rows, quads]` words, or f32 rows.
     Input,
-    /// Sums of products.
+    /// Sums of products in i32 or f32.
     Sums,
     /// Inner activations of a feed-forward in f32.
     Inner,

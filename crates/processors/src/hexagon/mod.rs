@@ -36,10 +36,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use triad_kernels::lock;
-use triad_plan::graph::Format;
 
 use crate::device::{Capabilities, Device, Program};
 use crate::error::{Error, Result};
+use crate::layer_format::LayerFormat;
 use crate::subgraph::DeviceSubgraph;
 use crate::window::Window;
 use connection::Connection;
@@ -223,7 +223,7 @@ impl Hexagon {
     /// Creates a device from one or more connections.
     fn over(options: &HexagonOptions, connections: Vec<Connection>) -> Self {
         let capabilities = Capabilities {
-            formats: vec![Format::Int8],
+            formats: vec![LayerFormat::W8a8],
             static_shapes: false,
             own_memory: true,
             window: Some(options.window.saturating_mul(connections.len())),

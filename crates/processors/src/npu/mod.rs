@@ -27,7 +27,6 @@ use ort::logging::LogLevel;
 use ort::session::Session;
 use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
 use triad_model::seal;
-use triad_plan::graph::Format;
 
 pub use graph::Formulation;
 pub use provider::{DeviceKind, Provider};
@@ -35,6 +34,7 @@ pub use rows::RowShapes;
 
 use crate::device::{Capabilities, Device, Program, ProgramShapes};
 use crate::error::{Error, Result};
+use crate::layer_format::LayerFormat;
 use crate::subgraph::DeviceSubgraph;
 use crate::window::Window;
 use cache::Entry;
@@ -180,7 +180,7 @@ impl Npu {
             });
         }
         let capabilities = Capabilities {
-            formats: vec![Format::Int8],
+            formats: vec![LayerFormat::W8a8],
             static_shapes: true,
             own_memory: true,
             window: options.window,

@@ -8,5 +8,6 @@ mod skip;
 
 mod cuts;
 mod feed_forward;
+mod floats;
 mod linear;
 mod refusals;

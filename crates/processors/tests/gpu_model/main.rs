@@ -1,6 +1,7 @@
 //! Compares whole models on the GPU that the environment names with the CPU's kernels in f32.
 
 mod families;
+mod outer;
 mod plain;
 mod sequences;
 mod shapes;

@@ -106,6 +106,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
                 description,
                 threads: Threads::Count(1),
                 device,
+                multiplier: None,
             }];
             let session = SessionOptions {
                 context,

@@ -42,12 +42,14 @@ pub(super) enum Place {
     Table,
     /// Partial attention results of each split.
     Parts,
+    /// Outputs of a product that another processor computed.
+    Computed,
     /// Staging buffer from which the CPU reads.
     Staging,
 }
 
 /// Number of places.
-const PLACES: usize = 16;
+const PLACES: usize = 17;
 /// Bytes of an f32 or u32 number.
 pub(super) const WORD: usize = 4;
 /// Numbers in a quad.
@@ -127,7 +129,12 @@ impl Buffers {
             }
             Place::Returned => returned_words(description, rows),
             Place::Parameters => parameters.len(),
-            Place::Projected | Place::Outliers | Place::Table | Place::Parts | Place::Staging => 0,
+            Place::Projected
+            | Place::Outliers
+            | Place::Table
+            | Place::Parts
+            | Place::Computed
+            | Place::Staging => 0,
         };
         let list = ALL.map(|place| {
             let (what, usage) = place.describe();
@@ -189,5 +196,6 @@ const ALL: [Place; PLACES] = [
     Place::Parameters,
     Place::Table,
     Place::Parts,
+    Place::Computed,
     Place::Staging,
 ];

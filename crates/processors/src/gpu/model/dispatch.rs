@@ -10,6 +10,8 @@ const FEW_ROWS: usize = 8;
 const ROWS_TOGETHER: u32 = 4;
 /// Invocations in a workgroup of `activate.wgsl`.
 pub(super) const ACTIVATE_THREADS: usize = 64;
+/// Invocations in a workgroup of `join.wgsl`.
+pub(super) const JOIN_THREADS: usize = 64;
 
 impl Work {
     /// Returns the kernels that may compute this work.
@@ -17,6 +19,7 @@ impl Work {
         let kernels = match self {
             Self::Norm => vec![Kernel::Norm],
             Self::Quantize { .. } => vec![Kernel::Quantize],
+            Self::Join { .. } => vec![Kernel::Join],
             Self::Product { format, .. } => product_kernels(format).into(),
             Self::Rope { head_dim, .. } => vec![Kernel::Rope(head_dim as u32)],
             Self::Attention {
@@ -60,6 +63,7 @@ impl Work {
         match self {
             Self::Norm => (Kernel::Norm, [rows, 1, 1]),
             Self::Quantize { .. } => (Kernel::Quantize, [rows, 1, 1]),
+            Self::Join { columns } => (Kernel::Join, [columns.div_ceil(JOIN_THREADS), rows, 1]),
             Self::Product { format, columns } => {
                 let [one, few, many] = product_kernels(format);
                 let kernel = match rows {

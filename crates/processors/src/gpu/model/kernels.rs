@@ -17,6 +17,8 @@ pub(super) enum Kernel {
     Tile(WeightFormat),
     /// Quantization of rows to INT8.
     Quantize,
+    /// Shadows of a product that another processor computed.
+    Join,
     Norm,
     /// Holds the head dimension.
     Rope(u32),
@@ -31,7 +33,7 @@ impl Kernel {
     /// Returns the number of buffers that the kernel reads, and the number that it writes.
     pub(super) fn buffers(self) -> (u32, u32) {
         match self {
-            Self::Rows(..) | Self::Tile(_) => (4, 1),
+            Self::Rows(..) | Self::Tile(_) | Self::Join => (4, 1),
             Self::Quantize => (2, 2),
             Self::Norm => (3, 1),
             Self::Rope(_) => (3, 3),
@@ -59,7 +61,15 @@ impl Kernel {
         let w8a8 = |constants: String, rest: &[&str]| {
             let shader = include_str!("../shaders/model/w8a8.wgsl");
             [
-                &[CALL, &constants, variant.dot4, "\n", PRODUCT, shader][..],
+                &[
+                    CALL,
+                    &constants,
+                    variant.dot4,
+                    "\n",
+                    PRODUCT,
+                    SHADOW,
+                    shader,
+                ][..],
                 rest,
             ]
             .concat()
@@ -100,6 +110,7 @@ impl Kernel {
             Self::Tile(format) => variant
                 .many
                 .source(tile, |constants, rest| float(format, constants, rest)),
+            Self::Join => [SHADOW, include_str!("../shaders/model/join.wgsl")].concat(),
             Self::Quantize => [CALL, include_str!("../shaders/model/quantize.wgsl")].concat(),
             Self::Norm => [CALL, include_str!("../shaders/model/norm.wgsl")].concat(),
             Self::Rope(dim) => [
@@ -138,6 +149,7 @@ impl fmt::Display for Kernel {
             Self::Rows(format, 1) => write!(f, "product of one row, weights in {}", format.name()),
             Self::Rows(format, _) => write!(f, "product of few rows, weights in {}", format.name()),
             Self::Tile(format) => write!(f, "product of many rows, weights in {}", format.name()),
+            Self::Join => f.write_str("joining of products"),
             Self::Quantize => f.write_str("quantization to INT8"),
             Self::Norm => f.write_str("norm"),
             Self::Rope(dim) => write!(f, "RoPE of heads of {dim}"),
@@ -152,3 +164,4 @@ impl fmt::Display for Kernel {
 
 const CALL: &str = include_str!("../shaders/model/call.wgsl");
 const PRODUCT: &str = include_str!("../shaders/model/product.wgsl");
+const SHADOW: &str = include_str!("../shaders/model/shadow.wgsl");

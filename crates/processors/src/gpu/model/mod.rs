@@ -15,6 +15,10 @@ mod call;
 mod description;
 mod dispatch;
 mod kernels;
+mod linear;
+mod logits;
+mod outer;
+mod outer_run;
 mod pages;
 mod pipelines;
 mod program;
@@ -31,6 +35,7 @@ use std::sync::Arc;
 use bytemuck::{bytes_of, cast_slice};
 use triad_model::description::ModelDescription;
 
+pub(super) use linear::{FloatKernels, GpuFloatProgram};
 pub use pages::GpuSequence;
 pub(super) use program::GpuModelProgram;
 pub use variant::ModelVariant;
@@ -38,14 +43,16 @@ pub use variant::ModelVariant;
 use super::context::{Context, UNIFORM};
 use super::pace::Pace;
 use super::{Gpu, VariantState};
-use crate::device::ModelOptions;
-use crate::error::Result;
+use crate::device::{ModelOptions, ProductProgram};
+use crate::error::{Error, Result};
 use crate::model::{DeviceModel, Outputs, Wanted};
 use buffers::{Buffers, Place, WORD, returned_words};
 use call::Call;
 use description::attention_of;
 use dispatch::{kernels_of, product_kernels};
 use kernels::Kernel;
+use outer::Outers;
+use outer_run::ChunkError;
 use pages::Pages;
 use pipelines::Pipelines;
 use slices::Chunk;
@@ -77,6 +84,10 @@ pub struct GpuModel {
     pace: Option<Pace<Kernel>>,
     /// Uniforms for a piece of a step: those of the call, and those of the step [`UNIFORM`] bytes later.
     piece: wgpu::Buffer,
+    /// Products that another processor computes.
+    outers: Outers,
+    /// Multiplications and additions of the GPU so far.
+    operations: f64,
 }
 
 /// Rows of one sequence in a chunk, appended to the positions that the sequence holds.
@@ -100,14 +111,39 @@ impl GpuModel {
         options: &ModelOptions,
         variants: &[ModelVariant],
     ) -> Result<Self> {
+        Self::with_products(gpu, model, options, variants, Vec::new())
+    }
+
+    /// Does the same, and has another processor multiply by `products` in prompts.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new), if the products are not those of the model, and with a limit for the length of
+    /// submissions.
+    pub fn with_products(
+        gpu: &Gpu,
+        model: &DeviceModel,
+        options: &ModelOptions,
+        variants: &[ModelVariant],
+        products: Vec<ProductProgram>,
+    ) -> Result<Self> {
         let context = Arc::clone(&gpu.shared.context);
         model.check(&context.name)?;
+        let mut outers = Outers::new(products);
+        if outers.are_running() && context.slice.is_some() {
+            return Err(Error::GpuModel {
+                gpu: context.name.clone(),
+                reason: "submissions of limited length are for a GPU that computes alone or next to a CPU".to_owned(),
+            });
+        }
         let ModelOptions { rows, outputs } = *options;
         let (rows, outputs) = (rows.clamp(1, MAX_GROUPS), outputs.max(1));
-        let (steps, parameters) = steps(&context, model, rows)?;
+        let (steps, parameters) = steps(&context, model, rows, &mut outers.list)?;
+        outers.check(&context)?;
         let (pipelines, variants) = proof::choose(&context, variants, &kernels_of(&steps))?;
         context.keep_pipelines();
-        let buffers = Buffers::new(&context, model, &parameters, (rows, outputs))?;
+        let mut buffers = Buffers::new(&context, model, &parameters, (rows, outputs))?;
+        let (_, written) = outers.words(rows);
+        buffers.reserve(&context, Place::Computed, written)?;
         let usage = wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST;
         let uniforms = (
             context.buffer("uniforms", size_of::<Call>() as u64, usage)?,
@@ -149,6 +185,8 @@ impl GpuModel {
             tile_rows,
             pace,
             piece,
+            outers,
+            operations: 0.0,
         };
         made.context.flush()?;
         Ok(made)
@@ -220,8 +258,10 @@ impl GpuModel {
         } else {
             0
         };
+        let (read_between, _) = self.outers.words(rows);
+        let staged = (values + returned).max(read_between);
         self.buffers
-            .reserve(&self.context, Place::Staging, values + returned)?;
+            .reserve(&self.context, Place::Staging, staged)?;
         self.bind();
         let queue = &self.context.queue;
         queue.write_buffer(&self.uniforms.0, 0, bytes_of(&call));
@@ -235,10 +275,24 @@ impl GpuModel {
             tiles,
             tile_rows: self.tile_rows,
         };
-        if let Some(mut pace) = self.pace.take() {
-            let rest = self.run_in_slices(&mut pace, &steps, &chunk);
-            self.pace = Some(pace);
-            steps = rest?;
+        if self.outers.are_running() {
+            self.operations += self.operations_of(&steps, &chunk);
+            steps = match self.run_with_outers(&steps, &chunk) {
+                Ok(rest) => rest,
+                Err(ChunkError::Gpu(error)) => return Err(error),
+                Err(ChunkError::Outer(error)) => {
+                    // The GPU computes the chunk from its beginning, alone.
+                    self.outers.lose(error);
+                    let stream = self.buffers.get(Place::Stream);
+                    self.context.queue.write_buffer(stream, 0, cast_slice(x));
+                    let steps = self.steps_of(&call, wanted);
+                    self.operations += self.operations_of(&steps, &chunk);
+                    steps
+                }
+            };
+        } else {
+            self.operations += self.operations_of(&steps, &chunk);
+            steps = self.run_slices(steps, &chunk)?;
         }
         let mut encoder = self.encode(&steps, &chunk)?;
         self.copy_outputs(&mut encoder, &call, wanted);
@@ -259,6 +313,16 @@ impl GpuModel {
             .iter_mut()
             .for_each(|segment| segment.sequence.advance(segment.rows));
         Ok(())
+    }
+
+    /// Runs `steps` in submissions of limited length, if there is a limit. Returns those that are not run yet.
+    fn run_slices(&mut self, steps: Vec<usize>, chunk: &Chunk) -> Result<Vec<usize>> {
+        let Some(mut pace) = self.pace.take() else {
+            return Ok(steps);
+        };
+        let rest = self.run_in_slices(&mut pace, &steps, chunk);
+        self.pace = Some(pace);
+        rest
     }
 
     /// Writes the cosines and sines of the positions of all rows.
@@ -325,11 +389,16 @@ impl GpuModel {
                 work,
                 of_outputs,
                 phase,
+                outer,
                 ..
             } = &self.steps[*index];
+            let is_running = self.outers.are_running();
             let is_wanted = !of_outputs || (wanted.logits && call.outputs > 0);
             let is_split = !matches!(work, Work::Combine { .. }) || call.splits > 1;
-            is_wanted && is_split && phase.is_none_or(|phase| phase == wanted.phase)
+            is_wanted
+                && is_split
+                && phase.is_none_or(|phase| phase == wanted.phase)
+                && outer.is_none_or(|outer| outer == is_running)
         };
         (0..self.steps.len()).filter(is_needed).collect()
     }
@@ -412,7 +481,12 @@ pub(super) fn prove_all(
     context: &Context,
     variants: &[ModelVariant],
 ) -> Result<Vec<(ModelVariant, VariantState)>> {
-    let mut kernels = vec![Kernel::Quantize, Kernel::Norm, Kernel::Activate];
+    let mut kernels = vec![
+        Kernel::Quantize,
+        Kernel::Join,
+        Kernel::Norm,
+        Kernel::Activate,
+    ];
     kernels.extend(WeightFormat::ALL.into_iter().flat_map(product_kernels));
     for head_dim in [64, 128] {
         let dim = head_dim as u32;

@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 
+use triad_kernels::Phase;
 use triad_kernels::attention::Cache;
 
 use super::{GpuModel, GpuSegment, GpuSequence};
 use crate::error::{Error, Result};
-use crate::model::{ModelProgram, Outputs, Wanted};
+use crate::model::{ModelOperations, ModelProgram, Outputs, Wanted};
 
 /// A model and its sequences.
 #[derive(Debug)]
@@ -87,5 +88,21 @@ impl ModelProgram for GpuModelProgram {
         self.sequences
             .extend(segments.iter().map(|(number, _)| *number).zip(taken));
         outcome
+    }
+
+    fn logits(&mut self, x: &[f32], phase: Phase, read: &mut dyn FnMut(&[f32])) -> Result<()> {
+        self.model.logits(x, phase, read)
+    }
+
+    fn operations(&self) -> Option<ModelOperations> {
+        Some(self.model.operations())
+    }
+
+    fn take_failure(&mut self) -> Option<Error> {
+        self.model.take_failure()
+    }
+
+    fn retry(&mut self) {
+        self.model.retry();
     }
 }

@@ -292,7 +292,7 @@ impl GpuModel {
 
     /// Returns the approximate number of multiplications and additions of a step. The time per unit is learnt for each
     /// kernel separately.
-    fn units(&self, index: usize, chunk: &Chunk) -> f64 {
+    pub(super) fn units(&self, index: usize, chunk: &Chunk) -> f64 {
         let step = &self.steps[index];
         let rows = self.rows_of(index, chunk) as f64;
         match step.work {
@@ -302,6 +302,7 @@ impl GpuModel {
                 2.0 * rows * columns as f64 * (product.units as usize * format.unit()) as f64
             }
             Work::Quantize { quads } => 16.0 * rows * quads as f64,
+            Work::Join { columns } => 2.0 * rows * columns as f64,
             Work::Rope { head_dim, heads } => 8.0 * rows * (head_dim * heads) as f64,
             Work::Attention {
                 head_dim, heads, ..

@@ -1,20 +1,21 @@
 //! The dispatches of a forward pass. Each layer has norms, matmuls, RoPE, attention and activation, and quantization
 //! before INT8 matmuls. After the last layer come the final norm and the output matrix.
 
+mod products;
+
 use bytemuck::{Pod, bytes_of};
 use triad_kernels::Phase;
 use triad_model::description::{Activation, Linear, RopePairing};
 
 use super::super::context::Context;
 use super::buffers::{Place, QUAD};
+use super::outer::Outer;
 use super::uniforms::{
-    ActivateUniforms, AttentionUniforms, CombineUniforms, NONE, NormUniforms, ProductUniforms,
-    QuantizeUniforms, RopeUniforms,
+    ActivateUniforms, AttentionUniforms, CombineUniforms, NONE, NormUniforms, RopeUniforms,
 };
 use super::weight_format::WeightFormat;
-use super::weights::{Layer, Slab, upload};
 use crate::error::Result;
-use crate::model::{DeviceBlock, DeviceLinear, DeviceModel, DeviceNorm, Int8Input};
+use crate::model::{DeviceBlock, DeviceModel, DeviceNorm};
 
 /// One dispatch, without the parts that differ between calls.
 #[derive(Debug)]
@@ -27,6 +28,9 @@ pub(super) struct Step {
     pub of_outputs: bool,
     /// Phase that the step belongs to; `None` if it runs in both.
     pub phase: Option<Phase>,
+    /// Whether the step runs only while another processor multiplies (`true`), or only if none does; `None` if it always
+    /// runs.
+    pub outer: Option<bool>,
 }
 
 /// The operation of a step.
@@ -35,6 +39,9 @@ pub(super) enum Work {
     Norm,
     Quantize {
         quads: usize,
+    },
+    Join {
+        columns: usize,
     },
     Product {
         format: WeightFormat,
@@ -82,7 +89,8 @@ impl Parameters {
     }
 }
 
-/// Uploads the weights of `model` to the GPU. Returns its steps, and the parameters of its norms and layers.
+/// Uploads the weights of `model` to the GPU. Returns its steps, and the parameters of its norms and layers. `outers`,
+/// products that another processor computes, get their steps.
 ///
 /// # Errors
 /// If there is no memory for the weights.
@@ -90,6 +98,7 @@ pub(super) fn steps(
     context: &Context,
     model: &DeviceModel,
     rows: usize,
+    outers: &mut [Outer],
 ) -> Result<(Vec<Step>, Vec<f32>)> {
     let mut builder = Builder {
         context,
@@ -98,6 +107,8 @@ pub(super) fn steps(
         steps: Vec::new(),
         parameters: Parameters::default(),
         phase: None,
+        outer: None,
+        outers,
     };
     (0..model.blocks.len()).try_for_each(|block| builder.block(block))?;
     let hidden = model.description.hidden;
@@ -127,8 +138,10 @@ struct Builder<'a> {
     rows: usize,
     steps: Vec<Step>,
     parameters: Parameters,
-    /// Phase of the steps that are pushed.
+    /// Phase of the steps that are pushed, and whether they run with another processor.
     phase: Option<Phase>,
+    outer: Option<bool>,
+    outers: &'a mut [Outer],
 }
 
 /// Input and output of a norm or a matmul.
@@ -164,14 +177,13 @@ impl Builder<'_> {
 
         let norm = block.attention_norm.as_ref().expect("a checked norm");
         self.norm(norm, Target::new(Stream, Normed));
-        let layers = block.layers(&[Linear::Query, Linear::Key, Linear::Value]);
+        let names = [Linear::Query, Linear::Key, Linear::Value];
         let all = query + 2 * attention.kv_heads * attention.head_dim;
-        self.product(&layers, [hidden, all], Target::new(Normed, Heads))?;
+        self.block_product((index, &names), [hidden, all], Target::new(Normed, Heads))?;
         self.rope(index, block);
         self.attention(index);
-        let layer = block.layers(&[Linear::AttentionOutput]);
         self.add(
-            &layer,
+            (index, Linear::AttentionOutput),
             [query, hidden],
             Attended,
             block.attention_post_norm.as_ref(),
@@ -180,10 +192,11 @@ impl Builder<'_> {
         if let Some(norm) = &block.feed_forward_norm {
             self.norm(norm, Target::new(Stream, Normed));
         }
-        let layers = block.layers(&[Linear::Gate, Linear::Up]);
-        self.product(
-            &layers,
-            [hidden, layers.len() * width],
+        let names = [Linear::Gate, Linear::Up];
+        let inner = block.layers(&names).len() * width;
+        self.block_product(
+            (index, &names),
+            [hidden, inner],
             Target::new(Normed, GateUp),
         )?;
         let activation = match feed_forward.activation {
@@ -208,9 +221,8 @@ impl Builder<'_> {
             buffers,
             false,
         );
-        let layer = block.layers(&[Linear::Down]);
         self.add(
-            &layer,
+            (index, Linear::Down),
             [width, hidden],
             Inner,
             block.feed_forward_post_norm.as_ref(),
@@ -221,14 +233,14 @@ impl Builder<'_> {
     /// Adds the output of attention or the feed-forward to the residual stream, after its norm if it has one.
     fn add(
         &mut self,
-        layer: &[DeviceLinear],
+        (index, layer): (usize, Linear),
         shape: [usize; 2],
         input: Place,
         norm: Option<&DeviceNorm>,
     ) -> Result<()> {
         let Some(norm) = norm else {
-            return self.product(
-                layer,
+            return self.block_product(
+                (index, &[layer]),
                 shape,
                 Target {
                     adds: true,
@@ -236,7 +248,8 @@ impl Builder<'_> {
                 },
             );
         };
-        self.product(layer, shape, Target::new(input, Place::Projected))?;
+        let target = Target::new(input, Place::Projected);
+        self.block_product((index, &[layer]), shape, target)?;
         self.norm(
             norm,
             Target {
@@ -269,120 +282,6 @@ impl Builder<'_> {
             .map(StepBuffer::Of)
             .into();
         self.push(Work::Norm, &uniforms, buffers, of_outputs);
-    }
-
-    /// Multiplies one input by layers whose outputs are concatenated: `[in_features, features of all]`.
-    fn product(
-        &mut self,
-        layers: &[DeviceLinear],
-        shape: [usize; 2],
-        target: Target,
-    ) -> Result<()> {
-        let [in_features, stride] = shape;
-        let bias_at = layers.iter().any(|layer| layer.bias.is_some()).then(|| {
-            let mut bias = Vec::with_capacity(stride);
-            for layer in layers {
-                match layer.bias {
-                    Some(values) => bias.extend_from_slice(values),
-                    None => bias.resize(bias.len() + layer.out_features(in_features), 0.0),
-                }
-            }
-            self.parameters.push(&bias)
-        });
-        let weights: Vec<_> = layers
-            .iter()
-            .map(|layer| Layer::from(layer.weight))
-            .collect();
-        let decoding: Option<Vec<_>> = layers
-            .iter()
-            .map(|layer| layer.decode_weight.map(Layer::Float))
-            .collect();
-        self.phase = decoding.as_ref().map(|_| Phase::Prefill);
-        // Layers that read the same input quantize it in the same way.
-        let input = match layers.first().and_then(|layer| layer.weight.input()) {
-            Some(input) => self.quantize(target.input, in_features, &input),
-            None => target.input,
-        };
-        self.multiply(&weights, shape, Target { input, ..target }, bias_at)?;
-        if let Some(weights) = decoding {
-            self.phase = Some(Phase::Decode);
-            self.multiply(&weights, shape, target, bias_at)?;
-        }
-        self.phase = None;
-        Ok(())
-    }
-
-    /// Quantizes `input` and returns the place of the result.
-    fn quantize(&mut self, input: Place, in_features: usize, how: &Int8Input) -> Place {
-        let quads = in_features / QUAD;
-        let uniforms = QuantizeUniforms {
-            quads: quads as u32,
-            smoothing_at: how.smoothing.map_or(NONE, |smoothing| {
-                self.parameters.push(smoothing) / QUAD as u32
-            }),
-            scale: how.scale,
-            inverse_scale: how.scale.recip(),
-            has_shadow: u32::from(how.has_shadow),
-            unused: [0; 3],
-        };
-        let buffers = [input, Place::Parameters, Place::Quantized, Place::Outliers]
-            .map(StepBuffer::Of)
-            .into();
-        self.push(Work::Quantize { quads }, &uniforms, buffers, false);
-        Place::Quantized
-    }
-
-    /// Multiplies by `weights`, which are all W8A8 or all not, and adds the bias at `bias_at` in the parameters.
-    fn multiply(
-        &mut self,
-        weights: &[Layer],
-        shape: [usize; 2],
-        target: Target,
-        bias_at: Option<u32>,
-    ) -> Result<()> {
-        let [in_features, stride] = shape;
-        let scales = weights.iter().filter_map(|layer| match layer {
-            Layer::W8a8(weight) => Some(weight.scales),
-            Layer::Float(_) => None,
-        });
-        let scales: Vec<_> = scales.collect();
-        let scales_at = self.parameters.push(&scales.concat());
-        for slab in upload(self.context, weights, in_features)? {
-            let Slab {
-                format,
-                first,
-                columns,
-                weight,
-                scales,
-            } = slab;
-            let uniforms = ProductUniforms {
-                units: (in_features / format.unit()) as u32,
-                columns: columns as u32,
-                first: first as u32,
-                stride: stride as u32,
-                bias_at: bias_at.map_or(NONE, |at| at + first as u32),
-                adds: u32::from(target.adds),
-                of_outputs: u32::from(target.of_outputs),
-                scales_at: scales_at + first as u32,
-            };
-            let buffers = vec![
-                StepBuffer::Of(target.input),
-                StepBuffer::Weights(weight),
-                match format {
-                    WeightFormat::W8a8 => StepBuffer::Of(Place::Outliers),
-                    _ => StepBuffer::Weights(scales),
-                },
-                StepBuffer::Of(Place::Parameters),
-                StepBuffer::Of(target.output),
-            ];
-            self.push(
-                Work::Product { format, columns },
-                &uniforms,
-                buffers,
-                target.of_outputs,
-            );
-        }
-        Ok(())
     }
 
     fn rope(&mut self, index: usize, block: &DeviceBlock) {
@@ -483,6 +382,7 @@ impl Builder<'_> {
             buffers,
             of_outputs,
             phase: self.phase,
+            outer: self.outer,
         });
     }
 }

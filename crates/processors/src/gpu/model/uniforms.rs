@@ -19,6 +19,20 @@ pub(super) struct ProductUniforms {
     pub scales_at: u32,
 }
 
+/// Matches `Join` in `join.wgsl`.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(super) struct JoinUniforms {
+    pub units: u32,
+    pub columns: u32,
+    pub first: u32,
+    pub stride: u32,
+    pub computed_from: u32,
+    pub adds: u32,
+    pub scales_at: u32,
+    pub unused: u32,
+}
+
 /// Matches `Quantize` in `quantize.wgsl`.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]

@@ -86,6 +86,7 @@ fn prove(context: &Context, pipelines: &mut Pipelines, kernels: &[Kernel]) -> Pr
                 w8a8::prove(&mut trial)
             }
             Kernel::Quantize => w8a8::prove_quantize(&mut trial),
+            Kernel::Join => w8a8::prove_join(&mut trial),
             Kernel::Rows(format, _) | Kernel::Tile(format) => products::prove(&mut trial, format),
             Kernel::Norm => rows::prove_norm(&mut trial),
             Kernel::Rope(head_dim) => heads::prove(&mut trial, head_dim as usize),

@@ -8,7 +8,8 @@ use triad_kernels::int8::{
 
 use super::super::Call;
 use super::super::buffers::QUAD;
-use super::super::uniforms::{NONE, ProductUniforms, QuantizeUniforms};
+use super::super::dispatch::JOIN_THREADS;
+use super::super::uniforms::{JoinUniforms, NONE, ProductUniforms, QuantizeUniforms};
 use super::super::weights::{Layer, upload};
 use super::{Proof, Trial, ensure, near, numbers};
 
@@ -134,25 +135,19 @@ fn same_row(
     Ok(())
 }
 
-/// Tests matmuls with as many rows as the kernel is for, added to bias and output, and written alone.
-pub(super) fn prove(trial: &mut Trial) -> Proof {
-    let (rows, groups) = trial.product(COLUMNS);
-    let weight = Weight::new();
-    let mut x = QuantizedRows::default();
-    // Makes some rows have no outliers.
+/// Returns rows of which some have no outliers.
+fn input(rows: usize) -> QuantizedRows {
     let size = |index: usize| if index / FEATURES % 3 == 1 { 0.8 } else { 1.0 };
-    let values: Vec<_> = numbers(rows * FEATURES, 13)
-        .into_iter()
-        .enumerate()
-        .map(|(index, x)| x * size(index))
-        .collect();
+    let values = numbers(rows * FEATURES, 13).into_iter().enumerate();
+    let values: Vec<_> = values.map(|(index, x)| x * size(index)).collect();
+    let mut x = QuantizedRows::default();
     x.quantize_static(&values, FEATURES, SCALE, None, true);
-    let x = x.view();
-    let words: Vec<_> = (0..rows)
-        .flat_map(|row| x.values(row))
-        .map(|number| number as u8)
-        .collect();
-    let mut outliers = vec![[u32::MAX; 2]; rows * (1 + FEATURES)];
+    x
+}
+
+/// Returns the table of outliers of rows. What no shader may read is unusable.
+fn outliers(x: QuantizedView) -> Vec<[u32; 2]> {
+    let mut outliers = vec![[u32::MAX; 2]; x.rows() * (1 + FEATURES)];
     for (row, of_row) in outliers.chunks_exact_mut(1 + FEATURES).enumerate() {
         let (channels, left) = x.outliers_of(row);
         of_row[0] = [x.scales()[row].to_bits(), channels.len() as u32];
@@ -163,6 +158,80 @@ pub(super) fn prove(trial: &mut Trial) -> Proof {
                 *to = [*channel, left.to_bits()];
             });
     }
+    outliers
+}
+
+/// Tests that results of another processor, and their shadows, are added to the output or written, and that other
+/// columns stay as they are.
+pub(super) fn prove_join(trial: &mut Trial) -> Proof {
+    const ROWS: usize = 5;
+    /// The first column that the other processor computed, of the concatenated ones.
+    const COMPUTED_FROM: usize = FIRST + 16;
+    let weight = Weight::new();
+    let x = input(ROWS);
+    let mut product = vec![0.0; ROWS * COLUMNS];
+    shadow(
+        x.view(),
+        weight.view(),
+        OutputMut::new(&mut product, COLUMNS),
+    );
+    let (computed, before) = (
+        numbers(ROWS * (STRIDE - COMPUTED_FROM), 18),
+        numbers(ROWS * STRIDE, 15),
+    );
+    let slabs = upload(trial.context, &[Layer::W8a8(weight.view())], FEATURES)?;
+    let [slab] = &slabs[..] else {
+        unreachable!("a small weight is in one part")
+    };
+    let (computed_buffer, outliers) =
+        (trial.buffer(&computed)?, trial.buffer(&outliers(x.view()))?);
+    // Padding: the scales are not at offset 0.
+    let parameters = trial.buffer(&[&[f32::NAN; QUAD][..], &weight.scales].concat())?;
+    for (case, adds) in [("added to the output", true), ("alone", false)] {
+        let mut expected = before.clone();
+        for row in 0..ROWS {
+            for column in COMPUTED_FROM..FIRST + COLUMNS {
+                let computed = computed[row * (STRIDE - COMPUTED_FROM) + column - COMPUTED_FROM];
+                let value = computed + product[row * COLUMNS + column - FIRST];
+                let expected = &mut expected[row * STRIDE + column];
+                *expected = if adds { *expected + value } else { value };
+            }
+        }
+        let uniforms = JoinUniforms {
+            units: (FEATURES / QUAD) as u32,
+            columns: COLUMNS as u32,
+            first: FIRST as u32,
+            stride: STRIDE as u32,
+            computed_from: COMPUTED_FROM as u32,
+            adds: u32::from(adds),
+            scales_at: QUAD as u32,
+            unused: 0,
+        };
+        let out = trial.buffer(&before)?;
+        let found = trial.run(
+            &Call::zeroed(),
+            &uniforms,
+            &[&computed_buffer, &slab.weight, &outliers, &parameters, &out],
+            1,
+            [COLUMNS.div_ceil(JOIN_THREADS), ROWS, 1],
+        )?;
+        ensure!(near(case, &found[0], &expected, |index| TOLERANCE
+            * (1.0 + expected[index].abs())));
+    }
+    Ok(Ok(()))
+}
+
+/// Tests matmuls with as many rows as the kernel is for, added to bias and output, and written alone.
+pub(super) fn prove(trial: &mut Trial) -> Proof {
+    let (rows, groups) = trial.product(COLUMNS);
+    let weight = Weight::new();
+    let x = input(rows);
+    let x = x.view();
+    let words: Vec<_> = (0..rows)
+        .flat_map(|row| x.values(row))
+        .map(|number| number as u8)
+        .collect();
+    let outliers = outliers(x);
     let mut product = vec![0.0; rows * COLUMNS];
     matmul_int8(
         x,

@@ -1,0 +1,276 @@
+//! Packages on a GPU next to a CPU in formats other than INT8, and on a GPU whose products an NPU computes. The GPU is
+//! the one that the environment names.
+
+use serde_json::Value as Json;
+
+use crate::support::{Place, stderr};
+use crate::{json, place, succeed};
+
+/// Chunks of all prompts that `verify` runs with a chunk of four tokens: of 1, 3, 4, 5 and 14 tokens.
+const CHUNKS: u64 = 1 + 1 + 1 + 2 + 4;
+/// Chunks of one token: the only one of the first prompt, and the second one of five tokens.
+const CHUNKS_OF_ONE_ROW: u64 = 2;
+const POLICIES: u64 = 6;
+const PRODUCTS: u64 = 4;
+
+/// Returns whether the environment names a GPU.
+fn has_gpu() -> bool {
+    let is_named = std::env::var_os("TRIAD_GPU").is_some();
+    if !is_named {
+        crate::skip::skip("TRIAD_GPU names no GPU");
+    }
+    is_named
+}
+
+/// Prepares a package of the tiny model in this format.
+fn prepared(format: &[&str]) -> Place {
+    let place = place();
+    let prepare = ["prepare", "model.gguf", "-o", "package", "--tokens", "100"];
+    succeed(&place.triad(&[&prepare[..], format].concat()));
+    place
+}
+
+/// Returns the number of products that read floats of a report.
+fn products(verdict: &str) -> u64 {
+    let found = verdict.split("; ").find_map(|part| {
+        part.split_once(" products that read floats")?
+            .0
+            .rsplit_once(": ")
+    });
+    found.map_or(0, |(_, count)| count.parse().unwrap())
+}
+
+const VERIFY: [&str; 4] = ["verify", "package", "--prefill-chunk", "4"];
+
+#[test]
+fn a_package_in_w4a16_is_verified_next_to_a_gpu_which_multiplies_all_products_or_its_parts() {
+    if !has_gpu() {
+        return;
+    }
+    let place = prepared(&["--weights", "int4"]);
+    let verify = [&VERIFY[..], &["--processors", "cpu,gpu"]].concat();
+    let verdict = succeed(&place.triad(&verify));
+    let within = "have logits within";
+    assert!(verdict.contains(within), "{verdict}");
+    let of_block = POLICIES * CHUNKS * PRODUCTS;
+    let whole = products(&verdict);
+    assert!(whole > 0 && whole.is_multiple_of(of_block), "{verdict}");
+    // The GPU has a part of each cut product, but perhaps none of one row that is cut into rows.
+    let rows = whole / (CHUNKS * PRODUCTS) * CHUNKS_OF_ONE_ROW;
+    for (cuts, least) in [
+        (&["--tensor-split", "down=columns:1:1"][..], whole),
+        (
+            &[
+                "--tensor-split",
+                "gate-up=rows:1:1",
+                "--tensor-split",
+                "query-key-value=columns:1:1",
+            ],
+            whole - rows,
+        ),
+    ] {
+        let verdict = succeed(&place.triad(&[&verify[..], cuts].concat()));
+        assert!(verdict.contains(within), "{verdict}");
+        let found = products(&verdict);
+        assert!((least..=whole).contains(&found), "{verdict}");
+    }
+}
+
+#[test]
+fn an_answer_in_w4a16_or_in_float_is_the_same_next_to_a_gpu() {
+    if !has_gpu() {
+        return;
+    }
+    let place = prepared(&["--weights", "int4"]);
+    for model in [
+        &["-m", "package"][..],
+        &["--no-quantize", "-m", "model.gguf"],
+    ] {
+        let ask = [
+            "-p",
+            "Hello Hello Hello",
+            "--temperature",
+            "0",
+            "-n",
+            "8",
+            "--prefill-chunk",
+            "4",
+            "--json",
+        ];
+        let ask = [&["run"][..], model, &ask].concat();
+        let alone = json(&place.triad(&ask));
+        let found = json(&place.triad(&[&ask[..], &["--processors", "cpu,gpu"]].concat()));
+        assert_eq!(found["text"], alone["text"], "{model:?}");
+        let busy = found["executed"]["processors"][1]["busy_seconds"].as_f64();
+        assert!(busy.unwrap() > 0.0, "{found}");
+    }
+}
+
+#[test]
+fn products_in_w4a16_are_measured_and_divided_between_a_cpu_and_a_gpu() {
+    if !has_gpu() {
+        return;
+    }
+    let place = prepared(&["--weights", "int4"]);
+    let list = ["--processors", "cpu,gpu", "--prefill-chunk", "32"];
+    let run = [
+        "run",
+        "-m",
+        "package",
+        "-p",
+        "Hello Hello Hello",
+        "--temperature",
+        "0",
+        "-n",
+        "2",
+        "--json",
+    ];
+    let run = [&run[..], &list].concat();
+    let refused = place.triad(&[&run[..], &["--partition", "tensor"]].concat());
+    assert!(
+        stderr(&refused).contains("triad profile"),
+        "{}",
+        stderr(&refused)
+    );
+    let alone = json(&place.triad(&run));
+    succeed(&place.triad(&[&["profile", "-m", "package", "--repeat", "1"][..], &list].concat()));
+    for how in ["layer", "tensor", "auto"] {
+        let found = json(&place.triad(&[&run[..], &["--partition", how]].concat()));
+        assert_eq!(found["text"], alone["text"], "{how}");
+    }
+}
+
+#[test]
+fn a_list_with_an_npu_refuses_a_package_in_w4a16_with_the_npu_and_what_would_work() {
+    let place = prepared(&["--weights", "int4"]);
+    let run = [
+        "run",
+        "-m",
+        "package",
+        "-p",
+        "Hello",
+        "--temperature",
+        "0",
+        "-n",
+        "1",
+        "--processors",
+    ];
+    for list in ["cpu,npu", "gpu,npu", "cpu,gpu,npu"] {
+        let output = place.triad(&[&run[..], &[list]].concat());
+        assert_eq!(output.status.code(), Some(1));
+        let text = stderr(&output);
+        assert!(
+            text.contains("INT8 kernels as NPU of --processors multiplies INT8 alone")
+                && text.contains("expected cpu and gpu alone in the list, or a package in INT8"),
+            "{text}"
+        );
+    }
+}
+
+/// Returns the arguments of each NPU that is here.
+fn npus() -> Vec<Vec<&'static str>> {
+    let mut npus = vec![vec![]];
+    if cfg!(feature = "npu") && std::env::var_os("TRIAD_ONNXRUNTIME").is_some() {
+        npus.push(vec!["--npu", "cpu"]);
+    }
+    if cfg!(feature = "hexagon") && std::env::var_os("TRIAD_HEXAGON").is_some() {
+        npus.push(vec!["--npu", "hexagon"]);
+    }
+    npus
+}
+
+#[test]
+fn a_gpu_runs_a_model_whose_products_an_npu_computes_and_the_cpu_computes_nothing() {
+    if !has_gpu() {
+        return;
+    }
+    for format in [&["--prune", "0.5"][..], &["--decode-weights", "int4"]] {
+        let place = prepared(format);
+        let ask = [
+            "run",
+            "-m",
+            "package",
+            "-p",
+            "Hello Hello Hello",
+            "--temperature",
+            "0",
+            "-n",
+            "8",
+        ];
+        let ask = [&ask[..], &["--prefill-chunk", "4", "--json"]].concat();
+        let on_gpu = json(&place.triad(&[&ask[..], &["--processors", "gpu"]].concat()));
+        let operations = |report: &Json, of: &str| report["executed"]["operations"][of].as_u64();
+        let on_cpu = |report: &Json| report["executed"]["operations"]["cpu_seconds"].as_f64();
+        assert_eq!(operations(&on_gpu, "multiplier"), Some(0));
+        for npu in npus() {
+            let with = [&["--processors", "gpu,npu"][..], &npu].concat();
+            let found = json(&place.triad(&[&ask[..], &with].concat()));
+            assert_eq!(found["text"], on_gpu["text"], "{npu:?}");
+            assert_eq!(on_cpu(&found), Some(0.0), "{found}");
+            assert!(operations(&found, "multiplier") > Some(0), "{found}");
+            assert!(
+                operations(&found, "device") < operations(&on_gpu, "device"),
+                "{found}"
+            );
+            for cuts in [
+                &[][..],
+                &[
+                    "--tensor-split",
+                    "gate-up=columns:1:1",
+                    "--tensor-split",
+                    "down=columns:2:1",
+                ],
+            ] {
+                let verdict = succeed(&place.triad(&[&VERIFY[..], &with, cuts].concat()));
+                assert!(
+                    verdict.contains("and a token after each, have logits within")
+                        && verdict.contains("operators on the CPU: 0.0 ms"),
+                    "{npu:?}: {verdict}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn what_a_gpu_with_an_npu_can_not_do_is_refused_by_name() {
+    if !has_gpu() {
+        return;
+    }
+    let place = prepared(&["--prune", "0.5"]);
+    let run = [
+        "run",
+        "-m",
+        "package",
+        "-p",
+        "Hello",
+        "--temperature",
+        "0",
+        "-n",
+        "1",
+        "--processors",
+        "gpu,npu",
+    ];
+    for (more, expected) in [
+        (&["--tensor-split", "down=rows:1:1"][..], "rows of down"),
+        (
+            &["--tensor-split", "down=columns:1"],
+            "1 shares for 2 processors",
+        ),
+        (
+            &["--partition", "tensor"],
+            "expected --tensor-split with gpu,npu",
+        ),
+        (
+            &["--gpu-slice", "1"],
+            "expected no --gpu-slice with gpu,npu",
+        ),
+        (
+            &["--npu-memory", "1"],
+            "expected another --npu with gpu,npu",
+        ),
+    ] {
+        let text = stderr(&place.triad(&[&run[..], more].concat()));
+        assert!(text.contains(expected), "{more:?}: {text}");
+    }
+}

@@ -1,0 +1,360 @@
+//! Subgraphs of a model as devices prepare them, with the weights of the model.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use triad_kernels::Matrix;
+use triad_kernels::int8::Int8Weight;
+use triad_model::description;
+use triad_plan::graph::Role;
+use triad_plan::schedule::parts::Cut;
+use triad_processors::model::Int8Input;
+use triad_processors::{
+    Device, DeviceSubgraph, FeedForward, FixedFeedForward, FloatLayer, FloatLinear, Layer,
+    LayerColumns, LayerFormat, Linear, ProductProgram,
+};
+
+use crate::error::{Error, Result, SubgraphError};
+use triad_engine::LinearInput;
+use triad_engine::Model;
+use triad_engine::forward::activation;
+use triad_engine::linear::{Layers, columns_of, layers};
+use triad_engine::quantization::{INT8_MAX, InputQuantization};
+use triad_engine::weights::{Int8Matrix, Weight, WeightMatrix};
+
+/// Layers whose outputs are concatenated, each with the computed features.
+pub(super) type Outputs = Vec<(description::Linear, Range<usize>)>;
+
+/// Returns, by block, the feed-forwards of a model that can be computed in fixed point between their products: those
+/// that read INT8 with static scales and have no shadow.
+pub(super) fn fixed_point(model: &Model) -> Vec<Option<FixedFeedForward>> {
+    let of_block = |block| {
+        let preparing = Preparing { model, block };
+        if preparing.reads_floats() {
+            return None;
+        }
+        let keeps_shadow =
+            [LinearInput::FeedForward, LinearInput::Down].map(|input| preparing.scaled(input));
+        let keeps_none = keeps_shadow
+            .into_iter()
+            .all(|input| input.is_ok_and(|input| !input.has_shadow));
+        let subgraph = if keeps_none {
+            preparing.feed_forward(false).ok()?
+        } else {
+            return None;
+        };
+        FixedFeedForward::new(&subgraph).ok()
+    };
+    (0..model.description().blocks.len())
+        .map(of_block)
+        .collect()
+}
+
+/// Has `device` prepare the products of prompts of up to `rows` rows, for another device that runs the model: all their
+/// columns, or the last ones by a cut whose second processor it is. Returns them with the number of those that it has no
+/// room for. `progress` is called with the number of prepared
+/// products and the number of all.
+///
+/// # Errors
+/// If a layer does not read INT8 with a static scale, a cut does not give the last columns to the second processor, or
+/// the device refuses a product.
+pub(super) fn of_whole_model(
+    model: &Model,
+    device: &dyn Device,
+    (rows, cuts): (usize, &[(Role, Cut)]),
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<(Vec<ProductProgram>, usize)> {
+    let description = model.description();
+    let (mut programs, mut without_room) = (Vec::new(), 0);
+    let all = description.blocks.len() * PRODUCTS_OF_BLOCK.len();
+    for block in 0..description.blocks.len() {
+        let preparing = Preparing { model, block };
+        for role in PRODUCTS_OF_BLOCK {
+            let mut layers = layers(&description.blocks[block], description.hidden, role);
+            // A device that runs the model concatenates gate and up in this order.
+            if role == Role::GateUp {
+                layers.reverse();
+            }
+            let columns: usize = layers.iter().map(|(_, features)| features).sum();
+            let cut = cuts.iter().find(|(other, _)| *other == role);
+            let computed = match cut {
+                Some((_, cut)) => last_columns(role, cut, (rows, columns))?,
+                None => 0..columns,
+            };
+            if computed.is_empty() {
+                continue;
+            }
+            let prepare = || -> Result<_, SubgraphError> {
+                if preparing.reads_floats() {
+                    let (_, linear) = preparing.floats(role, &(0..columns));
+                    let format = linear.formats().next().unwrap_or(LayerFormat::Float);
+                    return Err(device.capabilities().refuse(device.name(), format).into());
+                }
+                let (outputs, subgraph) = preparing.columns_of(&layers, &computed)?;
+                let program = device.prepare(&subgraph, rows)?;
+                Ok(ProductProgram {
+                    block,
+                    outputs,
+                    program,
+                })
+            };
+            match prepare() {
+                Err(error) if has_no_room(&error) => without_room += 1,
+                Err(error) => return Err(refused(device.name(), block, role, error)),
+                Ok(program) => programs.push(program),
+            }
+            progress(programs.len() + without_room, all);
+        }
+    }
+    Ok((programs, without_room))
+}
+
+/// Returns whether a device has refused a subgraph for want of memory.
+pub(super) fn has_no_room(error: &SubgraphError) -> bool {
+    use triad_processors::Error::{GpuMemory, HexagonMemory, WindowFull};
+    matches!(
+        error,
+        SubgraphError::Processor(WindowFull { .. } | GpuMemory { .. } | HexagonMemory { .. })
+    )
+}
+
+const PRODUCTS_OF_BLOCK: [Role; 4] = [
+    Role::QueryKeyValue,
+    Role::AttentionOutput,
+    Role::GateUp,
+    Role::Down,
+];
+
+/// Returns the columns of the second processor of a cut.
+///
+/// # Errors
+/// If they are not the last ones of all rows.
+fn last_columns(role: Role, cut: &Cut, (rows, columns): (usize, usize)) -> Result<Range<usize>> {
+    let parts = cut.parts(rows, columns)?;
+    let mut of_second = columns..columns;
+    for (processor, part) in parts {
+        if part.rows != (0..rows) {
+            let value = format!("rows of {}", role.name());
+            let expected = "columns, where a GPU runs the model and an NPU multiplies for it";
+            return Err(Error::option("the cut", &value, expected));
+        }
+        if processor.index() == 1 {
+            of_second = part.columns;
+        }
+    }
+    Ok(of_second)
+}
+
+/// Returns the scale of the input of a role's layers; `None` if they read floats.
+///
+/// # Errors
+/// If they read INT8 with a scale that is not static.
+pub(super) fn input_scale(
+    model: &Model,
+    processor: &str,
+    block: usize,
+    role: Role,
+) -> Result<Option<f32>> {
+    let description = model.description();
+    let layers = layers(&description.blocks[block], description.hidden, role);
+    let (first, _) = layers.first().expect("a role that is products has layers");
+    let preparing = Preparing { model, block };
+    if preparing.reads_floats() {
+        return Ok(None);
+    }
+    let scaled = preparing.scaled(LinearInput::of(*first));
+    scaled
+        .map(|scaled| Some(scaled.scale))
+        .map_err(|error| refused(processor, block, role, error))
+}
+
+/// Returns a static quantization as devices take it; `None` if each token has its own scale.
+pub(super) fn int8_input(quantization: &InputQuantization) -> Option<Int8Input<'_>> {
+    match quantization {
+        InputQuantization::Static {
+            clip,
+            shadow,
+            smoothing,
+        } => Some(Int8Input {
+            scale: clip / INT8_MAX,
+            smoothing: smoothing.as_deref(),
+            has_shadow: *shadow,
+        }),
+        InputQuantization::Dynamic { .. } => None,
+    }
+}
+
+pub(super) fn refused(processor: &str, block: usize, role: Role, source: SubgraphError) -> Error {
+    Error::Subgraph {
+        processor: processor.to_owned(),
+        block,
+        role: role.name(),
+        source: Box::new(source),
+    }
+}
+
+/// A block whose programs are being prepared.
+pub(super) struct Preparing<'a> {
+    pub(super) model: &'a Model,
+    pub(super) block: usize,
+}
+
+impl Preparing<'_> {
+    /// Returns some columns of the layers of a role, concatenated.
+    pub(super) fn products(
+        &self,
+        role: Role,
+        columns: &Range<usize>,
+    ) -> Result<(Outputs, DeviceSubgraph), SubgraphError> {
+        let description = self.model.description();
+        let layers = layers(&description.blocks[self.block], description.hidden, role);
+        self.columns_of(&layers, columns)
+    }
+
+    /// Returns some columns of layers that read one input, concatenated.
+    fn columns_of(
+        &self,
+        layers: &Layers,
+        columns: &Range<usize>,
+    ) -> Result<(Outputs, DeviceSubgraph), SubgraphError> {
+        let (first, _) = layers.first().expect("a role that is products has layers");
+        let input_scale = self.scaled(LinearInput::of(*first))?.scale;
+        let outputs: Vec<_> = columns_of(layers, columns).into_vec();
+        let layers = outputs
+            .iter()
+            .map(|(linear, columns)| self.columns(*linear, columns));
+        let layers = layers.collect::<triad_processors::Result<_>>()?;
+        Ok((
+            outputs,
+            DeviceSubgraph::Linear(Linear {
+                input_scale,
+                layers,
+            }),
+        ))
+    }
+
+    /// Returns whether the layers of the block read floats.
+    pub(super) fn reads_floats(&self) -> bool {
+        self.model.weights().blocks[self.block].inputs.is_none()
+    }
+
+    /// Returns some columns of the layers of a role, concatenated. The layers read floats.
+    pub(super) fn floats(&self, role: Role, columns: &Range<usize>) -> (Outputs, FloatLinear) {
+        let (description, block) = (self.model.description(), self.block);
+        let layers = layers(&description.blocks[block], description.hidden, role);
+        let outputs: Vec<_> = columns_of(&layers, columns).into_vec();
+        let linears = &self.model.weights().blocks[block].linears;
+        let shared = outputs.iter().map(|(name, columns)| {
+            let Weight::Float(weight) = &linears[name].weight else {
+                unreachable!("what reads floats has no weights for INT8")
+            };
+            SharedFloats {
+                weight: weight.clone(),
+                bias: linears[name].bias.clone(),
+                columns: columns.clone(),
+            }
+        });
+        let shared: Vec<_> = shared.collect();
+        let in_features = shared.first().map_or(0, |layer| layer.weight.in_features());
+        let shared = shared.into_iter();
+        let linear = FloatLinear {
+            in_features,
+            layers: shared
+                .map(|layer| Arc::new(layer) as Arc<dyn FloatLayer>)
+                .collect(),
+        };
+        (outputs, linear)
+    }
+
+    pub(super) fn feed_forward(&self, fixed_point: bool) -> Result<FeedForward, SubgraphError> {
+        let (input, inner) = (
+            self.scaled(LinearInput::FeedForward)?,
+            self.scaled(LinearInput::Down)?,
+        );
+        debug_assert!(
+            !input.has_shadow,
+            "what is missing is added before the activation: the feed-forward is split"
+        );
+        let described = &self.model.description().blocks[self.block].feed_forward;
+        Ok(FeedForward {
+            input_scale: input.scale,
+            up: self.layer(description::Linear::Up),
+            gate: described
+                .gated
+                .then(|| self.layer(description::Linear::Gate)),
+            activation: activation(described.activation),
+            inner_scale: inner.scale,
+            smoothing: inner.smoothing.map(Arc::from),
+            down: self.layer(description::Linear::Down),
+            return_inner: inner.has_shadow,
+            fixed_point,
+        })
+    }
+
+    fn scaled(&self, input: LinearInput) -> Result<Int8Input<'_>, SubgraphError> {
+        let inputs = self.model.weights().blocks[self.block].inputs.as_ref();
+        let inputs = inputs.expect("layers that read INT8");
+        int8_input(&inputs[input.index()]).ok_or(SubgraphError::DynamicScales)
+    }
+
+    fn columns(
+        &self,
+        linear: description::Linear,
+        columns: &Range<usize>,
+    ) -> triad_processors::Result<Arc<dyn Layer>> {
+        let layer = self.layer(linear);
+        if *columns == (0..layer.weight().out_features) {
+            return Ok(layer);
+        }
+        Ok(Arc::new(LayerColumns::new(layer, columns.clone())?))
+    }
+
+    fn layer(&self, name: description::Linear) -> Arc<dyn Layer> {
+        let linear = &self.model.weights().blocks[self.block].linears[&name];
+        let Weight::Int8(weight) = &linear.weight else {
+            unreachable!("what reads INT8 has INT8 weights")
+        };
+        Arc::new(SharedLayer {
+            weight: weight.clone(),
+            bias: linear.bias.clone(),
+        })
+    }
+}
+
+/// A layer of the model; its weights are shared.
+struct SharedLayer {
+    weight: Int8Matrix,
+    bias: Option<Vec<f32>>,
+}
+
+impl Layer for SharedLayer {
+    fn weight(&self) -> Int8Weight<'_> {
+        self.weight.view()
+    }
+
+    fn bias(&self) -> Option<&[f32]> {
+        self.bias.as_deref()
+    }
+}
+
+/// Some columns of a layer of the model that reads floats; its weights are shared.
+struct SharedFloats {
+    weight: WeightMatrix,
+    bias: Option<Vec<f32>>,
+    columns: Range<usize>,
+}
+
+impl FloatLayer for SharedFloats {
+    fn weight(&self) -> Matrix<'_> {
+        let in_features = self.weight.in_features();
+        self.weight.view().rows(self.columns.clone(), in_features)
+    }
+
+    fn out_features(&self) -> usize {
+        self.columns.len()
+    }
+
+    fn bias(&self) -> Option<&[f32]> {
+        self.bias.as_deref().map(|bias| &bias[self.columns.clone()])
+    }
+}
