@@ -139,6 +139,8 @@ export class Chat {
   /** Adds the result of a call. */
   pushResult(call: Pick<ToolCall, 'name'>, result: string): void
   readonly messages: Message[]
+  /** Frees the memory of the conversation's keys and values, once an answer that is being generated has ended. JavaScript's garbage collector may do so much later. */
+  close(): void
 }
 
 /** A text that a model continues. It generates one answer at a time. */
@@ -148,6 +150,8 @@ export class Session {
   generate(prompt: string, options?: { signal?: AbortSignal }): Generation
   /** The tokens of the session: prompts and answers. */
   readonly tokens: Uint32Array
+  /** Frees the memory of the session's keys and values, as `Chat.close` does. */
+  close(): void
   /** Writes the session to a file, for `Model.restore`. */
   save(path: string): Promise<void>
 }

@@ -28,6 +28,19 @@ function text(value, name) {
   return value
 }
 
+/** Returns the signal of the options of a call, which have nothing else. */
+function signalOf(options = {}) {
+  const { signal, ...others } = options
+  const [other] = Object.keys(others)
+  if (other !== undefined) throw invalid(`${other}: expected it among the options of the chat or session`)
+  return checked(signal)
+}
+
+function checked(signal) {
+  if (signal !== undefined && !(signal instanceof AbortSignal)) throw invalid('signal: expected an AbortSignal')
+  return signal
+}
+
 /** Waits for work that `start` begins, and for the last text that it sends to `onText`. */
 async function run(start, onText = () => {}) {
   let last
@@ -52,6 +65,9 @@ async function stoppable(signal, stopper, work) {
   }
 }
 
+/** What only this file has, so that no program makes generations. */
+const OWN = Symbol('triad')
+
 class Model {
   #model
 
@@ -61,6 +77,8 @@ class Model {
   }
 
   static async open(name, { signal, onStep, ...options } = {}) {
+    checked(signal)
+    if (onStep !== undefined && typeof onStep !== 'function') throw invalid('onStep: expected a function')
     const stopper = new native.Stopper()
     let failure
     const step = (sentence) => {
@@ -116,16 +134,18 @@ class Chat {
     this.#chat = chat
   }
 
-  send(message, { signal } = {}) {
+  send(message, options) {
     text(message, 'message')
-    return new Generation(signal, (onText, stopper) => this.#chat.answer(message, onText, stopper))
+    return new Generation(OWN, signalOf(options), (onText, stopper) => this.#chat.answer(message, onText, stopper))
   }
 
-  reply({ signal } = {}) {
-    return new Generation(signal, (onText, stopper) => this.#chat.answer(undefined, onText, stopper))
+  reply(options) {
+    return new Generation(OWN, signalOf(options), (onText, stopper) => this.#chat.answer(undefined, onText, stopper))
   }
 
   pushResult(call, result) { this.#chat.pushResult(text(call?.name, 'call.name'), text(result, 'result')) }
+
+  close() { this.#chat.close() }
 
   get messages() { return JSON.parse(this.#chat.messages()) }
 }
@@ -138,10 +158,12 @@ class Session {
     this.#session = session
   }
 
-  generate(prompt, { signal } = {}) {
+  generate(prompt, options) {
     text(prompt, 'prompt')
-    return new Generation(signal, (onText, stopper) => this.#session.answer(prompt, onText, stopper))
+    return new Generation(OWN, signalOf(options), (onText, stopper) => this.#session.answer(prompt, onText, stopper))
   }
+
+  close() { this.#session.close() }
 
   get tokens() { return this.#session.tokens }
 
@@ -155,7 +177,8 @@ class Generation {
   #wake = () => {}
   #answer
 
-  constructor(signal, start) {
+  constructor(own, signal, start) {
+    if (own !== OWN) throw invalid('generations are made by chats and sessions')
     const onPiece = (piece) => {
       this.#pieces.push(piece)
       this.#wake()
@@ -193,6 +216,11 @@ class Generation {
       await this.#answer.catch(() => {})
     }
   }
+}
+
+// `using` of newer versions of Node closes them.
+if (Symbol.dispose) {
+  for (const { prototype } of [Chat, Session]) prototype[Symbol.dispose] = prototype.close
 }
 
 module.exports = { Model, Chat, Session, Generation }

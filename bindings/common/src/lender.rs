@@ -1,17 +1,25 @@
 //! Exclusive use of a chat or a session: it computes one answer at a time, on another thread.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::mem;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::failure::{Code, Failure};
 
 /// The place of a chat or a session, which is empty while an answer is generated. Clones share it.
 #[derive(Debug)]
-pub struct Lender<T>(Arc<Mutex<Option<T>>>);
+pub struct Lender<T>(Arc<Mutex<Place<T>>>);
+
+#[derive(Debug)]
+enum Place<T> {
+    Idle(T),
+    Lent,
+    Closed,
+}
 
 /// A chat or a session in use; it returns to its place when this is dropped.
 #[derive(Debug)]
 pub struct Loan<T> {
-    place: Lender<T>,
+    lender: Lender<T>,
     value: Option<T>,
 }
 
@@ -24,35 +32,58 @@ impl<T> Clone for Lender<T> {
 impl<T> Lender<T> {
     /// Creates a place with `value` in it.
     pub fn new(value: T) -> Self {
-        Self(Arc::new(Mutex::new(Some(value))))
+        Self(Arc::new(Mutex::new(Place::Idle(value))))
     }
 
     /// Takes the value for the time of an answer.
     ///
     /// # Errors
-    /// [`Code::Busy`] if an answer is generated.
+    /// [`Code::Busy`] if an answer is generated, [`Code::InvalidArgument`] if the place is closed.
     pub fn lend(&self) -> Result<Loan<T>, Failure> {
-        let value = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let value = Some(value.ok_or_else(busy)?);
-        let place = self.clone();
-        Ok(Loan { place, value })
+        let mut place = self.place();
+        match mem::replace(&mut *place, Place::Lent) {
+            Place::Idle(value) => Ok(Loan {
+                lender: self.clone(),
+                value: Some(value),
+            }),
+            other => {
+                let failure = unusable(&other);
+                *place = other;
+                Err(failure)
+            }
+        }
     }
 
     /// Returns the result of `work` with the value, which takes a short time.
     ///
     /// # Errors
-    /// [`Code::Busy`] if an answer is generated.
+    /// As [`lend`](Self::lend).
     pub fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> Result<R, Failure> {
-        let mut place = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        place.as_mut().map(work).ok_or_else(busy)
+        match &mut *self.place() {
+            Place::Idle(value) => Ok(work(value)),
+            other => Err(unusable(other)),
+        }
+    }
+
+    /// Drops the value, with its memory; if it is lent, once it returns.
+    pub fn close(&self) {
+        let closed = mem::replace(&mut *self.place(), Place::Closed);
+        drop(closed);
+    }
+
+    fn place(&self) -> MutexGuard<'_, Place<T>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn busy() -> Failure {
-    Failure::new(
-        Code::Busy,
-        "an answer is being generated: wait for it, or cancel it",
-    )
+fn unusable<T>(place: &Place<T>) -> Failure {
+    match place {
+        Place::Closed => Failure::new(Code::InvalidArgument, "the chat or session is closed"),
+        _ => Failure::new(
+            Code::Busy,
+            "an answer is being generated: wait for it, or cancel it",
+        ),
+    }
 }
 
 impl<T> Loan<T> {
@@ -66,7 +97,10 @@ impl<T> Loan<T> {
 
 impl<T> Drop for Loan<T> {
     fn drop(&mut self) {
-        *self.place.0.lock().unwrap_or_else(PoisonError::into_inner) = self.value.take();
+        let mut place = self.lender.place();
+        if let (Place::Lent, Some(value)) = (&*place, self.value.take()) {
+            *place = Place::Idle(value);
+        }
     }
 }
 
@@ -83,5 +117,19 @@ mod tests {
         assert_eq!(lender.with(|_| ()).unwrap_err().code(), Code::Busy);
         drop(loan);
         assert_eq!(lender.with(|value| *value).unwrap(), 2);
+    }
+
+    #[test]
+    fn what_is_closed_is_dropped_at_once_or_when_it_returns() {
+        for is_lent in [false, true] {
+            let value = Arc::new(());
+            let lender = Lender::new(Arc::clone(&value));
+            let loan = is_lent.then(|| lender.lend().unwrap());
+            lender.close();
+            assert_eq!(Arc::strong_count(&value), 1 + usize::from(is_lent));
+            drop(loan);
+            assert_eq!(Arc::strong_count(&value), 1);
+            assert_eq!(lender.lend().unwrap_err().code(), Code::InvalidArgument);
+        }
     }
 }

@@ -72,6 +72,12 @@ impl Chat {
         thrown(self.0.with(|chat| chat.push_result(&call, &result)))
     }
 
+    /// Drops the conversation with its memory.
+    #[napi]
+    pub fn close(&self) {
+        self.0.close();
+    }
+
     /// Returns the messages so far, as JSON.
     #[napi]
     pub fn messages(&self) -> Result<String> {
@@ -95,6 +101,12 @@ impl Session {
         stopper: &Stopper,
     ) -> Result<Object<'env>> {
         answer(env, &self.0, prompt, on_piece, stopper)
+    }
+
+    /// Drops the session with its memory.
+    #[napi]
+    pub fn close(&self) {
+        self.0.close();
     }
 
     /// Returns the tokens of the session.

@@ -5,7 +5,7 @@ import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
 import { createRequire } from 'node:module'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
-import { after, before, test } from 'node:test'
+import { after, afterEach, before, test } from 'node:test'
 import { setImmediate as turn } from 'node:timers/promises'
 import { promisify } from 'node:util'
 import * as triad from 'triad'
@@ -22,6 +22,13 @@ before(async () => {
   model = await Model.open(NAME, { context: 512 })
 })
 after(() => rm(folder, { recursive: true }))
+
+// Chats and sessions are closed after each test: they hold memory.
+const opened = []
+const keep = (made) => { opened.push(made); return made }
+const chatOf = (options) => keep(model.chat(options))
+const sessionOf = (options) => keep(model.session(options))
+afterEach(() => opened.splice(0).forEach((made) => made.close()))
 
 const refused = (code, words) => (error) => {
   assert.ok(error instanceof Error)
@@ -71,7 +78,7 @@ test('a signal ends an opening', async () => {
 })
 
 test('the pieces of an answer are its text, and it is a message of the conversation', async () => {
-  const chat = model.chat({ system: 'Be brief.', ...GREEDY })
+  const chat = chatOf({ system: 'Be brief.', ...GREEDY })
   const generation = chat.send(QUESTION)
   const all = await pieces(generation)
   const answer = await generation.answer()
@@ -83,13 +90,13 @@ test('the pieces of an answer are its text, and it is a message of the conversat
     { role: 'user', content: QUESTION },
     { role: 'assistant', content: answer.text },
   ])
-  const again = await model.chat({ system: 'Be brief.', ...GREEDY }).send(QUESTION).answer()
+  const again = await chatOf({ system: 'Be brief.', ...GREEDY }).send(QUESTION).answer()
   assert.deepEqual(again.tokens, answer.tokens)
   assert.deepEqual(await pieces(generation), [], 'an answer that was read has no more pieces')
 })
 
 test('a signal ends an answer with its reason, and the chat goes on', async () => {
-  const chat = model.chat(LONG)
+  const chat = chatOf(LONG)
   const controller = new AbortController()
   const generation = chat.send(QUESTION, { signal: controller.signal })
   await assert.rejects(async () => {
@@ -105,7 +112,7 @@ test('a signal ends an answer with its reason, and the chat goes on', async () =
 })
 
 test('a loop that breaks off ends the answer, and the chat is ready after it', async () => {
-  const chat = model.chat(LONG)
+  const chat = chatOf(LONG)
   for await (const piece of chat.send(QUESTION)) if (piece) break
   const next = chat.send('And more?')
   next.cancel()
@@ -116,11 +123,11 @@ test('a loop that breaks off ends the answer, and the chat is ready after it', a
 test('a chat that generates is busy, and others compute at the same time what each computes alone', async () => {
   const prompts = [0, 1, 2].map((number) => `${number} is a number that`)
   const alone = []
-  for (const prompt of prompts) alone.push((await model.session(GREEDY).generate(prompt).answer()).text)
-  const together = await Promise.all(prompts.map((prompt) => model.session(GREEDY).generate(prompt).answer()))
+  for (const prompt of prompts) alone.push((await sessionOf(GREEDY).generate(prompt).answer()).text)
+  const together = await Promise.all(prompts.map((prompt) => sessionOf(GREEDY).generate(prompt).answer()))
   assert.deepEqual(together.map((answer) => answer.text), alone)
 
-  const chat = model.chat(LONG)
+  const chat = chatOf(LONG)
   const first = chat.send(QUESTION)
   await assert.rejects(chat.send(QUESTION).answer(), refused('Busy', /being generated/))
   assert.throws(() => chat.messages, refused('Busy', /being generated/))
@@ -129,10 +136,25 @@ test('a chat that generates is busy, and others compute at the same time what ea
   assert.equal(chat.messages.length, 2)
 })
 
+test('a chat that is closed refuses messages, and its memory is free', async () => {
+  const closed = model.chat(LONG)
+  const running = closed.send(QUESTION)
+  closed.close()
+  running.cancel()
+  assert.equal((await running.answer()).finish, 'cancelled')
+  assert.throws(() => closed.messages, refused('InvalidArgument', /closed/))
+  await assert.rejects(closed.send(QUESTION).answer(), refused('InvalidArgument', /closed/))
+  for (let count = 0; count < 20; count += 1) {
+    const next = model.chat({ ...GREEDY, maxTokens: 1 })
+    await next.send(QUESTION).answer()
+    next.close()
+  }
+})
+
 test('the event loop turns while an answer is computed', async () => {
   let turns = 0
   let isDone = false
-  const answer = model.session({ ...GREEDY, maxTokens: 48 }).generate('Once upon a time').answer()
+  const answer = sessionOf({ ...GREEDY, maxTokens: 48 }).generate('Once upon a time').answer()
   answer.finally(() => { isDone = true })
   while (!isDone) {
     await turn()
@@ -142,27 +164,30 @@ test('the event loop turns while an answer is computed', async () => {
 })
 
 test('answers have the form that was asked for', async () => {
-  const regex = await model.chat({ regex: '(red|green)' }).send(QUESTION).answer()
+  const regex = await chatOf({ regex: '(red|green)' }).send(QUESTION).answer()
   assert.match(regex.text, /^(red|green)$/)
   const schema = {
     type: 'object', properties: { colour: { enum: ['red', 'blue'] } }, required: ['colour'], additionalProperties: false,
   }
-  const json = await model.chat({ schema, maxTokens: 100 }).send(QUESTION).answer()
+  const json = await chatOf({ schema, maxTokens: 100 }).send(QUESTION).answer()
   assert.ok(['red', 'blue'].includes(JSON.parse(json.text).colour))
-  assert.throws(() => model.chat({ regex: 'a', schema }), refused('InvalidArgument', /at most one/))
-  await assert.rejects(model.chat({ regex: '(' }).send('a').answer(), refused('Constraint', /./))
+  assert.throws(() => chatOf({ regex: 'a', schema }), refused('InvalidArgument', /at most one/))
+  await assert.rejects(chatOf({ regex: '(' }).send('a').answer(), refused('Constraint', /./))
 })
 
 test('a wrong option is an error that names it', async () => {
-  assert.throws(() => model.chat({ maxToken: 3 }), refused('InvalidArgument', /maxToken/))
-  assert.throws(() => model.chat({ temperature: 'hot' }), refused('InvalidArgument', /temperature/))
-  assert.throws(() => model.chat({ temperature: NaN }), refused('InvalidArgument', /temperature/))
-  assert.throws(() => model.chat({ maxTokens: -1 }), refused('InvalidArgument', /maxTokens/))
-  assert.throws(() => model.chat({ maxTokens: () => 3 }), refused('InvalidArgument', /maxTokens/))
-  assert.throws(() => model.session('fast'), refused('InvalidArgument', /options/))
-  assert.throws(() => model.chat().send(3), refused('InvalidArgument', /message/))
-  await assert.rejects(model.chat({ temperature: -1 }).send('a').answer(), refused('InvalidArgument', /temperature/))
-  const chat = model.chat(GREEDY)
+  assert.throws(() => chatOf({ maxToken: 3 }), refused('InvalidArgument', /maxToken/))
+  assert.throws(() => chatOf({ temperature: 'hot' }), refused('InvalidArgument', /temperature/))
+  assert.throws(() => chatOf({ temperature: NaN }), refused('InvalidArgument', /temperature/))
+  assert.throws(() => chatOf({ maxTokens: -1 }), refused('InvalidArgument', /maxTokens/))
+  assert.throws(() => chatOf({ maxTokens: () => 3 }), refused('InvalidArgument', /maxTokens/))
+  assert.throws(() => sessionOf('fast'), refused('InvalidArgument', /options/))
+  assert.throws(() => chatOf().send(3), refused('InvalidArgument', /message/))
+  assert.throws(() => chatOf().send('a', { maxTokens: 3 }), refused('InvalidArgument', /maxTokens/))
+  assert.throws(() => chatOf().send('a', { signal: {} }), refused('InvalidArgument', /signal/))
+  await assert.rejects(Model.open(NAME, { onStep: 'a' }), refused('InvalidArgument', /onStep/))
+  await assert.rejects(chatOf({ temperature: -1 }).send('a').answer(), refused('InvalidArgument', /temperature/))
+  const chat = chatOf(GREEDY)
   await assert.rejects(chat.send('word '.repeat(100000)).answer(), refused('ContextFull', /./))
   assert.equal(chat.messages.length, 0, 'a refused message is not kept')
 })
@@ -172,7 +197,7 @@ test('calls of functions are apart from the text, and their results go back', as
   const tools = [{ name: 'weather', description: 'The weather in a city', parameters }]
   const call = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
   const regex = call.replace(/[{}]/g, '\\$&')
-  const chat = model.chat({ tools, regex, temperature: 0 })
+  const chat = chatOf({ tools, regex, temperature: 0 })
   const answer = await chat.send('How is the weather in Oslo?').answer()
   assert.equal(answer.text, '')
   assert.equal(answer.calls.length, 1)
@@ -181,8 +206,8 @@ test('calls of functions are apart from the text, and their results go back', as
   chat.pushResult(answer.calls[0], 'rain')
   assert.deepEqual(chat.messages.at(-1), { role: 'tool', content: 'rain' })
   assert.equal((await chat.reply().answer()).calls.length, 1)
-  assert.throws(() => model.chat({ tools: [{ name: 'no name', parameters }] }), refused('InvalidArgument', /no name/))
-  assert.throws(() => model.chat({ tools: [{ name: 'a', parameters: 3 }] }), refused('InvalidArgument', /parameters/))
+  assert.throws(() => chatOf({ tools: [{ name: 'no name', parameters }] }), refused('InvalidArgument', /tool's name/))
+  assert.throws(() => chatOf({ tools: [{ name: 'a', parameters: 3 }] }), refused('InvalidArgument', /parameters/))
 })
 
 test('an embedding has length one and tells texts apart', async () => {
@@ -194,12 +219,12 @@ test('an embedding has length one and tells texts apart', async () => {
 })
 
 test('a saved session goes on where it was', async () => {
-  const session = model.session(GREEDY)
+  const session = sessionOf(GREEDY)
   const { tokens } = await session.generate('The capital of France is').answer()
   assert.ok(session.tokens.length >= tokens.length)
   const path = join(folder, 'session')
   await session.save(path)
-  const restored = await model.restore(path, GREEDY)
+  const restored = keep(await model.restore(path, GREEDY))
   assert.deepEqual(restored.tokens, session.tokens)
   await writeFile(join(folder, 'broken'), 'no session')
   await assert.rejects(model.restore(join(folder, 'broken')), refused('Damaged', /broken/))
@@ -213,7 +238,7 @@ test('the declarations have the members of the classes', async () => {
     const members = Object.getOwnPropertyNames(triad[name].prototype)
     if (name === 'Model') members.push('open')
     assert.deepEqual(declared.filter((member) => member !== 'constructor').sort(), members.filter((member) => member !== 'constructor').sort(), name)
-    assert.throws(() => new triad[name]({}), undefined, `${name} is not made by a program`)
+    assert.throws(() => new triad[name]({}), refused('InvalidArgument', /are made by/), `${name} is not made by a program`)
   }
 })
 

@@ -115,7 +115,7 @@ val TESTS = mapOf<String, () -> Unit>(
         check(answer.text.isEmpty() && answer.calls.single().name == "weather" && "Oslo" in answer.calls.single().arguments)
         chat.pushResult(answer.calls.single(), "rain")
         check(chat.messages().last().role == "tool" && chat.reply().answer().calls.size == 1)
-        fails<TriadException.InvalidArgument>("no name") { model.chat(tools = listOf(Tool("no name", "", parameters))) }
+        fails<TriadException.InvalidArgument>("tool's name") { model.chat(tools = listOf(Tool("no name", "", parameters))) }
     },
     "an embedding has length one" to {
         check(abs(model.embed("A cat sleeps.").sumOf { (it * it).toDouble() } - 1) < 1e-4)
