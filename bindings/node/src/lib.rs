@@ -1,5 +1,10 @@
 //! The native module of the package for Node. `index.js` is its only caller, and checks types; [`model`] has models,
 //! [`generator`] has chats and sessions, and [`promise`] runs work on its own thread, off the event loop.
+#![allow(
+    clippy::needless_pass_by_value,
+    clippy::new_without_default,
+    reason = "JavaScript passes values, and has no Default"
+)]
 
 mod generator;
 mod model;
@@ -16,7 +21,6 @@ pub struct Stopper(pub(crate) Stop);
 impl Stopper {
     /// Creates a handle for one piece of work.
     #[napi(constructor)]
-    #[expect(clippy::new_without_default, reason = "JavaScript has no Default")]
     pub fn new() -> Self {
         Self(Stop::new())
     }

@@ -77,8 +77,8 @@ impl Copies {
         }
         let is_taken = |name: &String| definitions.and_then(|all| all.get(name)).is_some();
         let count = self.made.len();
-        let names = (0..).map(|more| format!("escaped{}{count}", "_".repeat(more)));
-        let name = names.into_iter().find(|name| !is_taken(name))?;
+        let mut names = (0..).map(|more| format!("escaped{}{count}", "_".repeat(more)));
+        let name = names.find(|name| !is_taken(name))?;
         self.made.insert(name.clone(), target.clone());
         let reference = format!("#/$defs/{name}");
         self.names.insert(pointer.to_owned(), reference.clone());
