@@ -230,6 +230,23 @@ test('a saved session goes on where it was', async () => {
   await assert.rejects(model.restore(join(folder, 'broken')), refused('Damaged', /broken/))
 })
 
+test('a process and a worker may end while an answer is generated, and no one need read it', async () => {
+  const begin = `const { Model } = await import('triad')
+    const model = await Model.open('${NAME}', { context: 512 })
+    model.chat({ regex: '(' }).send('no one reads this error')
+    const generation = model.chat({ temperature: 0, maxTokens: 400 }).send('Tell a story.')
+    for await (const piece of generation) `
+  const run = (script) => promisify(execFile)(process.execPath, ['--input-type=module', '-e', script])
+  await assert.rejects(run(`${begin} process.exit(7)`), { code: 7, stderr: '' })
+  const inWorker = JSON.stringify(`(async () => { const { parentPort } = await import('node:worker_threads')
+    ${begin} parentPort.postMessage(piece) })()`)
+  const { stderr } = await run(`import { Worker } from 'node:worker_threads'
+    const worker = new Worker(${inWorker}, { eval: true })
+    await new Promise((resolve) => worker.once('message', resolve))
+    await worker.terminate()`)
+  assert.equal(stderr, '')
+})
+
 test('the declarations have the members of the classes', async () => {
   const declarations = await readFile(join(dirname(createRequire(import.meta.url).resolve('triad')), 'index.d.ts'), 'utf8')
   for (const name of ['Model', 'Chat', 'Session', 'Generation']) {
