@@ -30,6 +30,7 @@ function text(value, name) {
 
 /** Returns the signal of the options of a call, which have nothing else. */
 function signalOf(options = {}) {
+  if (options === null || typeof options !== 'object') throw invalid('options: expected an object')
   const { signal, ...others } = options
   const [other] = Object.keys(others)
   if (other !== undefined) throw invalid(`${other}: expected it among the options of the chat or session`)
@@ -70,6 +71,8 @@ const OWN = Symbol('triad')
 
 class Model {
   #model
+  // The last embedding: they wait for each other, since each takes a thread.
+  #embedding = Promise.resolve()
 
   constructor(model) {
     if (!(model instanceof native.Model)) throw invalid('models are made by Model.open')
@@ -103,7 +106,10 @@ class Model {
 
   get context() { return this.#model.context }
 
-  chat({ system, tools = [], keepLetters = false, ...options } = {}) {
+  chat(given = {}) {
+    if (given === null || typeof given !== 'object') throw invalid('options: expected an object')
+    const { system, tools = [], keepLetters = false, ...options } = given
+    if (typeof keepLetters !== 'boolean') throw invalid('keepLetters: expected a boolean')
     if (system !== undefined) text(system, 'system')
     return new Chat(this.#model.chat(system, keepLetters, toJson(tools, 'tools'), toJson(options)))
   }
@@ -114,7 +120,12 @@ class Model {
     return new Session(await run((onText) => this.#model.restore(text(path, 'path'), toJson(options), onText)))
   }
 
-  async embed(input) { return run((onText) => this.#model.embed(text(input, 'text'), onText)) }
+  async embed(input) {
+    text(input, 'text')
+    const vector = this.#embedding.then(() => run((onText) => this.#model.embed(input, onText)))
+    this.#embedding = vector.catch(() => {})
+    return vector
+  }
 
   tokenize(input) { return this.#model.tokenize(text(input, 'text')) }
 
@@ -174,7 +185,7 @@ class Generation {
   #stopper = new native.Stopper()
   #pieces = []
   #hasEnded = false
-  #wake = () => {}
+  #waiting = []
   #answer
 
   constructor(own, signal, start) {
@@ -198,6 +209,8 @@ class Generation {
     this.#answer.catch(() => {})
   }
 
+  #wake() { this.#waiting.splice(0).forEach((resolve) => resolve()) }
+
   answer() { return this.#answer }
 
   cancel() { this.#stopper.stop() }
@@ -207,7 +220,7 @@ class Generation {
       for (;;) {
         while (this.#pieces.length > 0) yield this.#pieces.shift()
         if (this.#hasEnded) break
-        await new Promise((resolve) => { this.#wake = resolve })
+        await new Promise((resolve) => { this.#waiting.push(resolve) })
       }
       await this.#answer
     } finally {

@@ -3,6 +3,7 @@
 import json
 import re
 import subprocess
+import threading
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
@@ -58,12 +59,13 @@ class Server:
         for line in self.process.stderr:
             if found := re.search(r"http://[\d.:]+", line):
                 self.address = found[0]
+                # A pipe that no one reads would fill up and stop the server.
+                threading.Thread(target=self.process.stderr.read, daemon=True).start()
                 return
         raise SystemExit(f"{' '.join(command)} ended with {self.process.wait()}")
 
     def end(self):
         self.process.terminate()
-        self.process.stderr.close()
         self.process.wait(30)
 
     def ask(self, path, body=None, method=None, **headers):

@@ -181,6 +181,8 @@ test('a wrong option is an error that names it', async () => {
   assert.throws(() => chatOf({ temperature: NaN }), refused('InvalidArgument', /temperature/))
   assert.throws(() => chatOf({ maxTokens: -1 }), refused('InvalidArgument', /maxTokens/))
   assert.throws(() => chatOf({ maxTokens: () => 3 }), refused('InvalidArgument', /maxTokens/))
+  assert.throws(() => model.chat(null), refused('InvalidArgument', /options/))
+  assert.throws(() => model.chat({ keepLetters: 'yes' }), refused('InvalidArgument', /keepLetters/))
   assert.throws(() => sessionOf('fast'), refused('InvalidArgument', /options/))
   assert.throws(() => chatOf().send(3), refused('InvalidArgument', /message/))
   assert.throws(() => chatOf().send('a', { maxTokens: 3 }), refused('InvalidArgument', /maxTokens/))

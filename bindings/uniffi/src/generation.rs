@@ -1,15 +1,12 @@
 //! Answers while they are generated, and complete ones.
 
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use triad_bindings::{Code, Failure, Generator, Loan, Stop, generate};
 
 use crate::error::TriadError;
-
-/// Maximum pieces that are ready before the caller takes the first one.
-const PIECES: usize = 64;
 
 /// The reason why an answer ended.
 #[derive(Clone, Copy, Debug, uniffi::Enum)]
@@ -111,7 +108,8 @@ impl Generation {
         loan: Loan<G>,
         turn: G::Turn,
     ) -> Result<Arc<Self>, TriadError> {
-        let (sender, pieces) = sync_channel(PIECES);
+        // Unbounded: the context bounds an answer, and one that no one reads still ends.
+        let (sender, pieces) = channel();
         let stop = Stop::new();
         let of_thread = stop.clone();
         let work = move || {
@@ -196,7 +194,12 @@ fn joined(thread: JoinHandle<Result<triad::Answer, Failure>>) -> Result<Answer, 
 
 impl Drop for Generation {
     fn drop(&mut self) {
-        // The thread ends within one layer of the model.
         self.stop.stop();
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let ended = Outcome::Ended(Err(TriadError::Cancelled("the answer was freed".into())));
+        // The thread ends within one layer of the model, and its chat is then ready.
+        if let Outcome::Running(thread) = std::mem::replace(&mut state.outcome, ended) {
+            let _ = thread.join();
+        }
     }
 }

@@ -10,7 +10,7 @@ use crate::objects;
 
 /// Maximum bytes of all definitions that are copied. References to others stay as they are, and the compiler refuses
 /// them.
-const MAX_COPIED: usize = 1 << 20;
+const MAX_COPIED: usize = 1 << 18;
 
 /// Returns `schema` with references that need no escapes. Definitions whose pointers need some are copied into `$defs`
 /// under other names.
@@ -49,8 +49,8 @@ pub(crate) fn without_escapes(mut schema: Value) -> Value {
 
 #[derive(Default)]
 struct Copies {
-    /// The new names of the pointers that are copied.
-    names: BTreeMap<String, String>,
+    /// The new references of the pointers that are copied; `None` for those that are not.
+    names: BTreeMap<String, Option<String>>,
     made: Map<String, Value>,
     bytes: usize,
 }
@@ -64,11 +64,19 @@ impl Copies {
         if !pointer.contains('~') {
             return Some(decoded.to_owned());
         }
-        if let Some(name) = self.names.get(pointer) {
-            return Some(name.clone());
+        if let Some(known) = self.names.get(pointer) {
+            return known.clone();
         }
+        let made = self.copy(root, target);
+        self.names.insert(pointer.to_owned(), made.clone());
+        made
+    }
+
+    /// Copies `target`, and returns a reference to the copy.
+    fn copy(&mut self, root: &Value, target: &Value) -> Option<String> {
         let definitions = root.get("$defs");
-        if definitions.is_some_and(|definitions| !definitions.is_object()) {
+        let is_unusable = definitions.is_some_and(|definitions| !definitions.is_object());
+        if is_unusable || self.bytes > MAX_COPIED {
             return None;
         }
         self.bytes += target.to_string().len();
@@ -80,9 +88,7 @@ impl Copies {
         let mut names = (0..).map(|more| format!("escaped{}{count}", "_".repeat(more)));
         let name = names.find(|name| !is_taken(name))?;
         self.made.insert(name.clone(), target.clone());
-        let reference = format!("#/$defs/{name}");
-        self.names.insert(pointer.to_owned(), reference.clone());
-        Some(reference)
+        Some(format!("#/$defs/{name}"))
     }
 }
 

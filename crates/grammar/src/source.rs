@@ -240,9 +240,9 @@ pub(crate) fn schema(text: &str) -> Result<Value> {
         Value::Bool(true) => json!({}),
         schema => schema,
     };
+    let schema = without_escapes(schema);
     check_parts(Kind::JsonSchema, count_parts(&schema)?)?;
-    let mut schema = objects::closed(&without_annotations(without_escapes(schema)))
-        .map_err(|_| too_many_names())?;
+    let mut schema = objects::closed(&without_annotations(schema)).map_err(|_| too_many_names())?;
     check_keywords(&schema)?;
     adapt(&mut schema);
     Ok(schema)

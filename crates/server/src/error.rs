@@ -247,6 +247,7 @@ impl From<EngineError> for ApiError {
             }
             // The path is the model's name here. Templates refuse conversations in words that are for their writers.
             EngineError::Model(cause) if cause.kind() == ErrorKind::Template => {
+                tracing::warn!("a conversation is refused: {cause}");
                 Self::invalid(cause.message())
             }
             // Without a path, the request itself caused the error of a template or tokenizer.

@@ -9,6 +9,7 @@ import java.security.SecureRandom;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.concurrent.TimeUnit;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 
@@ -19,6 +20,7 @@ import java.util.regex.Pattern;
 public final class TriadServer implements AutoCloseable {
     private static final Pattern ADDRESS = Pattern.compile("http://[0-9.]+:[0-9]+");
     private static final int KEY_BYTES = 16;
+    private static final long END_SECONDS = 10;
 
     private final Process process;
     private final String address;
@@ -46,7 +48,15 @@ public final class TriadServer implements AutoCloseable {
         builder.redirectOutput(new File("/dev/null"));
         process = builder.start();
         BufferedReader lines = new BufferedReader(new InputStreamReader(process.getErrorStream(), StandardCharsets.UTF_8));
-        address = waitForAddress(lines);
+        String found = null;
+        try {
+            found = waitForAddress(lines);
+        } finally {
+            if (found == null) {
+                process.destroy();
+            }
+        }
+        address = found;
         // A pipe that no one reads would fill up and stop the server.
         Thread reader = new Thread(() -> {
             try {
@@ -68,7 +78,6 @@ public final class TriadServer implements AutoCloseable {
             }
             last = line;
         }
-        process.destroy();
         throw new IOException("triad serve ended: " + last);
     }
 
@@ -92,9 +101,17 @@ public final class TriadServer implements AutoCloseable {
         return key;
     }
 
-    /** Ends the server. */
+    /** Ends the server, and waits until its memory is free. */
     @Override
     public void close() {
         process.destroy();
+        try {
+            if (!process.waitFor(END_SECONDS, TimeUnit.SECONDS)) {
+                process.destroyForcibly();
+            }
+        } catch (InterruptedException interrupted) {
+            process.destroyForcibly();
+            Thread.currentThread().interrupt();
+        }
     }
 }
