@@ -1,6 +1,7 @@
 // The library as a Kotlin program uses it, on the default model. Run by bindings/uniffi/check.
 import java.io.File
 import java.nio.file.Files
+import java.util.Collections
 import kotlin.concurrent.thread
 import kotlin.math.abs
 import triad.AnswerOptions
@@ -20,6 +21,14 @@ val GREEDY = AnswerOptions(temperature = 0f, maxTokens = 16u)
 val LONG = AnswerOptions(temperature = 0f, maxTokens = 400u)
 val model = Model.open(NAME, OpenOptions(context = 512u))
 val folder: File = Files.createTempDirectory("triad-kotlin").toFile()
+
+// Chats and sessions are closed after each test: they hold memory.
+val opened: MutableList<AutoCloseable> = Collections.synchronizedList(mutableListOf())
+
+fun chatOf(system: String? = null, tools: List<Tool> = listOf(), options: AnswerOptions? = null) =
+    model.chat(system, tools, options).also { opened += it }
+
+fun sessionOf(options: AnswerOptions) = model.session(options).also { opened += it }
 
 fun Generation.pieces() = generateSequence { next() }
 
@@ -57,7 +66,7 @@ val TESTS = mapOf<String, () -> Unit>(
         fails<TriadException.Damaged>("broken.gguf") { Model.open("$folder/broken.gguf", OpenOptions(quantize = false)) }
     },
     "the pieces of an answer are its text, and it is a message of the conversation" to {
-        val chat = model.chat("Be brief.", options = GREEDY)
+        val chat = chatOf(system = "Be brief.", options = GREEDY)
         val generation = chat.send(QUESTION)
         val pieces = generation.pieces().toList()
         val answer = generation.answer()
@@ -67,7 +76,7 @@ val TESTS = mapOf<String, () -> Unit>(
         check(generation.next() == null && generation.answer() == answer)
     },
     "a cancelled answer ends, and its chat goes on" to {
-        val chat = model.chat(options = LONG)
+        val chat = chatOf(options = LONG)
         val generation = chat.send(QUESTION)
         check(generation.next() != null)
         fails<TriadException.Busy>("being generated") { chat.send(QUESTION) }
@@ -81,24 +90,24 @@ val TESTS = mapOf<String, () -> Unit>(
     },
     "threads compute at the same time what each computes alone" to {
         val prompts = (0..2).map { "$it is a number that" }
-        fun text(prompt: String) = model.session(GREEDY).generate(prompt).answer().text
+        fun text(prompt: String) = sessionOf(GREEDY).generate(prompt).answer().text
         val alone = prompts.map(::text)
         val together = arrayOfNulls<String>(prompts.size)
         prompts.indices.map { thread { together[it] = text(prompts[it]) } }.forEach { it.join() }
         check(together.toList() == alone)
     },
     "answers have the form that was asked for" to {
-        val colour = model.chat(options = AnswerOptions(regex = "(red|green)")).send(QUESTION).answer().text
+        val colour = chatOf(options = AnswerOptions(regex = "(red|green)")).send(QUESTION).answer().text
         check(colour == "red" || colour == "green")
         val schema = """{"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"], "additionalProperties": false}"""
-        val json = model.chat(options = AnswerOptions(schema = schema, maxTokens = 100u)).send(QUESTION).answer().text
+        val json = chatOf(options = AnswerOptions(schema = schema, maxTokens = 100u)).send(QUESTION).answer().text
         check(json.filterNot(Char::isWhitespace) == """{"a":1}""") { json }
-        fails<TriadException.InvalidArgument>("at most one") { model.chat(options = AnswerOptions(regex = "a", json = true)) }
-        fails<TriadException.Constraint>("") { model.chat(options = AnswerOptions(regex = "(")).send("a").answer() }
+        fails<TriadException.InvalidArgument>("at most one") { chatOf(options = AnswerOptions(regex = "a", json = true)) }
+        fails<TriadException.Constraint>("") { chatOf(options = AnswerOptions(regex = "(")).send("a").answer() }
     },
     "a wrong option is an error that names it, and a refused message is not kept" to {
-        fails<TriadException.InvalidArgument>("temperature") { model.chat(options = AnswerOptions(temperature = -1f)).send("a").next() }
-        val chat = model.chat(options = GREEDY)
+        fails<TriadException.InvalidArgument>("temperature") { chatOf(options = AnswerOptions(temperature = -1f)).send("a").next() }
+        val chat = chatOf(options = GREEDY)
         fails<TriadException.ContextFull>("") { chat.send("word ".repeat(100_000)).answer() }
         check(chat.messages().isEmpty())
     },
@@ -106,21 +115,21 @@ val TESTS = mapOf<String, () -> Unit>(
         val parameters = """{"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}"""
         val call = "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\"}}\n</tool_call>"
         val regex = call.replace("{", "\\{").replace("}", "\\}")
-        val chat = model.chat(tools = listOf(Tool("weather", "The weather in a city", parameters)), options = AnswerOptions(regex = regex))
+        val chat = chatOf(tools = listOf(Tool("weather", "The weather in a city", parameters)), options = AnswerOptions(regex = regex))
         val answer = chat.send("How is the weather in Oslo?").answer()
         check(answer.text.isEmpty() && answer.calls.single().name == "weather" && "Oslo" in answer.calls.single().arguments)
         chat.pushResult(answer.calls.single(), "rain")
         check(chat.messages().last().role == "tool" && chat.reply().answer().calls.size == 1)
-        fails<TriadException.InvalidArgument>("tool's name") { model.chat(tools = listOf(Tool("no name", "", parameters))) }
+        fails<TriadException.InvalidArgument>("tool's name") { chatOf(tools = listOf(Tool("no name", "", parameters))) }
     },
     "an embedding has length one" to {
         check(abs(model.embed("A cat sleeps.").sumOf { (it * it).toDouble() } - 1) < 1e-4)
     },
     "a saved session goes on where it was" to {
-        val session = model.session(GREEDY)
+        val session = sessionOf(GREEDY)
         session.generate("The capital of France is").answer()
         session.save("$folder/session")
-        check(model.restore("$folder/session").tokens() == session.tokens())
+        model.restore("$folder/session").use { check(it.tokens() == session.tokens()) }
         fails<TriadException.Damaged>("broken.gguf") { model.restore("$folder/broken.gguf") }
     },
 )
@@ -129,6 +138,8 @@ fun main() {
     for ((name, test) in TESTS) {
         println(name)
         test()
+        opened.forEach(AutoCloseable::close)
+        opened.clear()
     }
     folder.deleteRecursively()
     println("${TESTS.size} passed, 0 failed")
