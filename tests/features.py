@@ -3,12 +3,14 @@
 import subprocess
 from collections import defaultdict
 
-# Packages that are built alone: what a user installs, the wheel, a phone's program, and the tests for other processors.
+# Packages that are built alone: what a user installs, the bindings, a phone's program, and the tests for other processors.
 ALONE = (
     ("--package", "triad-cli", "--edges", "normal,build"),
     ("--package", "triad-cli", "--features", "full", "--edges", "normal,build"),
     ("--package", "triad-cli", "--features", "hexagon,server", "--edges", "normal,build"),
     ("--package", "triad-python", "--edges", "normal,build"),
+    ("--package", "triad-node", "--edges", "normal,build"),
+    ("--package", "triad-uniffi", "--edges", "normal,build,dev"),
     ("--package", "triad-kernels", "--edges", "normal,build,dev"),
 )
 # Crates that only GPUs need and that compile fast.

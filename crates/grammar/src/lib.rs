@@ -37,6 +37,7 @@ mod constraint;
 mod error;
 mod kind;
 mod objects;
+mod references;
 mod source;
 mod tokens;
 mod watch;

@@ -6,6 +6,7 @@ use crate::annotations::without_annotations;
 use crate::error::{Error, Result};
 use crate::kind::Kind;
 use crate::objects::{self, TooManyNames};
+use crate::references::without_escapes;
 
 /// Maximum sizes of sources in bytes. The longest known schemas, which may also be parts of grammars, are a few hundred
 /// kilobytes.
@@ -239,6 +240,7 @@ pub(crate) fn schema(text: &str) -> Result<Value> {
         Value::Bool(true) => json!({}),
         schema => schema,
     };
+    let schema = without_escapes(schema);
     check_parts(Kind::JsonSchema, count_parts(&schema)?)?;
     let mut schema = objects::closed(&without_annotations(schema)).map_err(|_| too_many_names())?;
     check_keywords(&schema)?;
@@ -295,7 +297,7 @@ fn check_keywords(schema: &Value) -> Result<()> {
 /// [`GrammarSource::JsonSchema`]: whitespace, closed objects, and only [times](NARROWER) that exist.
 #[must_use]
 pub fn for_llguidance(schema: Value) -> Value {
-    let schema = without_annotations(schema);
+    let schema = without_annotations(without_escapes(schema));
     // The compiler refuses this type, and its error contains the text.
     let mut schema =
         objects::closed(&schema).unwrap_or_else(|_| json!({ "type": TooManyNames::TEXT }));

@@ -71,6 +71,11 @@ impl Error {
         self.kind
     }
 
+    /// Returns the message without the file and the cause.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
     /// Returns the file concerned, if there is one.
     pub fn path(&self) -> Option<&Path> {
         self.path.as_deref()

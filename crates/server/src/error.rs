@@ -245,6 +245,11 @@ impl From<EngineError> for ApiError {
             EngineError::Model(error) if error.kind() == ErrorKind::Exhausted => {
                 Self::unavailable(message)
             }
+            // The path is the model's name here. Templates refuse conversations in words that are for their writers.
+            EngineError::Model(cause) if cause.kind() == ErrorKind::Template => {
+                tracing::warn!("a conversation is refused: {cause}");
+                Self::invalid(cause.message())
+            }
             // Without a path, the request itself caused the error of a template or tokenizer.
             EngineError::Model(cause) if cause.path().is_none() => Self::invalid(message),
             // The error's numbers would reveal how much memory other clients use.
@@ -339,6 +344,14 @@ mod tests {
         for error in errors {
             assert!(!error.detail.message.contains("secret"), "{error:?}");
         }
+    }
+
+    #[test]
+    fn a_template_that_refuses_a_conversation_is_an_error_of_the_request() {
+        let error = triad_model::Error::new(ErrorKind::Template, "line 1: only one system message");
+        let error = ApiError::from(EngineError::Model(error.at("a-model")));
+        assert_eq!(error.status, StatusCode::BAD_REQUEST);
+        assert_eq!(error.detail.message, "line 1: only one system message");
     }
 
     #[test]

@@ -26,6 +26,16 @@ pub struct ToolCall {
     pub arguments: String,
 }
 
+/// Makes a call from its name and arguments, such as of a conversation that a program has stored.
+impl From<(&str, &str)> for ToolCall {
+    fn from((name, arguments): (&str, &str)) -> Self {
+        Self {
+            name: name.to_owned(),
+            arguments: arguments.to_owned(),
+        }
+    }
+}
+
 /// How the text of an answer is parsed.
 pub(crate) enum Parts {
     /// Text alone.
