@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
 
 use crate::bodies::Bodies;
 use crate::counters::Metrics;
 use crate::engines::Engines;
 use crate::error::ApiResult;
+use crate::host_tools;
 use crate::hosted::HostedModel;
 use crate::options::{ServerOptions, StartError};
 use crate::registry::ModelRegistry;
@@ -22,6 +24,7 @@ pub(crate) struct App {
     catalog: Arc<ModelRegistry>,
     bodies: Bodies,
     stored: Arc<Store>,
+    calls: Arc<Semaphore>,
 }
 
 impl App {
@@ -47,6 +50,7 @@ impl App {
             catalog,
             bodies,
             stored,
+            calls: host_tools::places(),
         })
     }
 
@@ -63,6 +67,11 @@ impl App {
     /// Returns the stored responses and conversations.
     pub(crate) fn stored(&self) -> &Arc<Store> {
         &self.stored
+    }
+
+    /// Returns the places of calls of tools that are made at the same time.
+    pub(crate) fn calls(&self) -> &Arc<Semaphore> {
+        &self.calls
     }
 
     /// Returns the registry of models.

@@ -12,7 +12,9 @@ use triad_hetero::HeteroOptions;
 use triad_model::description::ModelDescription;
 use triad_model::fetch;
 use triad_plan::schedule::Policy;
-use triad_server::{Checker, HostedModel, LoadedModel, ModelFacts, ServerOptions, Shutdown};
+use triad_server::{
+    Checker, HostedModel, LoadedModel, ModelFacts, ServerOptions, Shutdown, StartError, ToolHost,
+};
 
 use crate::adapters;
 use crate::commands::grammar_check;
@@ -132,6 +134,10 @@ pub struct Arguments {
     /// tokens; otherwise they are these tokens, and a text may end its own turn
     #[arg(long)]
     keep_letters: bool,
+    /// Offer the tools of an MCP server to models that the page at / talks to: NAME=COMMAND, NAME=URL, a URL (streamable
+    /// HTTP), or a JSON file with `mcpServers`; may be given several times. It needs a key: every client with a key can call them
+    #[arg(long, value_name = "SERVER")]
+    mcp: Vec<String>,
     /// Let clients save the keys and values of prompts in files in this folder
     #[arg(long, value_name = "FOLDER")]
     sessions: Option<PathBuf>,
@@ -398,11 +404,26 @@ impl Found {
     }
 }
 
+/// Connects to MCP servers.
+#[cfg(feature = "mcp")]
+fn page_tools(given: &[String]) -> Result<Arc<dyn ToolHost>> {
+    Ok(Arc::new(crate::host_tools::PageTools::connect(given)?))
+}
+
+#[cfg(not(feature = "mcp"))]
+fn page_tools(_: &[String]) -> Result<Arc<dyn ToolHost>> {
+    anyhow::bail!(triad_console::version::without("mcp"))
+}
+
 /// Runs the server until Ctrl-C.
 pub fn run(arguments: Arguments) -> Result<()> {
     arguments.nice.apply()?;
-    let options = arguments.server_options()?;
+    let mut options = arguments.server_options()?;
     options.check()?;
+    if !arguments.mcp.is_empty() {
+        ensure!(!options.api_keys.is_empty(), StartError::ToolsWithoutKey);
+        options.tools = Some(page_tools(&arguments.mcp)?);
+    }
     if let Some(folder) = &arguments.sessions {
         std::fs::create_dir_all(folder)
             .with_context(|| format!("cannot make the folder {}", folder.display()))?;
