@@ -188,6 +188,16 @@ def it_is_dark_and_narrow_and_runs_by_keyboard(browser):
     phone.ask("What is the capital of France?")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     phone.picture("phone")
+    page.get_by_role("button", name="Timeline").click()
+    expect(page.locator("#timeline-picture text").first).to_be_visible()
+    # Of the names and the axis: as high as letters elsewhere, and no two on each other.
+    letters = page.locator("#timeline-picture text").evaluate_all("all => all.map((one) => one.getBoundingClientRect().toJSON())")
+    assert all(box["height"] > 11 for box in letters), letters
+    lowest = max(box["bottom"] for box in letters)
+    axis = sorted((box for box in letters if box["bottom"] > lowest - 2), key=lambda box: box["left"])
+    assert len(axis) > 1 and all(one["right"] <= two["left"] for one, two in zip(axis, axis[1:])), axis
+    phone.picture("phone-timeline")
+    page.keyboard.press("Escape")
     page.click("#menu")
     expect(page.get_by_role("button", name="New chat", exact=True)).to_be_visible()
     phone.close()

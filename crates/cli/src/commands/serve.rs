@@ -424,6 +424,8 @@ pub fn run(arguments: Arguments) -> Result<()> {
         ensure!(!options.api_keys.is_empty(), StartError::ToolsWithoutKey);
         options.tools = Some(page_tools(&arguments.mcp)?);
     }
+    // They end here, since a thread of the server must not wait for them.
+    let _tools = options.tools.clone();
     if let Some(folder) = &arguments.sessions {
         std::fs::create_dir_all(folder)
             .with_context(|| format!("cannot make the folder {}", folder.display()))?;
