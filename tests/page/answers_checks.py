@@ -186,6 +186,13 @@ def text_files_are_attached_shown_and_bounded(browser):
     page.locator(".message.user .file summary").first.click()
     expect(page.locator(".message.user .file pre").first).to_have_text(text)
     assert page.locator("img, .file b").count() == 0 and page.evaluate("window.hurt") is None
+    # A file is a message.
+    page.get_by_role("button", name="New chat", exact=True).click()
+    give(("alone.txt", "text/plain", b"Hello"))
+    expect(items).to_have_count(1)
+    one.ask("")
+    assert one.bodies()[1]["messages"][0]["content"] == "alone.txt\n```\nHello\n```\n\n", one.bodies()
+    expect(page.locator("#conversations .open").first).to_have_text("alone.txt")
     give(*((f"{number}.txt", "text/plain", b"a" * 200_000) for number in range(6)))
     expect(status).to_have_text("5.txt does not fit: at most 16 files of 1024 KiB together.")
     expect(items).to_have_count(5)

@@ -27,7 +27,7 @@ function sent({ role, content, images, files, reasoning, calls }) {
   const text = withFiles(content, files);
   if (images?.length) {
     const shown = images.map((url) => ({ type: 'image_url', image_url: { url } }));
-    return [{ role, content: [...shown, { type: 'text', text }] }];
+    return [{ role, content: text.trim() ? [...shown, { type: 'text', text }] : shown }];
   }
   const message = { role, content: text, ...(reasoning ? { reasoning_content: reasoning } : {}) };
   if (!calls?.length) return [message];

@@ -55,10 +55,10 @@ function keep() {
 
 // Sends a message, with the URLs of its pictures and its text files. Starts a conversation if none is open.
 function ask(text, images = [], some = []) {
-  if (running || !text.trim()) return;
+  if (running || !(text.trim() || images.length || some.length)) return;
   current ??= create();
   if (!current.messages.length) {
-    const line = text.trim().split('\n')[0];
+    const line = text.trim().split('\n')[0] || (some[0]?.name ?? t('pictureNumber', { n: 1 }));
     current.title = line.length > TITLE ? `${line.slice(0, TITLE)}…` : line;
   }
   current.messages.push({ role: 'user', content: text, ...(images.length ? { images } : {}), ...(some.length ? { files: some } : {}) });
@@ -151,7 +151,7 @@ function grow() {
 
 get('composer').addEventListener('submit', (event) => {
   event.preventDefault();
-  if (running || !prompt.value.trim()) return;
+  if (running) return;
   const text = prompt.value;
   prompt.value = '';
   grow();

@@ -145,7 +145,7 @@ function edit(message, index, act, made) {
   area.value = message.content;
   area.rows = Math.min(message.content.split('\n').length + 1, 12);
   area.setAttribute('aria-label', t('editMessage'));
-  const send = () => { if (area.value.trim()) act.edit(index, area.value); };
+  const send = () => { if (area.value.trim() || message.images || message.files) act.edit(index, area.value); };
   const bar = classed('div', 'tools', button(t('send'), send), button(t('cancel'), () => act.show()));
   area.addEventListener('keydown', (event) => {
     if (event.key === 'Escape') {
