@@ -109,6 +109,14 @@ def calls_are_made_after_consent_and_results_go_back(browser):
     page.locator(".call summary").nth(1).click()
     expect(page.locator(".call").nth(1)).to_contain_text("result <b>1</b>")
     one.picture("calls")
+    # Another conversation asks again.
+    page.get_by_role("button", name="New chat", exact=True).click()
+    one.script(wants(3))
+    page.fill("#prompt", "And here?")
+    page.press("#prompt", "Enter")
+    expect(question).to_be_visible()
+    page.keyboard.press("Escape")
+    one.complete()
     # A closed page forgets what it waited for, and a call that is stopped is not made.
     one.script(wants(4, "y"))
     page.reload()
@@ -141,6 +149,8 @@ def a_cut_answer_is_said_and_continued(browser):
     whole = body.inner_text()
     assert whole.startswith(first) and len(whole) > len(first), [first, whole]
     assert one.bodies()[1]["continue_final_message"] is True
+    # The figures are of the whole answer.
+    expect(page.locator(".figures")).to_have_text(re.compile(r"^([6-9]|10) tokens"))
     one.close()
 
 

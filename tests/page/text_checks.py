@@ -103,13 +103,14 @@ def files_of_others_open_with_what_is_right_in_them(browser):
     answer = {"role": "assistant", "content": "a", "usage": {"completion_tokens": "<b>"}, "timings": {"predicted_per_second": "x"},
               "calls": "no", "reasoning": 5, "seconds": "9", "files": [{"name": 1}], "error": {}}
     wrong = {"triad": 1, "conversations": [
-        {"title": "Kept", "sampling": {"temperature": "hot", "top_p": 0.5, "else": 1}, "messages": [{"role": "user", "content": "q"}, answer]},
+        {"title": "Kept", "hasTools": True, "sampling": {"temperature": "hot", "top_p": 0.5, "else": 1}, "messages": [{"role": "user", "content": "q"}, answer]},
         {"title": "Dropped", "messages": [{"role": "system", "content": "q"}]}, {"title": 5, "messages": []}, None]}
     page.set_input_files("#import-file", files=[{"name": "c.json", "mimeType": "application/json", "buffer": json.dumps(wrong).encode()}])
     expect(page.locator("#status")).to_have_text("1 conversation added.")
     expect(page.locator(".message.assistant .body")).to_have_text("a")
     kept = page.evaluate("JSON.parse(localStorage['triad.conversations'])[0]")
     assert kept["messages"][1] == {"role": "assistant", "content": "a"} and kept["sampling"] == {"top_p": 0.5}, kept
+    assert "hasTools" not in kept, "a file of others turns tools on"
     one.close()
 
 
@@ -155,4 +156,20 @@ def models_leave_the_memory_and_come_back(browser):
     page.keyboard.press("Escape")
     one.ask("Hello")
     expect(page.locator(".wrong")).to_have_count(0)
+    one.close()
+
+
+def a_full_storage_keeps_the_words_of_all_conversations(browser):
+    one = Page(browser)
+    page = one.page
+    files = [{"name": "a.txt", "text": "a" * 1_000_000}]
+    said = [{"title": f"{number}", "messages": [{"role": "user", "content": f"Words {number}", "files": files}]} for number in range(8)]
+    given = json.dumps({"triad": 1, "conversations": said}).encode()
+    page.set_input_files("#import-file", files=[{"name": "c.json", "mimeType": "application/json", "buffer": given}])
+    expect(page.locator("#status")).to_contain_text("no room left")
+    page.reload()
+    expect(page.locator("#conversations .open")).to_have_count(8)
+    kept = page.evaluate("JSON.parse(localStorage['triad.conversations']).map(({ messages: [{ content, files }] }) => [content, files[0].text.length])")
+    assert [words for words, _ in kept] == [f"Words {number}" for number in range(8)], kept
+    assert kept[0][1] == 1_000_000 and kept[7][1] == 0, kept
     one.close()

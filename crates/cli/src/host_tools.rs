@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use serde_json::{Map, Value};
+use triad_console::output;
 use triad_server::{HostTool, ToolHost, ToolResult};
 
 use crate::mcp_tools::NamedTools;
@@ -17,8 +18,8 @@ const CALL_TIME: Duration = Duration::from_secs(60);
 pub struct PageTools {
     named: NamedTools,
     tools: Vec<HostTool>,
-    /// One call at a time: a server's bytes are counted for each call.
-    turn: Mutex<()>,
+    /// One call of a server at a time: its bytes are counted for each call.
+    turns: Vec<Mutex<()>>,
 }
 
 impl PageTools {
@@ -40,10 +41,14 @@ impl PageTools {
             .zip(&named.remote)
             .map(host_tool)
             .collect();
+        let servers = named.remote.iter().map(|remote| remote.server + 1).max();
+        let turns = (0..servers.unwrap_or(0))
+            .map(|_| Mutex::default())
+            .collect();
         Ok(Self {
             named,
             tools,
-            turn: Mutex::default(),
+            turns,
         })
     }
 }
@@ -65,16 +70,22 @@ impl ToolHost for PageTools {
         arguments: Map<String, Value>,
         is_cancelled: &dyn Fn() -> bool,
     ) -> ToolResult {
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(remote) = self.named.remote.get(index) else {
             return failed("there is no such tool");
         };
+        let turn = self.turns.get(remote.server).map(Mutex::lock);
+        let _turn = turn.map(|turn| turn.unwrap_or_else(PoisonError::into_inner));
         match self.named.servers.call(remote, arguments, is_cancelled) {
             Ok(output) => ToolResult {
                 text: output.text,
                 is_error: output.is_error,
             },
-            Err(error) => failed(&format!("{:#}", anyhow::Error::new(error))),
+            // The cause may name what is on this machine, which is not for clients.
+            Err(error) => {
+                let error = anyhow::Error::new(error);
+                output::note(&format!("note: a call of {}: {error:#}", remote.name));
+                failed("the call failed: the server's own output says why")
+            }
         }
     }
 }

@@ -83,7 +83,7 @@ async function answer(isContinued = false) {
   const abort = new AbortController();
   running = { abort, conversation };
   setRunning(true);
-  let message;
+  let message = null;
   try {
     for (let round = 0; round <= tools.ROUNDS; round += 1) {
       const offered = round < tools.ROUNDS ? tools.used(conversation) : [];
@@ -93,11 +93,10 @@ async function answer(isContinued = false) {
   } finally {
     running = null;
     setRunning(false);
-    keep();
-    if (current === conversation) messages.replace(conversation.messages.length - 1, message, actions);
+    if (message && current === conversation) messages.replace(conversation.messages.length - 1, message, actions);
     sidebar.show(current);
-    if (message.error) say('');
-    else say(t({ length: 'statusCutOff', stopped: 'statusStopped' }[message.finish] ?? 'statusComplete'));
+    say(message && !message.error ? t({ length: 'statusCutOff', stopped: 'statusStopped' }[message.finish] ?? 'statusComplete') : '');
+    keep();
   }
 }
 
@@ -107,9 +106,9 @@ async function answerOnce(conversation, signal, offered, isContinued) {
   if (!isContinued) conversation.messages.push({ role: 'assistant', content: '', model });
   const index = conversation.messages.length - 1;
   const message = conversation.messages[index];
+  const before = isContinued ? message.usage?.completion_tokens ?? 0 : 0;
   message.isWaiting = true;
-  delete message.finish;
-  delete message.error;
+  for (const name of ['id', 'finish', 'error', 'usage']) delete message[name];
   show();
   let drawn = 0;
   const status = await answers.receive(body, message, signal, () => {
@@ -120,6 +119,7 @@ async function answerOnce(conversation, signal, offered, isContinued) {
     });
   });
   cancelAnimationFrame(drawn);
+  if (message.usage) message.usage.completion_tokens += before;
   if (status === 401) dialog.askForKey();
   return message;
 }
@@ -130,7 +130,7 @@ async function call(conversation, message, signal) {
   const changed = () => { if (current === conversation) messages.replace(index, message, actions); };
   changed();
   say(t('statusCalls'));
-  return tools.run(message, signal, changed);
+  return tools.run(conversation, message, signal, changed);
 }
 
 function setRunning(isRunning) {

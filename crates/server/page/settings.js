@@ -79,6 +79,7 @@ function keep() {
   }
   target.reasoning = reasoning.value || undefined;
   target.hasTools = hasTools.checked || undefined;
+  if (!hasTools.checked) tools.forget();
   settings.key = key.value.trim() || undefined;
   saveSettings();
   page.kept();

@@ -1,7 +1,7 @@
 // The list of conversations: search, titles, files.
 
 import { button } from './elements.js';
-import { conversations, exported, imported, remove, save } from './store.js';
+import { conversations, exported, imported, remove } from './store.js';
 import { t } from './text.js';
 
 const get = (id) => document.getElementById(id);
@@ -84,7 +84,7 @@ function edit(place, one) {
     isOver = true;
     if (keeps && input.value.trim()) {
       one.title = input.value.trim();
-      save();
+      actions.keep();
     }
     show(shown);
   };
@@ -114,6 +114,7 @@ async function take({ target }) {
     search.value = '';
     actions.open(conversations[0] ?? null);
     actions.say(t('imported', { n }));
+    actions.keep();
   } catch (error) {
     actions.say(error.message);
   }

@@ -43,10 +43,19 @@ export function saveSettings() {
 // The conversations, the latest first.
 export const conversations = checked(read(CONVERSATIONS, []));
 
-// Returns whether the storage had enough space, if need be without pictures.
+// Returns whether the storage had enough space. If not, the oldest conversations are kept without pictures and without the
+// texts of files, as many as need be.
 export function save() {
-  const withoutPictures = ({ messages, ...rest }) => ({ ...rest, messages: messages.map(({ images, ...one }) => one) });
-  return keep(CONVERSATIONS, conversations) || keep(CONVERSATIONS, conversations.map(withoutPictures));
+  if (keep(CONVERSATIONS, conversations)) return true;
+  for (let bare = 1; bare < 2 * conversations.length; bare *= 2) {
+    if (keep(CONVERSATIONS, conversations.map((one, index) => (index < conversations.length - bare ? one : withoutParts(one))))) break;
+  }
+  return false;
+}
+
+function withoutParts({ messages, ...rest }) {
+  const named = (files) => files?.map(({ name }) => ({ name, text: '' }));
+  return { ...rest, messages: messages.map(({ images, files, ...one }) => ({ ...one, files: named(files) })) };
 }
 
 // Returns whether the storage had enough space.
@@ -85,7 +94,8 @@ export function imported(text) {
     throw new Error(t('importNoJson'));
   }
   if (file?.triad !== 1 || !Array.isArray(file.conversations)) throw new Error(t('importNoConversations'));
-  const added = checked(file.conversations).map((one) => ({ ...one, id: crypto.randomUUID() }));
+  // The user decides here, not in a file, whether a conversation has tools.
+  const added = checked(file.conversations).map((one) => ({ ...one, id: crypto.randomUUID(), hasTools: undefined }));
   conversations.unshift(...added);
   save();
   return added.length;

@@ -4,13 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
 
 use crate::bodies::Bodies;
 use crate::counters::Metrics;
 use crate::engines::Engines;
 use crate::error::ApiResult;
-use crate::host_tools;
+use crate::host_tools::CallPlaces;
 use crate::hosted::HostedModel;
 use crate::options::{ServerOptions, StartError};
 use crate::registry::ModelRegistry;
@@ -24,7 +23,7 @@ pub(crate) struct App {
     catalog: Arc<ModelRegistry>,
     bodies: Bodies,
     stored: Arc<Store>,
-    calls: Arc<Semaphore>,
+    calls: CallPlaces,
 }
 
 impl App {
@@ -50,7 +49,7 @@ impl App {
             catalog,
             bodies,
             stored,
-            calls: host_tools::places(),
+            calls: CallPlaces::default(),
         })
     }
 
@@ -70,7 +69,7 @@ impl App {
     }
 
     /// Returns the places of calls of tools that are made at the same time.
-    pub(crate) fn calls(&self) -> &Arc<Semaphore> {
+    pub(crate) fn calls(&self) -> &CallPlaces {
         &self.calls
     }
 

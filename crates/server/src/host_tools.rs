@@ -1,15 +1,16 @@
 //! Tools of this machine, which the program that starts a server lends to the web page.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
 use serde_json::{Map, Value};
-use tokio::sync::Semaphore;
 use utoipa::ToSchema;
 
-/// Maximum number of calls at the same time.
-pub(crate) const MAX_CALLS: usize = 4;
+use crate::owner::Tenant;
+
+/// Maximum number of calls at the same time. A tenant may have half of them.
+const MAX_CALLS: usize = 4;
 
 /// Tools that a server calls for its clients.
 pub trait ToolHost: fmt::Debug + Send + Sync {
@@ -49,7 +50,42 @@ pub struct ToolResult {
     pub is_error: bool,
 }
 
-/// Returns the places of calls that are made at the same time.
-pub(crate) fn places() -> Arc<Semaphore> {
-    Arc::new(Semaphore::new(MAX_CALLS))
+/// The places of calls that are made at the same time.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct CallPlaces(Arc<Mutex<Vec<Tenant>>>);
+
+/// A place, which is free again when it is dropped.
+#[derive(Debug)]
+pub(crate) struct CallPlace {
+    places: CallPlaces,
+    tenant: Tenant,
+}
+
+impl CallPlaces {
+    /// Takes a place for a call of `tenant`. Returns `None` if all places are taken, or half of them by `tenant`.
+    pub(crate) fn take(&self, tenant: Tenant) -> Option<CallPlace> {
+        let mut taken = self.taken();
+        let own = taken.iter().filter(|one| **one == tenant).count();
+        if taken.len() >= MAX_CALLS || own >= MAX_CALLS / 2 {
+            return None;
+        }
+        taken.push(tenant);
+        Some(CallPlace {
+            places: self.clone(),
+            tenant,
+        })
+    }
+
+    fn taken(&self) -> MutexGuard<'_, Vec<Tenant>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for CallPlace {
+    fn drop(&mut self) {
+        let mut taken = self.places.taken();
+        if let Some(index) = taken.iter().position(|one| *one == self.tenant) {
+            taken.swap_remove(index);
+        }
+    }
 }

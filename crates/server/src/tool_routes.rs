@@ -19,7 +19,8 @@ use crate::blocking::blocking;
 use crate::body::JsonBody;
 use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::fields;
-use crate::host_tools::{HostTool, MAX_CALLS, ToolResult};
+use crate::guard::Client;
+use crate::host_tools::{HostTool, ToolResult};
 
 /// The tools of a server.
 #[derive(Debug, Serialize, ToSchema)]
@@ -47,7 +48,7 @@ pub(crate) async fn list(State(app): State<Arc<App>>) -> Json<ToolList> {
     })
 }
 
-/// Calls a tool. At most 4 calls are made at the same time. An extension.
+/// Calls a tool. At most 4 calls are made at the same time, 2 of one key, and one of each MCP server. An extension.
 #[utoipa::path(
     post, path = "/mcp/call", tag = "tools", request_body = ToolCallRequest,
     responses(
@@ -57,6 +58,7 @@ pub(crate) async fn list(State(app): State<Arc<App>>) -> Json<ToolList> {
 )]
 pub(crate) async fn call(
     State(app): State<Arc<App>>,
+    Client(client): Client,
     body: JsonBody,
 ) -> ApiResult<Json<ToolResult>> {
     body.check(&fields::CALL)?;
@@ -70,8 +72,8 @@ pub(crate) async fn call(
         let message = format!("there is no tool {name:?} here: /mcp/tools lists them");
         return Err(ApiError::refused(StatusCode::NOT_FOUND, "no_tool", message));
     };
-    let Ok(place) = Arc::clone(app.calls()).try_acquire_owned() else {
-        let message = format!("{MAX_CALLS} calls of tools are running: try again later");
+    let Some(place) = app.calls().take(client.address) else {
+        let message = "other calls of tools are running: try again later";
         return Err(ApiError::refused(
             StatusCode::TOO_MANY_REQUESTS,
             "too_many_calls",

@@ -134,8 +134,8 @@ pub struct Arguments {
     /// tokens; otherwise they are these tokens, and a text may end its own turn
     #[arg(long)]
     keep_letters: bool,
-    /// Offer the tools of an MCP server to models that the page at / talks to: NAME=COMMAND, NAME=URL, a URL (streamable
-    /// HTTP), or a JSON file with `mcpServers`; may be given several times. It needs a key: every client with a key can call them
+    /// Offer the tools of an MCP server, as `triad run --mcp` names it, to the page at /; may be given several times. Needs
+    /// a key, with which every client can call them, and implies --keep-letters, since results are texts of others
     #[arg(long, value_name = "SERVER")]
     mcp: Vec<String>,
     /// Let clients save the keys and values of prompts in files in this folder
@@ -201,7 +201,7 @@ impl Arguments {
             keep_alive: self.keep_alive.0,
             parallel: self.parallel,
             queue: self.queue,
-            keeps_letters: self.keep_letters,
+            keeps_letters: self.keep_letters || !self.mcp.is_empty(),
             sessions: self.sessions.clone(),
             session_bytes: self.session_storage as u64,
             client_time_out: Duration::from_secs(self.client_timeout),

@@ -363,6 +363,14 @@ fn a_server_lists_and_calls_tools_for_its_page() {
         messages.as_array_mut().unwrap().extend([message, told]);
     }
     let unknown = ask(&address, "POST", "/mcp/call", &json!({"name": "none"}));
+    // A result that names a control token has its letters.
+    let messages = json!([{"role": "user", "content": ASK}]);
+    let tokens = ask(
+        &address,
+        "POST",
+        "/tokenize",
+        &json!({ "messages": messages }),
+    );
     server.kill().unwrap();
     server.wait().unwrap();
     assert_eq!(tool["server"], "mine");
@@ -370,4 +378,6 @@ fn a_server_lists_and_calls_tools_for_its_page() {
     assert_eq!(said.len(), 2, "{said:?}");
     assert_eq!(said[1]["content"], ANSWER);
     assert_eq!(unknown["error"]["code"], "no_tool");
+    let asks = tokens["tokens"].as_array().unwrap().iter();
+    assert_eq!(asks.filter(|token| **token == 257).count(), 1, "{tokens}");
 }

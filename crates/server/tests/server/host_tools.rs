@@ -93,7 +93,8 @@ fn a_call_ends_with_its_client_and_few_are_made_at_once() {
     let tools = Arc::new(Tools::new());
     let server = server(&tools);
     let hang = post("/mcp/call", &json!({"name": "hang"}).to_string(), KEY);
-    let streams: Vec<_> = (0..4)
+    // A key has half of the places.
+    let streams: Vec<_> = (0..2)
         .map(|_| {
             let mut stream = server.connect();
             std::io::Write::write_all(&mut stream, hang.as_bytes()).unwrap();
@@ -113,7 +114,7 @@ fn a_call_ends_with_its_client_and_few_are_made_at_once() {
     until(200);
     let all = (0..2000).any(|_| {
         std::thread::sleep(Duration::from_millis(5));
-        tools.cancelled.load(Ordering::Relaxed) == 4
+        tools.cancelled.load(Ordering::Relaxed) == 2
     });
     assert!(all, "calls of clients that left go on");
 }
