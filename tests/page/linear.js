@@ -4,6 +4,9 @@
 // long, or more than 24 times.
 async ({ module, letters }) => {
   const { render } = await import(module);
+  // The library of formulas is loaded with the first one.
+  render('$a$', document.createElement('div'));
+  while (!globalThis.temml) await new Promise((resolve) => { setTimeout(resolve, 20); });
   const time = (text) => {
     const [place, start] = [document.createElement('div'), performance.now()];
     render(text, place);
@@ -12,10 +15,11 @@ async ({ module, letters }) => {
   const repeat = (unit, length) => unit.repeat(Math.ceil(length / unit.length)).slice(0, length);
   const cut = (unit, length) => repeat(`${repeat(unit, length)}\n\n`, letters);
   const units = ['*', '*a ', '**a ', '_a', '__a ', '~~a ', '`', '` ', '`a``b```c', '[', '[a](', '[a](b ', '](', '\\', '<', 'http://',
-    'http://.', '# ', 'a #', '|', '|-', '- ', '> ', ' ', '* * * x', '> - ', '1. '];
+    'http://.', '# ', 'a #', '|', '|-', '- ', '> ', ' ', '* * * x', '> - ', '1. ',
+    '$', '$a ', '$a$ ', '$$', '$$a ', '\\(', '\\(a\\) ', '\\[', '- [ ] '];
   const blocks = {
     items: '- a\n', 'items and blank lines': '- a\n\n', 'two kinds of lists': '- a\n1. b\n', quotes: '> a\n', fences: '```\n',
-    tables: 'a|b\n-|-\nc|d\n', paragraphs: 'a\n\n', lines: 'a\n', headings: '# a #\n',
+    tables: 'a|b\n-|-\nc|d\n', paragraphs: 'a\n\n', lines: 'a\n', headings: '# a #\n', 'open formulas': '$$a\n', formulas: '$$\na\n$$\n', 'open brackets': '\\[a\n',
     'nested lists': Array.from({ length: 40 }, (_, depth) => `${' '.repeat(depth)}- a\n`).join(''),
   };
   const slow = {};

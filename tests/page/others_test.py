@@ -1,5 +1,5 @@
-"""What the page cannot do without, in Firefox and WebKitGTK: it has its styles, and an answer comes as it is computed. Called
-by `run`."""
+"""What the page cannot do without, in Firefox and WebKitGTK: it has its styles, an answer comes as it is computed, and a
+formula has its form. Called by `run`."""
 
 import json
 import sys
@@ -39,6 +39,18 @@ def streams_an_answer(browser):
     assert len(grown) > 1, f"{browser.name} shows an answer when it is whole: {seen}"
 
 
+FORMULA = [{"id": "x", "title": "Formula", "system": "", "messages": [{"role": "assistant", "content": r"It is $\frac{a}{b}$."}]}]
+
+
+def shows_a_formula(browser):
+    browser.run("localStorage.setItem('triad.conversations', arguments[0])", json.dumps(FORMULA))
+    browser.go(browser.url)
+    until("a formula", lambda: browser.run("return document.querySelectorAll('math mfrac').length"))
+    height, line = browser.run("""const height = (one) => document.querySelector(one).getBoundingClientRect().height;
+        return [height('math mfrac'), parseFloat(getComputedStyle(document.querySelector('.markdown')).fontSize)]""")
+    assert height > line, f"{browser.name} shows a fraction of {height} pixels in letters of {line}"
+
+
 def main():
     for kind in [Firefox, WebKit]:
         with kind() as browser:
@@ -51,7 +63,10 @@ def main():
             streams_an_answer(browser)
             problems = browser.problems()
             assert not problems, f"{browser.name}: {problems}"
-        print(f"styles and an answer in {kind.name}", flush=True)
+            shows_a_formula(browser)
+            problems = browser.problems()
+            assert not problems, f"{browser.name}: {problems}"
+        print(f"styles, an answer and a formula in {kind.name}", flush=True)
 
 
 main()

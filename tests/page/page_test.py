@@ -3,16 +3,14 @@
 import json
 import os
 import re
-import sys
 from pathlib import Path
 
 from playwright.sync_api import expect, sync_playwright
 
-URL, PICTURES = sys.argv[1], Path(sys.argv[2])
-# Greedy and short, so that answers are the same each time.
-SETTINGS = {"sampling": {"temperature": 0, "max_tokens": 24}}
-# An answer on a busy machine.
-expect.set_options(timeout=120_000)
+import answers_checks
+import languages_checks
+import text_checks
+from driving import PICTURES, Page
 
 HOSTILE = """# <img src=x onerror="window.hurt=1">
 <script>window.hurt=1</script> **bold** *slanted* `code <b>` [bad](javascript:window.hurt=1) [good](https://example.org/a)
@@ -34,50 +32,6 @@ HOSTILE = """# <img src=x onerror="window.hurt=1">
 fn main() { println!("<b>"); }
 ```
 """
-
-
-class Page:
-    def __init__(self, browser, **options):
-        self.context = browser.new_context(permissions=["clipboard-read", "clipboard-write"], **options)
-        self.page = self.context.new_page()
-        self.problems, self.foreign = [], []
-        self.page.on("pageerror", lambda error: self.problems.append(str(error)))
-        self.page.on("console", self.console)
-        self.page.on("request", self.request)
-        self.page.on("dialog", lambda dialog: dialog.accept())
-        self.page.add_init_script(
-            f"if (!localStorage.getItem('triad.settings')) localStorage.setItem('triad.settings', {json.dumps(json.dumps(SETTINGS))})"
-        )
-        self.page.goto(URL)
-        expect(self.page.locator("#model option")).not_to_have_count(0)
-
-    def console(self, message):
-        if message.type == "error":
-            self.problems.append(message.text)
-
-    def request(self, request):
-        if not request.url.startswith((URL, "blob:", "data:")):
-            self.foreign.append(request.url)
-
-    def ask(self, text):
-        self.page.fill("#prompt", text)
-        self.page.press("#prompt", "Enter")
-        self.complete()
-
-    def complete(self):
-        expect(self.page.locator("#stop")).to_be_hidden()
-        expect(self.page.locator(".message.assistant .tools").last).to_be_visible()
-
-    def messages(self):
-        return self.page.locator(".message")
-
-    def close(self):
-        assert not self.problems, self.problems
-        assert not self.foreign, f"requests to other hosts: {self.foreign}"
-        self.context.close()
-
-    def picture(self, name):
-        self.page.screenshot(path=PICTURES / f"{name}.png")
 
 
 def chats_stream_and_are_kept(browser):
@@ -167,17 +121,14 @@ def settings_reach_the_server(browser):
     assert body["messages"][0] == {"role": "system", "content": "You answer in French."}, body
     assert body["max_tokens"] == 3 and body["seed"] == 7 and body["temperature"] == 0, body
     assert body["model"] == page.locator("#model").input_value()
-    expect(page.locator(".figures")).to_contain_text("cut off")
+    expect(page.locator(".note")).to_contain_text("Cut off")
     one.close()
 
 
 def what_a_model_writes_is_never_html(browser):
     one = Page(browser)
     page = one.page
-    conversation = [{"id": "x", "title": "Forms", "system": "", "messages": [
-        {"role": "user", "content": "<b>mine</b>"}, {"role": "assistant", "content": HOSTILE, "model": "test"}]}]
-    page.evaluate("text => localStorage.setItem('triad.conversations', text)", json.dumps(conversation))
-    page.reload()
+    one.open({"role": "user", "content": "<b>mine</b>"}, {"role": "assistant", "content": HOSTILE, "model": "test"})
     body = page.locator(".message.assistant .body")
     expect(body.locator("h1")).to_have_text('<img src=x onerror="window.hurt=1">')
     for selector, count in {"strong": 1, "em": 1, "p code": 1, "a": 1, "ul": 2, "ol": 1, "table td": 2, "blockquote": 1,
@@ -232,11 +183,21 @@ def it_is_dark_and_narrow_and_runs_by_keyboard(browser):
     dark.page.click("#theme")
     assert dark.page.evaluate("document.documentElement.dataset.theme") == "light"
     dark.close()
-    phone = Page(browser, viewport={"width": 375, "height": 720}, has_touch=True, is_mobile=True)
+    phone = Page(browser, viewport={"width": 390, "height": 780}, has_touch=True, is_mobile=True)
     page = phone.page
     phone.ask("What is the capital of France?")
-    assert page.evaluate("document.documentElement.scrollWidth") <= 375
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
     phone.picture("phone")
+    page.get_by_role("button", name="Timeline").click()
+    expect(page.locator("#timeline-picture text").first).to_be_visible()
+    # Of the names and the axis: as high as letters elsewhere, and no two on each other.
+    letters = page.locator("#timeline-picture text").evaluate_all("all => all.map((one) => one.getBoundingClientRect().toJSON())")
+    assert all(box["height"] > 11 for box in letters), letters
+    lowest = max(box["bottom"] for box in letters)
+    axis = sorted((box for box in letters if box["bottom"] > lowest - 2), key=lambda box: box["left"])
+    assert len(axis) > 1 and all(one["right"] <= two["left"] for one, two in zip(axis, axis[1:])), axis
+    phone.picture("phone-timeline")
+    page.keyboard.press("Escape")
     page.click("#menu")
     expect(page.get_by_role("button", name="New chat", exact=True)).to_be_visible()
     phone.close()
@@ -253,14 +214,21 @@ def it_is_dark_and_narrow_and_runs_by_keyboard(browser):
     keyboard.close()
 
 
+def checks():
+    """The functions of a browser, in the order in which they are written."""
+    for space in (globals(), *(vars(module) for module in (answers_checks, text_checks, languages_checks))):
+        for value in space.values():
+            if getattr(value, "__code__", None) and value.__code__.co_varnames[:1] == ("browser",):
+                yield value
+
+
 def main():
     PICTURES.mkdir(parents=True, exist_ok=True)
-    checks = [value for value in globals().values() if callable(value) and getattr(value, "__code__", None)
-              and value.__code__.co_varnames[:1] == ("browser",)]
     with sync_playwright() as playwright:
         # As root a sandbox of its own is refused.
         browser = playwright.chromium.launch(executable_path=os.environ["CHROMIUM"], args=["--no-sandbox"])
-        for check in checks:
+        # All, or those whose names contain a word of the environment.
+        for check in [check for check in checks() if os.environ.get("CHECKS", "") in check.__name__]:
             check(browser)
             print(check.__name__.replace("_", " "), flush=True)
         browser.close()

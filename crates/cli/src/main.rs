@@ -9,6 +9,10 @@
 mod adapters;
 mod commands;
 mod first_run;
+#[cfg(all(feature = "mcp", feature = "server"))]
+mod host_tools;
+#[cfg(feature = "mcp")]
+mod mcp_tools;
 #[cfg(not(feature = "server"))]
 mod missing;
 mod moved;

@@ -225,15 +225,7 @@ fn add_text(parts: &mut Vec<Part>, text: &str) {
 /// # Errors
 /// If the model reads no pictures, or Triad does not support its encoder or its processor.
 pub fn processor(model: &Model) -> Result<Processor> {
-    processor_at(model.vision()?.path())
-}
-
-/// Returns the processor that belongs to the encoder at `path`: an mmproj file, or a folder or file of safetensors.
-///
-/// # Errors
-/// If a file can't be read, or Triad does not support the processor.
-pub fn processor_at(path: &Path) -> Result<Processor> {
-    Ok(Processor::of_encoder(path)?)
+    Ok(Processor::of_encoder(model.vision()?.path())?)
 }
 
 /// Returns the encoder of pictures that belongs to the model at `path`, if Triad supports it: that of a folder in the

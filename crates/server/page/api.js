@@ -1,6 +1,7 @@
 // A client of the server's OpenAI API.
 
 import { settings } from './store.js';
+import { t } from './text.js';
 
 // An error response of the server.
 export class ApiError extends Error {
@@ -15,17 +16,28 @@ async function request(path, options = {}) {
   if (settings.key) headers.authorization = `Bearer ${settings.key}`;
   const response = await fetch(path, { ...options, headers }).catch((error) => {
     if (error.name === 'AbortError') throw error;
-    throw new ApiError(0, 'The server can’t be reached. Is it still running?');
+    throw new ApiError(0, t('unreachable'));
   });
   if (response.ok) return response;
   const body = await response.json().catch(() => ({}));
-  throw new ApiError(response.status, body.error?.message ?? `The server refused with ${response.status}.`);
+  throw new ApiError(response.status, body.error?.message ?? t('refused', { status: response.status }));
 }
 
 // Returns the names of the models.
 export async function models() {
   const list = await (await request('v1/models')).json();
   return list.data.map((model) => model.id);
+}
+
+// Returns descriptions of the models in Ollama's form, with `isLoaded`.
+export async function descriptions() {
+  const [all, loaded] = await Promise.all(['api/tags', 'api/ps'].map(async (path) => (await (await request(path)).json()).models));
+  return all.map((one) => ({ ...one, isLoaded: loaded.some(({ digest }) => digest === one.digest) }));
+}
+
+// Loads a model, or lets it leave the memory.
+export async function setLoaded(model, isLoaded) {
+  await post('api/generate', { model, stream: false, ...(isLoaded ? {} : { keep_alive: 0 }) });
 }
 
 // Returns the timeline of a response's prompt, or `null` if the server does not have it.
@@ -38,14 +50,29 @@ export async function timeline(id) {
   }
 }
 
+// Returns the tools of MCP servers that the server offers to its pages, each with `server`, `name`, `description` and
+// `parameters`; none if it has no such servers.
+export async function tools() {
+  try {
+    return (await (await request('mcp/tools')).json()).tools;
+  } catch (error) {
+    if (error.status === 404) return [];
+    throw error;
+  }
+}
+
+// Calls a tool. Returns its `text`, and whether it `is_error`.
+export async function callTool(name, values, signal) {
+  return (await post('mcp/call', { name, arguments: values }, signal)).json();
+}
+
+function post(path, body, signal) {
+  return request(path, { method: 'POST', headers: { 'content-type': 'application/json' }, body: JSON.stringify(body), signal });
+}
+
 // Streams a response: yields the chunks as objects. Aborting `signal` also cancels it on the server.
 export async function* chat(body, signal) {
-  const response = await request('v1/chat/completions', {
-    method: 'POST',
-    headers: { 'content-type': 'application/json' },
-    body: JSON.stringify({ ...body, stream: true, stream_options: { include_usage: true } }),
-    signal,
-  });
+  const response = await post('v1/chat/completions', { ...body, stream: true, stream_options: { include_usage: true } }, signal);
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let buffer = '';
   for (;;) {

@@ -1,14 +1,18 @@
-// The page: conversations, the message box, settings and shortcuts.
+// The page: conversations, the message box and shortcuts.
 
-import * as api from './api.js';
+import * as answers from './answer.js';
+import * as dialog from './settings.js';
+import * as files from './files.js';
 import * as messages from './messages.js';
+import * as models from './models.js';
 import * as pictures from './pictures.js';
 import * as sidebar from './sidebar.js';
-import { conversations, create, exported, imported, save, saveSettings, settings } from './store.js';
+import { conversations, create, save, settings } from './store.js';
+import { choose, t } from './text.js';
+import * as tools from './tools.js';
 
 const get = (id) => document.getElementById(id);
-const [prompt, send, stop, model, status] = ['prompt', 'send', 'stop', 'model', 'status'].map(get);
-const [settingsDialog, shortcuts, menu, aside] = ['settings', 'shortcuts', 'menu', 'sidebar'].map(get);
+const [prompt, send, stop, status, shortcuts, menu, aside] = ['prompt', 'send', 'stop', 'status', 'shortcuts', 'menu', 'sidebar'].map(get);
 // Maximum length of titles.
 const TITLE = 48;
 
@@ -19,15 +23,17 @@ let running = null;
 const actions = {
   show,
   regenerate: (index) => answerAgain(index),
+  continue: (index) => continueAnswer(index),
   edit: (index, text) => {
     if (running) return;
-    const [{ images }] = current.messages.splice(index);
-    ask(text, images);
+    const [{ images, files: some }] = current.messages.splice(index);
+    ask(text, images, some);
   },
+  consent: tools.consent,
 };
 
 function show() {
-  sidebar.show(current, open);
+  sidebar.show(current);
   messages.show(current, actions);
 }
 
@@ -44,27 +50,19 @@ function open(conversation) {
 }
 
 function keep() {
-  if (!save()) say('This browser has no room left: delete or export conversations.');
+  if (!save()) say(t('storageFull'));
 }
 
-// Sends a message, with the URLs of its pictures. Starts a conversation if none is open.
-function ask(text, images = []) {
-  if (running || !(text.trim() || images.length)) return;
+// Sends a message, with the URLs of its pictures and its text files. Starts a conversation if none is open.
+function ask(text, images = [], some = []) {
+  if (running || !(text.trim() || images.length || some.length)) return;
   current ??= create();
   if (!current.messages.length) {
-    const line = text.trim().split('\n')[0] || 'Picture';
+    const line = text.trim().split('\n')[0] || (some[0]?.name ?? t('pictureNumber', { n: 1 }));
     current.title = line.length > TITLE ? `${line.slice(0, TITLE)}…` : line;
   }
-  current.messages.push({ role: 'user', content: text, ...(images.length ? { images } : {}) });
+  current.messages.push({ role: 'user', content: text, ...(images.length ? { images } : {}), ...(some.length ? { files: some } : {}) });
   answer();
-}
-
-// Returns a message as the server reads it.
-function parts({ role, content, images }) {
-  if (!images?.length) return { role, content };
-  const shown = images.map((url) => ({ type: 'image_url', image_url: { url } }));
-  const said = content.trim() ? [{ type: 'text', text: content }] : [];
-  return { role, content: [...shown, ...said] };
 }
 
 function answerAgain(index) {
@@ -73,56 +71,73 @@ function answerAgain(index) {
   answer();
 }
 
-async function answer() {
+function continueAnswer(index) {
+  if (running) return;
+  current.messages.splice(index + 1);
+  answer(true);
+}
+
+// Answers a conversation: by one message, or by several with calls of tools between them.
+async function answer(isContinued = false) {
   const conversation = current;
-  const sent = conversation.messages.filter((one) => !one.error || one.content).map(parts);
-  if (conversation.system.trim()) sent.unshift({ role: 'system', content: conversation.system });
-  const message = { role: 'assistant', content: '', model: model.value, isWaiting: true };
-  const index = conversation.messages.push(message) - 1;
   const abort = new AbortController();
   running = { abort, conversation };
   setRunning(true);
-  show();
-  let drawn = 0;
+  let message = null;
   try {
-    const body = { model: model.value || undefined, messages: sent, ...settings.sampling };
-    for await (const part of api.chat(body, abort.signal)) {
-      message.id ??= part.id;
-      if (part.usage) message.usage = part.usage;
-      if (part.timings) message.timings = part.timings;
-      const choice = part.choices?.[0];
-      if (choice?.finish_reason) message.finish = choice.finish_reason;
-      if (!choice?.delta?.content) continue;
-      message.content += choice.delta.content;
-      // Render at most once per frame.
-      if (!drawn) {
-        drawn = requestAnimationFrame(() => {
-          drawn = 0;
-          if (current === conversation) messages.write(index, message);
-        });
-      }
+    for (let round = 0; round <= tools.ROUNDS; round += 1) {
+      const offered = round < tools.ROUNDS ? tools.used(conversation) : [];
+      message = await answerOnce(conversation, abort.signal, offered, isContinued && !round);
+      if (message.finish !== 'tool_calls' || !offered.length || !(await call(conversation, message, abort.signal))) break;
     }
-  } catch (error) {
-    if (error.name === 'AbortError') message.finish = 'stopped';
-    else message.error = error.message;
-    if (error.status === 401) settingsDialog.showModal();
   } finally {
-    cancelAnimationFrame(drawn);
-    delete message.isWaiting;
     running = null;
     setRunning(false);
+    if (message && current === conversation) messages.replace(conversation.messages.length - 1, message, actions);
+    sidebar.show(current);
+    say(message && !message.error ? t({ length: 'statusCutOff', stopped: 'statusStopped' }[message.finish] ?? 'statusComplete') : '');
     keep();
-    if (current === conversation) show();
-    else sidebar.show(current, open);
-    say(message.error ? '' : 'The answer is complete.');
   }
+}
+
+async function answerOnce(conversation, signal, offered, isContinued) {
+  const model = get('model').value;
+  const body = answers.request(conversation, model, { tools: offered, isContinued });
+  if (!isContinued) conversation.messages.push({ role: 'assistant', content: '', model });
+  const index = conversation.messages.length - 1;
+  const message = conversation.messages[index];
+  const before = isContinued ? message.usage?.completion_tokens ?? 0 : 0;
+  message.isWaiting = true;
+  for (const name of ['id', 'finish', 'error', 'usage']) delete message[name];
+  show();
+  let drawn = 0;
+  const status = await answers.receive(body, message, signal, () => {
+    // Render at most once per frame.
+    drawn ||= requestAnimationFrame(() => {
+      drawn = 0;
+      if (current === conversation) messages.write(index, message);
+    });
+  });
+  cancelAnimationFrame(drawn);
+  if (message.usage) message.usage.completion_tokens += before;
+  if (status === 401) dialog.askForKey();
+  return message;
+}
+
+// Makes the calls of the last message; returns whether the model may go on.
+async function call(conversation, message, signal) {
+  const index = conversation.messages.indexOf(message);
+  const changed = () => { if (current === conversation) messages.replace(index, message, actions); };
+  changed();
+  say(t('statusCalls'));
+  return tools.run(conversation, message, signal, changed);
 }
 
 function setRunning(isRunning) {
   send.hidden = isRunning;
   stop.hidden = !isRunning;
   messages.busy(isRunning);
-  if (isRunning) say('Computing …');
+  if (isRunning) say(t('statusComputing'));
 }
 
 function stopAnswer() {
@@ -140,7 +155,7 @@ get('composer').addEventListener('submit', (event) => {
   const text = prompt.value;
   prompt.value = '';
   grow();
-  ask(text, pictures.take());
+  ask(text, pictures.take(), files.take());
 });
 prompt.addEventListener('input', grow);
 prompt.addEventListener('keydown', (event) => {
@@ -151,91 +166,6 @@ prompt.addEventListener('keydown', (event) => {
 });
 stop.addEventListener('click', stopAnswer);
 get('new').addEventListener('click', () => open(null));
-
-// Export and import of conversations.
-
-get('export').addEventListener('click', () => {
-  const link = document.createElement('a');
-  link.href = URL.createObjectURL(new Blob([exported()], { type: 'application/json' }));
-  link.download = 'triad-conversations.json';
-  link.click();
-  URL.revokeObjectURL(link.href);
-});
-get('import').addEventListener('click', () => get('import-file').click());
-get('import-file').addEventListener('change', async ({ target }) => {
-  const [file] = target.files;
-  target.value = '';
-  if (!file) return;
-  try {
-    const count = imported(await file.text());
-    say(`${count} conversations added.`);
-    open(conversations[0] ?? null);
-  } catch (error) {
-    say(error.message);
-  }
-});
-
-// Settings.
-
-function readSettings() {
-  get('system').value = current?.system ?? '';
-  get('key').value = settings.key ?? '';
-  for (const input of document.querySelectorAll('[data-number]')) input.value = settings.sampling[input.dataset.number] ?? '';
-}
-
-settingsDialog.addEventListener('close', () => {
-  const system = get('system').value;
-  if (current || system.trim()) {
-    current ??= create();
-    current.system = system;
-    keep();
-    sidebar.show(current, open);
-  }
-  settings.key = get('key').value.trim() || undefined;
-  settings.sampling = {};
-  for (const input of document.querySelectorAll('[data-number]')) {
-    if (input.value !== '' && input.validity.valid) settings.sampling[input.dataset.number] = Number(input.value);
-  }
-  saveSettings();
-  listModels();
-});
-get('settings-open').addEventListener('click', () => {
-  readSettings();
-  settingsDialog.showModal();
-});
-model.addEventListener('change', () => {
-  settings.model = model.value;
-  saveSettings();
-});
-
-async function listModels() {
-  try {
-    const names = await api.models();
-    model.replaceChildren(...names.map((name) => new Option(name, name, false, name === settings.model)));
-    say('');
-  } catch (error) {
-    say(error.message);
-    if (error.status === 401 && !settingsDialog.open) {
-      readSettings();
-      settingsDialog.showModal();
-    }
-  }
-}
-
-// Light and dark theme.
-
-const prefersDark = matchMedia('(prefers-color-scheme: dark)');
-
-function showTheme() {
-  document.documentElement.dataset.theme = settings.theme ?? (prefersDark.matches ? 'dark' : 'light');
-}
-
-get('theme').addEventListener('click', () => {
-  settings.theme = document.documentElement.dataset.theme === 'dark' ? 'light' : 'dark';
-  saveSettings();
-  showTheme();
-});
-prefersDark.addEventListener('change', showTheme);
 
 // The sidebar on a narrow screen.
 
@@ -263,6 +193,7 @@ const SHORTCUTS = {
   KeyN: () => open(null),
   KeyR: () => { if (last('assistant') >= 0) answerAgain(last('assistant')); },
   KeyE: () => { if (!running && last('user') >= 0) messages.editAt(last('user')); },
+  KeyF: () => get('search').focus(),
   KeyS: () => get('settings-open').click(),
 };
 
@@ -279,8 +210,18 @@ addEventListener('keydown', (event) => {
   }
 });
 
-showTheme();
+choose(settings.language);
+models.start();
+sidebar.start({ open, say, keep });
+dialog.start({
+  say,
+  show,
+  conversation: () => current,
+  kept: () => {
+    keep();
+    sidebar.show(current);
+  },
+});
 show();
 grow();
-listModels();
 prompt.focus();

@@ -1,31 +1,57 @@
 // Renders the messages of a conversation.
 
+import { shown as call } from './calls.js';
+import { button, classed, copying, element } from './elements.js';
+import { shown as file } from './files.js';
 import { render } from './markdown.js';
-import { shown } from './pictures.js';
+import { shown as picture } from './pictures.js';
+import { t } from './text.js';
 import * as timeline from './timeline.js';
 
 const place = document.getElementById('messages');
+// Pixels from the end within which the view stays at the end.
+const NEAR = 60;
 
-// Shows all messages. `act` has the handlers of their buttons: `edit` and `regenerate`.
+// Shows all messages. `act` has the handlers of their buttons.
 export function show(conversation, act) {
   if (!conversation?.messages.length) {
-    const welcome = element('div', 'welcome');
-    welcome.append(element('h1', '', 'What can this machine do for you?'));
-    welcome.append(element('p', '', 'Answers are computed here, and conversations stay in this browser.'));
-    place.replaceChildren(welcome);
+    place.replaceChildren(classed('div', 'welcome', element('h1', t('welcome')), element('p', t('welcomeText'))));
     return;
   }
   place.replaceChildren(...conversation.messages.map((message, index) => article(message, index, act)));
   place.scrollTop = place.scrollHeight;
 }
 
-// Updates the text of the message that is being streamed, and stays scrolled to the end if it was.
+// Updates the message that is being streamed, and stays scrolled to the end if it was.
 export function write(index, message) {
-  const body = place.children[index]?.querySelector('.body');
-  if (!body) return;
-  const isAtEnd = place.scrollHeight - place.scrollTop - place.clientHeight < 60;
-  render(message.content, body);
-  body.classList.remove('waiting');
+  const made = place.children[index];
+  if (!made) return;
+  const isAtEnd = place.scrollHeight - place.scrollTop - place.clientHeight < NEAR;
+  writeReasoning(made.querySelector('.reasoning'), message);
+  const body = made.querySelector('.body');
+  if (message.content !== body.written) render(message.content, body);
+  body.written = message.content;
+  body.classList.toggle('waiting', !message.content && !message.reasoning && !message.calls);
+  if (message.calls) writeCalls(made.querySelector('.calls'), message.calls);
+  if (isAtEnd) place.scrollTop = place.scrollHeight;
+}
+
+function writeCalls(made, calls) {
+  const opened = [...made.children].map((one) => one.open);
+  const shown = calls.map((one) => call(one));
+  shown.forEach((one, number) => { one.open = opened[number] ?? false; });
+  made.replaceChildren(...shown);
+}
+
+// Shows a message as it is now, with what the user opened.
+export function replace(index, message, act) {
+  const before = place.children[index];
+  if (!before) return;
+  const isAtEnd = place.scrollHeight - place.scrollTop - place.clientHeight < NEAR;
+  const after = article(message, index, act);
+  const opened = [...before.querySelectorAll('details')];
+  [...after.querySelectorAll('details')].forEach((one, number) => { one.open ||= opened[number]?.open ?? false; });
+  before.replaceWith(after);
   if (isAtEnd) place.scrollTop = place.scrollHeight;
 }
 
@@ -34,87 +60,93 @@ export function busy(isBusy) {
   place.setAttribute('aria-busy', String(isBusy));
 }
 
-function element(name, kind, text) {
-  const made = document.createElement(name);
-  if (kind) made.className = kind;
-  if (text !== undefined) made.textContent = text;
-  return made;
-}
-
-function button(text, act) {
-  const made = element('button', '', text);
-  made.type = 'button';
-  made.addEventListener('click', act);
-  return made;
-}
-
 function article(message, index, act) {
-  const made = element('article', `message ${message.role}`);
   const isMine = message.role === 'user';
-  made.append(element('h2', '', isMine ? 'You' : message.model ?? 'Answer'));
-  const body = element('div', isMine ? 'body' : 'body markdown');
+  const made = classed('article', `message ${message.role}`, element('h2', isMine ? t('you') : message.model || t('answer')));
+  if (message.images?.length) made.append(classed('div', 'images', ...message.images.map((url, number) => picture(url, number + 1))));
+  if (message.files?.length) made.append(classed('div', 'files', ...message.files.map(file)));
+  const body = classed('div', isMine ? 'body' : 'body markdown');
   if (isMine) body.textContent = message.content;
-  else render(message.content, body);
-  if (message.isWaiting) body.classList.add('waiting');
-  if (message.images?.length) {
-    const images = element('div', 'images');
-    images.append(...message.images.map((url, number) => shown(url, number + 1)));
-    made.append(images);
+  else {
+    made.append(reasoning(message));
+    render(message.content, body);
   }
+  body.classList.toggle('waiting', Boolean(message.isWaiting) && !message.content && !message.reasoning);
   made.append(body);
+  if (!isMine) made.append(classed('div', 'calls', ...(message.calls ?? []).map((one) => call(one, act))));
   if (message.error) {
-    const error = element('p', 'wrong', message.error);
+    const error = classed('p', 'wrong', message.error);
     error.setAttribute('role', 'alert');
     made.append(error);
   }
-  if (!message.isWaiting) made.append(tools(message, index, act, made));
+  if (!message.isWaiting) made.append(...end(message, index, act), tools(message, index, act, made));
   return made;
 }
 
+// The reasoning, folded unless it is being written.
+function reasoning(message) {
+  const made = classed('details', 'reasoning', element('summary'), classed('div', 'markdown'));
+  made.firstChild.addEventListener('click', () => { made.isChosen = true; });
+  writeReasoning(made, message);
+  return made;
+}
+
+function writeReasoning(made, message) {
+  made.hidden = !message.reasoning;
+  if (made.hidden) return;
+  const isWriting = message.isWaiting && !message.content && !message.calls;
+  if (!made.isChosen) made.open = isWriting;
+  const seconds = message.seconds === undefined ? undefined : message.seconds.toFixed(1);
+  made.firstChild.textContent = isWriting || seconds === undefined ? t(isWriting ? 'reasoning' : 'reasoned') : t('reasonedFor', { seconds });
+  if (made.written !== message.reasoning) render(message.reasoning, made.lastChild);
+  made.written = message.reasoning;
+}
+
+// A note about an answer that ended early.
+function end(message, index, act) {
+  if (message.role === 'user' || !['length', 'stopped'].includes(message.finish)) return [];
+  const made = classed('p', 'note', t(message.finish === 'length' ? 'cutOff' : 'stopped'));
+  if (message.content && !message.calls) made.append(' ', button(t('continue'), () => act.continue(index)));
+  return [made];
+}
+
 function tools(message, index, act, made) {
-  const bar = element('div', 'tools');
-  const copy = button('Copy', async () => {
-    await navigator.clipboard.writeText(message.content);
-    copy.textContent = 'Copied';
-    setTimeout(() => { copy.textContent = 'Copy'; }, 1500);
-  });
-  bar.append(copy);
+  const bar = classed('div', 'tools', copying(message.content));
   if (message.role === 'user') {
-    bar.append(button('Edit', () => edit(message, index, act, made)));
+    const change = button(t('edit'), () => edit(message, index, act, made));
+    change.dataset.edit = '';
+    bar.append(change);
     return bar;
   }
-  bar.append(button('Regenerate', () => act.regenerate(index)));
-  if (message.id) bar.append(button('Timeline', () => timeline.show(message.id)));
+  bar.append(button(t('regenerate'), () => act.regenerate(index)));
+  if (message.id) bar.append(button(t('timeline'), () => timeline.show(message.id)));
   const text = figures(message);
-  if (text) bar.append(element('span', 'quiet figures', text));
+  if (text) bar.append(classed('span', 'quiet figures', text));
   return bar;
 }
 
 // Returns token counts and speeds: `43 tokens, 120 tokens/s · prompt of 31, 12 cached, 300 tokens/s`.
-function figures({ usage, timings, finish }) {
+function figures({ usage, timings }) {
   if (!usage) return '';
-  const rate = (value) => (value > 0 ? `, ${value.toPrecision(3)} tokens/s` : '');
-  const cached = usage.prompt_tokens_details?.cached_tokens ?? 0;
-  const answer = `${usage.completion_tokens} tokens${rate(timings?.predicted_per_second)}`;
-  const prompt = `prompt of ${usage.prompt_tokens}${cached ? `, ${cached} cached` : ''}${rate(timings?.prompt_per_second)}`;
-  const end = { length: ' · cut off: no tokens left', stopped: ' · stopped' }[finish] ?? '';
-  return `${answer} · ${prompt}${end}`;
+  const rate = (value) => (value > 0 ? [t('rate', { rate: value.toPrecision(3) })] : []);
+  const cached = usage.prompt_tokens_details?.cached_tokens;
+  const answer = [t('tokens', { n: usage.completion_tokens }), ...rate(timings?.predicted_per_second)];
+  const prompt = [t('promptOf', { n: usage.prompt_tokens }), ...(cached > 0 ? [t('cached', { n: cached })] : []), ...rate(timings?.prompt_per_second)];
+  return `${answer.join(', ')} · ${prompt.join(', ')}`;
 }
 
 // Replaces a message by an editor.
 export function editAt(index) {
-  const buttons = place.children[index]?.querySelectorAll('.tools button') ?? [];
-  [...buttons].find((one) => one.textContent === 'Edit')?.click();
+  place.children[index]?.querySelector('[data-edit]')?.click();
 }
 
 function edit(message, index, act, made) {
   const area = element('textarea');
   area.value = message.content;
   area.rows = Math.min(message.content.split('\n').length + 1, 12);
-  area.setAttribute('aria-label', 'Edit the message');
-  const bar = element('div', 'tools');
-  const send = () => { if (area.value.trim()) act.edit(index, area.value); };
-  bar.append(button('Send', send), button('Cancel', () => act.show()));
+  area.setAttribute('aria-label', t('editMessage'));
+  const send = () => { if (area.value.trim() || message.images || message.files) act.edit(index, area.value); };
+  const bar = classed('div', 'tools', button(t('send'), send), button(t('cancel'), () => act.show()));
   area.addEventListener('keydown', (event) => {
     if (event.key === 'Escape') {
       event.stopPropagation();

@@ -1,5 +1,7 @@
 // Pictures of the message that is being written: chosen, pasted or dropped.
 
+import { t } from './text.js';
+
 const get = (id) => document.getElementById(id);
 const [place, input] = ['pictures', 'picture-file'].map(get);
 
@@ -24,7 +26,7 @@ export function put(urls) {
 export function shown(url, number) {
   const made = document.createElement('img');
   made.src = url;
-  made.alt = `Picture ${number}`;
+  made.alt = t('pictureNumber', { n: number });
   return made;
 }
 
@@ -33,7 +35,7 @@ function preview(url, index) {
   const remove = document.createElement('button');
   remove.type = 'button';
   remove.textContent = '×';
-  remove.setAttribute('aria-label', `Remove picture ${index + 1}`);
+  remove.setAttribute('aria-label', t('removePicture', { n: index + 1 }));
   remove.addEventListener('click', () => put(pictures.filter((_, one) => one !== index)));
   made.append(shown(url, index + 1), remove);
   return made;

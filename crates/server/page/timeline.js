@@ -2,11 +2,14 @@
 // its waiting time.
 
 import { timeline } from './api.js';
+import { t } from './text.js';
 
 const NAMESPACE = 'http://www.w3.org/2000/svg';
 // The colours of Okabe and Ito, which can be distinguished with any kind of colour blindness.
 const COLOURS = ['#0072b2', '#d55e00', '#009e73', '#cc79a7', '#e69f00', '#56b4e9'];
-const [WIDTH, LANE, GAP, TOP, AXIS] = [1000, 44, 26, 24, 26];
+const [LANE, GAP, TOP, AXIS] = [44, 26, 24, 26];
+// Pixels: the least width of the picture, and between two ticks of the axis.
+const [LEAST, TICK] = [240, 90];
 const CLOSEST = 1e-5;
 
 const dialog = document.getElementById('timeline');
@@ -18,12 +21,12 @@ let shown = null;
 export async function show(id) {
   shown = null;
   picture.replaceChildren();
-  text.textContent = 'Loading …';
+  text.textContent = t('loading');
   dialog.showModal();
   try {
     const record = await timeline(id);
     if (!record) {
-      text.textContent = 'The server has no timeline of this answer: it keeps the latest ones alone.';
+      text.textContent = t('timelineGone');
       return;
     }
     text.textContent = summary(record);
@@ -35,8 +38,9 @@ export async function show(id) {
 }
 
 function summary({ seconds, tokens, chunks, processors }) {
-  const busy = processors.map(({ name, busy_seconds: busy }) => `${name} ${Math.round((100 * busy) / seconds)} % busy`);
-  return `${tokens} ${tokens === 1 ? 'token' : 'tokens'} in ${chunks} ${chunks === 1 ? 'chunk' : 'chunks'}, ${time(seconds)}; ${busy.join(', ')}. Scroll or + and − zoom, dragging or arrows move.`;
+  const busy = processors.map(({ name, busy_seconds: busy }) => t('timelineBusy', { name, percent: Math.round((100 * busy) / seconds) }));
+  const work = t('timelineWork', { tokens: t('tokens', { n: tokens }), chunks: t('chunks', { n: chunks }), time: time(seconds) });
+  return `${work}; ${busy.join(', ')}. ${t('timelineKeys')}`;
 }
 
 function time(seconds) {
@@ -53,27 +57,29 @@ function node(name, attributes, content) {
 function draw() {
   const { record, from, to } = shown;
   const { processors, tasks } = record;
+  // One unit is one pixel, so that letters have their size on a narrow screen, too.
+  const width = Math.max(picture.clientWidth, LEAST);
   const height = TOP + processors.length * (LANE + GAP) + AXIS;
-  const svg = node('svg', { viewBox: `0 0 ${WIDTH} ${height}`, role: 'img', tabindex: 0, 'aria-label': text.textContent });
-  const across = (seconds) => (WIDTH * (seconds - from)) / (to - from);
+  const svg = node('svg', { viewBox: `0 0 ${width} ${height}`, role: 'img', tabindex: 0, 'aria-label': text.textContent });
+  const across = (seconds) => (width * (seconds - from)) / (to - from);
   processors.forEach(({ name }, lane) => {
     const y = TOP + lane * (LANE + GAP);
     svg.append(node('text', { x: 4, y: y - 6 }, name));
-    svg.append(node('rect', { class: 'bubble', x: 0, y, width: WIDTH, height: LANE }));
+    svg.append(node('rect', { class: 'bubble', x: 0, y, width, height: LANE }));
   });
   for (const task of tasks) {
     if (task.end < from || task.start > to) continue;
-    const [x, end] = [Math.max(across(task.start), 0), Math.min(across(task.end), WIDTH)];
+    const [x, end] = [Math.max(across(task.start), 0), Math.min(across(task.end), width)];
     const y = TOP + task.processor * (LANE + GAP);
     const fill = COLOURS[task.chunk % COLOURS.length];
     const bar = node('rect', { class: 'task', x, y, width: Math.max(end - x, 0.3), height: LANE, fill });
-    bar.append(node('title', {}, `${task.name}, chunk ${task.chunk + 1}: ${time(task.end - task.start)} from ${time(task.start)}`));
+    bar.append(node('title', {}, t('timelineTask', { name: task.name, n: task.chunk + 1, time: time(task.end - task.start), start: time(task.start) })));
     svg.append(bar);
     if (end - x > 7 * task.name.length) {
       svg.append(node('text', { x: x + 4, y: y + LANE / 2 + 4, style: 'fill:#fff;pointer-events:none' }, task.name));
     }
   }
-  const step = nice((to - from) / 8);
+  const step = nice((TICK * (to - from)) / width);
   for (let tick = Math.ceil(from / step) * step; tick < to; tick += step) {
     const x = across(tick);
     svg.append(node('line', { class: 'axis', x1: x, x2: x, y1: TOP, y2: height - AXIS }));
@@ -97,6 +103,8 @@ function zoom(factor, share = 0.5) {
   const centre = from + share * (to - from);
   look(centre - share * length, length);
 }
+
+addEventListener('resize', () => { if (shown && dialog.open) draw(); });
 
 function look(from, length) {
   const start = Math.min(Math.max(from, 0), shown.record.seconds - length);

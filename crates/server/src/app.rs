@@ -9,6 +9,7 @@ use crate::bodies::Bodies;
 use crate::counters::Metrics;
 use crate::engines::Engines;
 use crate::error::ApiResult;
+use crate::host_tools::CallPlaces;
 use crate::hosted::HostedModel;
 use crate::image_urls::ImageUrls;
 use crate::options::{ServerOptions, StartError};
@@ -24,6 +25,7 @@ pub(crate) struct App {
     bodies: Bodies,
     image_urls: ImageUrls,
     stored: Arc<Store>,
+    calls: CallPlaces,
 }
 
 impl App {
@@ -50,6 +52,7 @@ impl App {
             catalog,
             bodies,
             stored,
+            calls: CallPlaces::default(),
         })
     }
 
@@ -71,6 +74,11 @@ impl App {
     /// Returns the stored responses and conversations.
     pub(crate) fn stored(&self) -> &Arc<Store> {
         &self.stored
+    }
+
+    /// Returns the places of calls of tools that are made at the same time.
+    pub(crate) fn calls(&self) -> &CallPlaces {
+        &self.calls
     }
 
     /// Returns the registry of models.

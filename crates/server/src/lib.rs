@@ -24,7 +24,7 @@
 //! | [`prepare`] | threads that prepare requests: templates, tokenization, schemas |
 //! | [`request_id`], [`anthropic_error`] | request ids, and errors in Anthropic's format |
 //! | [`jobs`] | execution of an order |
-//! | [`page`], [`timelines`] | the web page at `/`, and the prompt timelines that it shows |
+//! | [`page`], [`timelines`], [`tool_routes`] | the web page at `/`, the prompt timelines that it shows, the tools that it calls |
 #![forbid(unsafe_code)]
 
 mod adapters;
@@ -53,6 +53,7 @@ mod form_shares;
 mod forms;
 mod gathered_pictures;
 mod guard;
+mod host_tools;
 mod hosted;
 mod housekeeping;
 mod image_host;
@@ -101,10 +102,12 @@ mod stored_routes;
 mod text;
 mod timelines;
 mod tool_fields;
+mod tool_routes;
 mod tools;
 mod usage;
 mod vectors;
 
+pub use host_tools::{HostTool, ToolHost, ToolResult};
 pub use hosted::{HostedModel, LoadError, ModelFacts};
 pub use image_host::ImageHost;
 pub use listener::{Shutdown, serve};

@@ -8,7 +8,7 @@ use utoipa::{Modify, OpenApi};
 
 use crate::{
     anthropic, chat, completions, embeddings, llama, metrics, models, ollama, predict, props,
-    rerank, responses, sessions, stored_routes, text, timelines,
+    rerank, responses, sessions, stored_routes, text, timelines, tool_routes,
 };
 
 /// The OpenAPI document, generated from the endpoints and their types.
@@ -43,6 +43,8 @@ use crate::{
         sessions::restore,
         sessions::delete,
         timelines::one,
+        tool_routes::list,
+        tool_routes::call,
         llama::completion::completion,
         llama::completion::fill,
         llama::slots::slots,

@@ -3,11 +3,13 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use triad_frontend::pressure::PressureFiles;
 use triad_grammar::Checker;
 
+use crate::host_tools::ToolHost;
 use crate::image_host::ImageHost;
 
 /// Options of a server. By default it listens only on this machine.
@@ -87,6 +89,8 @@ pub struct ServerOptions {
     /// a compilation is abandoned after ten seconds, but its thread continues and its memory has no limit. Clients must
     /// then be trusted.
     pub grammar_checker: Option<Checker>,
+    /// The tools that the web page may call on this machine. They need an API key.
+    pub tools: Option<Arc<dyn ToolHost>>,
     /// The maximum time that running requests may take after the server is asked to stop.
     pub shutdown_time_out: Duration,
 }
@@ -124,6 +128,7 @@ impl Default for ServerOptions {
             stored_time: Duration::from_secs(3600),
             head_time_out: Duration::from_secs(5),
             grammar_checker: None,
+            tools: None,
             client_time_out: Duration::from_secs(30),
             shutdown_time_out: Duration::from_secs(10),
         }
@@ -145,6 +150,9 @@ impl ServerOptions {
             |key: &String| !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_graphic());
         if !self.api_keys.iter().chain(&self.metrics_key).all(is_key) {
             return Err(StartError::Key);
+        }
+        if self.tools.is_some() && self.api_keys.is_empty() {
+            return Err(StartError::ToolsWithoutKey);
         }
         if let Some(origin) = self.cors.iter().find(|origin| !is_origin(origin)) {
             return Err(StartError::Origin {
@@ -189,6 +197,9 @@ pub enum StartError {
         /// The address to listen on.
         host: IpAddr,
     },
+    /// Tools that every program on this machine could call.
+    #[error("tools of MCP servers need an API key: set one with --api-key or TRIAD_API_KEY")]
+    ToolsWithoutKey,
     /// A key that can't be sent in a header.
     #[error(
         "an API key is empty or contains characters other than visible ASCII: expected letters, digits and signs"

@@ -7,77 +7,71 @@ use sha2::{Digest, Sha256};
 use crate::route::Entry;
 
 /// The content security policy: the page may only run its own modules and connect to this server. It shows pictures
-/// that users give it.
+/// that users give it, and its fonts of formulas.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; style-src-attr 'unsafe-inline'; img-src 'self' data:; \
-                      connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+                      connect-src 'self'; font-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// A file of the page.
 struct File {
     path: &'static str,
     kind: &'static str,
-    content: &'static str,
+    content: &'static [u8],
 }
 
 const HTML: &str = "text/html; charset=utf-8";
+const STYLE: &str = "text/css; charset=utf-8";
+const FONT: &str = "font/woff2";
+const TEXT: &str = "text/plain; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
-/// The files of the page.
-const FILES: [File; 11] = [
-    File {
-        path: "/",
-        kind: HTML,
-        content: include_str!("../page/index.html"),
-    },
-    File {
-        path: "/style.css",
-        kind: "text/css; charset=utf-8",
-        content: include_str!("../page/style.css"),
-    },
-    File {
-        path: "/icon.svg",
-        kind: "image/svg+xml",
-        content: include_str!("../page/icon.svg"),
-    },
-    File {
-        path: "/app.js",
-        kind: SCRIPT,
-        content: include_str!("../page/app.js"),
-    },
-    File {
-        path: "/api.js",
-        kind: SCRIPT,
-        content: include_str!("../page/api.js"),
-    },
-    File {
-        path: "/markdown.js",
-        kind: SCRIPT,
-        content: include_str!("../page/markdown.js"),
-    },
-    File {
-        path: "/messages.js",
-        kind: SCRIPT,
-        content: include_str!("../page/messages.js"),
-    },
-    File {
-        path: "/pictures.js",
-        kind: SCRIPT,
-        content: include_str!("../page/pictures.js"),
-    },
-    File {
-        path: "/sidebar.js",
-        kind: SCRIPT,
-        content: include_str!("../page/sidebar.js"),
-    },
-    File {
-        path: "/store.js",
-        kind: SCRIPT,
-        content: include_str!("../page/store.js"),
-    },
-    File {
-        path: "/timeline.js",
-        kind: SCRIPT,
-        content: include_str!("../page/timeline.js"),
-    },
+/// Returns a file of the folder `page`, whose path is `/` and its name.
+macro_rules! file {
+    ($name:literal, $kind:expr) => {
+        file!($name, $kind, concat!("/", $name))
+    };
+    ($name:literal, $kind:expr, $path:expr) => {
+        File {
+            path: $path,
+            kind: $kind,
+            content: include_bytes!(concat!("../page/", $name)),
+        }
+    };
+}
+
+/// The files of the page. Those in `vendor` are of others: the library Temml, which makes MathML of formulas, and a font
+/// for them.
+const FILES: [File; 31] = [
+    file!("index.html", HTML, "/"),
+    file!("style.css", STYLE),
+    file!("icon.svg", "image/svg+xml"),
+    file!("app.js", SCRIPT),
+    file!("answer.js", SCRIPT),
+    file!("api.js", SCRIPT),
+    file!("calls.js", SCRIPT),
+    file!("elements.js", SCRIPT),
+    file!("files.js", SCRIPT),
+    file!("formulas.js", SCRIPT),
+    file!("inline.js", SCRIPT),
+    file!("markdown.js", SCRIPT),
+    file!("messages.js", SCRIPT),
+    file!("models.js", SCRIPT),
+    file!("pictures.js", SCRIPT),
+    file!("settings.js", SCRIPT),
+    file!("sidebar.js", SCRIPT),
+    file!("store.js", SCRIPT),
+    file!("text.js", SCRIPT),
+    file!("text-de.js", SCRIPT),
+    file!("text-en.js", SCRIPT),
+    file!("text-es.js", SCRIPT),
+    file!("text-zh.js", SCRIPT),
+    file!("timeline.js", SCRIPT),
+    file!("tools.js", SCRIPT),
+    file!("vendor/temml.min.js", SCRIPT),
+    file!("vendor/Temml-Local.css", STYLE),
+    file!("vendor/Temml.woff2", FONT),
+    file!("vendor/temml-license.txt", TEXT),
+    file!("vendor/noto-sans-math.woff2", FONT),
+    file!("vendor/noto-sans-math-license.txt", TEXT),
 ];
 
 /// Returns the routes of the page's files. They need no API key: the page itself asks for it.
@@ -91,8 +85,8 @@ pub(crate) fn routes() -> impl Iterator<Item = Entry> {
 }
 
 /// Returns the ETag of a file's content.
-fn tag(content: &str) -> String {
-    let digest = Sha256::digest(content.as_bytes());
+fn tag(content: &[u8]) -> String {
+    let digest = Sha256::digest(content);
     let digits: String = digest[..8]
         .iter()
         .map(|byte| format!("{byte:02x}"))
@@ -132,9 +126,15 @@ fn respond(file: &File, tag: &str, headers: &HeaderMap) -> Response {
 mod tests {
     use super::*;
 
+    /// Returns the path and the text of each file that has one.
+    fn texts() -> impl Iterator<Item = (&'static str, &'static str)> {
+        let text = |file: &File| Some((file.path, std::str::from_utf8(file.content).ok()?));
+        FILES.iter().filter_map(text)
+    }
+
     #[test]
     fn every_file_that_the_page_names_is_one_of_its_files() {
-        for File { path, content, .. } in &FILES {
+        for (path, content) in texts() {
             let named = content.split(['\'', '"']).filter_map(|part| {
                 let name = part.strip_prefix("./").unwrap_or(part);
                 let is_file = [".js", ".css", ".svg"]
@@ -155,7 +155,8 @@ mod tests {
 
     #[test]
     fn no_file_names_another_host_or_makes_html_of_text() {
-        for File { path, content, .. } in &FILES {
+        // Licences are plain text.
+        for (path, content) in texts().filter(|(path, _)| !path.ends_with(".txt")) {
             // XML namespaces are allowed, since they are never fetched, and so are the schemes of links.
             let named = content
                 .match_indices("://")

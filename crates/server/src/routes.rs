@@ -16,6 +16,7 @@ use crate::route::{Access, Entry, Route};
 use crate::{
     anthropic, body, chat, completions, embeddings, guard, llama, metrics, models, ollama, openapi,
     page, predict, props, request_id, rerank, responses, sessions, stored_routes, text, timelines,
+    tool_routes,
 };
 
 /// Returns the table of all routes.
@@ -68,6 +69,8 @@ fn table() -> Vec<Entry> {
         Entry::post("/api/show", ollama::models::show),
         Entry::post("/api/pull", ollama::models::pull),
         Entry::new("DELETE", "/api/delete", ollama::models::delete),
+        Entry::get("/mcp/tools", tool_routes::list),
+        Entry::post("/mcp/call", tool_routes::call),
         Entry::get("/metrics", metrics::metrics).with(Access::Metrics),
     ];
     table.extend(rerank::PATHS.map(|path| Entry::post(path, rerank::rerank)));

@@ -14,7 +14,8 @@ use triad_model::fetch;
 use triad_model::vision::VisionFile;
 use triad_plan::schedule::Policy;
 use triad_server::{
-    Checker, HostedModel, ImageHost, LoadedModel, ModelFacts, ServerOptions, Shutdown,
+    Checker, HostedModel, ImageHost, LoadedModel, ModelFacts, ServerOptions, Shutdown, StartError,
+    ToolHost,
 };
 
 use crate::adapters;
@@ -148,6 +149,10 @@ pub struct Arguments {
     /// tokens; otherwise they are these tokens, and a text may end its own turn
     #[arg(long)]
     keep_letters: bool,
+    /// Offer the tools of an MCP server, as `triad run --mcp` names it, to the page at /; may be given several times. Needs
+    /// a key, with which every client can call them, and implies --keep-letters, since results are texts of others
+    #[arg(long, value_name = "SERVER")]
+    mcp: Vec<String>,
     /// Let clients save the keys and values of prompts in files in this folder
     #[arg(long, value_name = "FOLDER")]
     sessions: Option<PathBuf>,
@@ -215,7 +220,7 @@ impl Arguments {
             max_image_patches: self.max_image_patches,
             image_bytes: self.image_memory,
             image_hosts: self.allow_image_urls.clone(),
-            keeps_letters: self.keep_letters,
+            keeps_letters: self.keep_letters || !self.mcp.is_empty(),
             sessions: self.sessions.clone(),
             session_bytes: self.session_storage as u64,
             client_time_out: Duration::from_secs(self.client_timeout),
@@ -421,11 +426,28 @@ impl Found {
     }
 }
 
+/// Connects to MCP servers.
+#[cfg(feature = "mcp")]
+fn page_tools(given: &[String]) -> Result<Arc<dyn ToolHost>> {
+    Ok(Arc::new(crate::host_tools::PageTools::connect(given)?))
+}
+
+#[cfg(not(feature = "mcp"))]
+fn page_tools(_: &[String]) -> Result<Arc<dyn ToolHost>> {
+    anyhow::bail!(triad_console::version::without("mcp"))
+}
+
 /// Runs the server until Ctrl-C.
 pub fn run(arguments: Arguments) -> Result<()> {
     arguments.nice.apply()?;
-    let options = arguments.server_options()?;
+    let mut options = arguments.server_options()?;
     options.check()?;
+    if !arguments.mcp.is_empty() {
+        ensure!(!options.api_keys.is_empty(), StartError::ToolsWithoutKey);
+        options.tools = Some(page_tools(&arguments.mcp)?);
+    }
+    // They end here, since a thread of the server must not wait for them.
+    let _tools = options.tools.clone();
     if let Some(folder) = &arguments.sessions {
         std::fs::create_dir_all(folder)
             .with_context(|| format!("cannot make the folder {}", folder.display()))?;

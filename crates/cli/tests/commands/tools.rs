@@ -287,3 +287,97 @@ fn a_call_is_asked_for_at_a_terminal() {
     }
     assert_eq!(outcomes, ["error: the user declined this call", "5"]);
 }
+
+/// Sends a request with the key to a server, and returns the JSON of its response.
+#[cfg(feature = "server")]
+fn ask(address: &str, method: &str, path: &str, body: &Json) -> Json {
+    let body = body.to_string();
+    let mut stream = std::net::TcpStream::connect(address).unwrap();
+    write!(
+        stream,
+        "{method} {path} HTTP/1.0\r\nHost: localhost\r\nAuthorization: Bearer key\r\nContent-Type: application/json\r\n\
+         Content-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+    .unwrap();
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).unwrap();
+    let (_, json) = reply.split_once("\r\n\r\n").unwrap();
+    serde_json::from_str(json).unwrap_or_else(|error| panic!("{error}: {reply}"))
+}
+
+#[test]
+#[cfg(feature = "server")]
+fn a_server_lists_and_calls_tools_for_its_page() {
+    use std::io::{BufRead, BufReader};
+
+    let place = place(false, "adds");
+    let serve = [
+        "serve",
+        "--no-quantize",
+        "-m",
+        "model.gguf",
+        "--port",
+        "0",
+        "--mcp",
+        "mcp.json",
+    ];
+    let refused = place.triad(&serve);
+    let error =
+        "error: tools of MCP servers need an API key: set one with --api-key or TRIAD_API_KEY\n";
+    assert_eq!(stderr(&refused), error);
+    let mut server = place
+        .command(&serve)
+        .env("TRIAD_API_KEY", "key")
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(server.stderr.take().unwrap()).lines();
+    let address = lines.find_map(|line| {
+        let line = line.unwrap();
+        let (_, rest) = line.split_once("http://")?;
+        Some(rest.split(';').next().unwrap().to_owned())
+    });
+    let address = address.unwrap();
+    let listed = ask(&address, "GET", "/mcp/tools", &json!({}));
+    // As the page does: the tool is in the request, its call is made, and the result is in the next one.
+    let tool = &listed["tools"][0];
+    let function = json!({"name": tool["name"], "parameters": tool["parameters"]});
+    let mut messages = json!([{"role": "user", "content": "2 + 3?"}]);
+    let mut said = Vec::new();
+    for _ in 0..2 {
+        let body =
+            json!({"messages": messages, "tools": [{"type": "function", "function": function}]});
+        let completion = ask(&address, "POST", "/v1/chat/completions", &body);
+        let message = completion["choices"][0]["message"].clone();
+        said.push(message.clone());
+        let Some(call) = message["tool_calls"].get(0) else {
+            break;
+        };
+        let arguments: Json =
+            serde_json::from_str(call["function"]["arguments"].as_str().unwrap()).unwrap();
+        let asked = json!({"name": call["function"]["name"], "arguments": arguments});
+        let result = ask(&address, "POST", "/mcp/call", &asked);
+        assert_eq!(result, json!({"text": "5", "is_error": false}));
+        let told = json!({"role": "tool", "tool_call_id": call["id"], "content": result["text"]});
+        messages.as_array_mut().unwrap().extend([message, told]);
+    }
+    let unknown = ask(&address, "POST", "/mcp/call", &json!({"name": "none"}));
+    // A result that names a control token has its letters.
+    let messages = json!([{"role": "user", "content": ASK}]);
+    let tokens = ask(
+        &address,
+        "POST",
+        "/tokenize",
+        &json!({ "messages": messages }),
+    );
+    server.kill().unwrap();
+    server.wait().unwrap();
+    assert_eq!(tool["server"], "mine");
+    assert_eq!(tool["name"], "add");
+    assert_eq!(said.len(), 2, "{said:?}");
+    assert_eq!(said[1]["content"], ANSWER);
+    assert_eq!(unknown["error"]["code"], "no_tool");
+    let asks = tokens["tokens"].as_array().unwrap().iter();
+    assert_eq!(asks.filter(|token| **token == 257).count(), 1, "{tokens}");
+}

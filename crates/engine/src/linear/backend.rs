@@ -133,7 +133,7 @@ impl Backend for CpuBackend<'_> {
         FloatRows { x, rows, phase }: FloatRows,
         outs: &mut [LinearOutput],
     ) -> Result<()> {
-        let block = &self.0.blocks[block];
+        let block = &self.0[block];
         let in_features = x.len() / rows.max(1);
         let products = outs.iter_mut().map(
             |LinearOutput {

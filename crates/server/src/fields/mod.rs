@@ -11,6 +11,7 @@ mod check;
 mod completions;
 mod document;
 mod embeddings;
+mod host_tools;
 mod llama;
 mod messages;
 mod ollama;
@@ -153,6 +154,12 @@ pub static PREDICT: RequestFields = RequestFields {
     groups: &[predict::FIELDS],
 };
 
+/// The fields of `/mcp/call`.
+pub static CALL: RequestFields = RequestFields {
+    path: "/mcp/call",
+    groups: &[host_tools::FIELDS],
+};
+
 /// The fields of `/tokenize`.
 pub static TOKENIZE: RequestFields = RequestFields {
     path: "/tokenize",
@@ -225,7 +232,7 @@ pub static OLLAMA_PULL: RequestFields = RequestFields {
 };
 
 /// Returns all tables.
-pub fn requests() -> [&'static RequestFields; 20] {
+pub fn requests() -> [&'static RequestFields; 21] {
     [
         &CHAT,
         &COMPLETIONS,
@@ -237,6 +244,7 @@ pub fn requests() -> [&'static RequestFields; 20] {
         &EMBEDDINGS,
         &PREDICT,
         &RERANK,
+        &CALL,
         &TOKENIZE,
         &DETOKENIZE,
         &LLAMA_COMPLETION,

@@ -236,6 +236,7 @@ fn body(path: &str, parent: &str) -> Body {
         "/v1/embeddings" => json!({"input": "Hi"}),
         "/rerank" => json!({"query": "cat", "documents": ["a cat", "the end"]}),
         "/predict" => json!({"inputs": "a cat"}),
+        "/mcp/call" => json!({"name": "f"}),
         "/tokenize" if more.get("messages").is_none() && more.get("tools").is_none() => {
             json!({"content": "Hi"})
         }
@@ -286,7 +287,8 @@ fn other(path: &str, field: &str) -> (Value, Value) {
         "input_extra" => json!([{"filename": "a", "text": "b"}]),
         "input_prefix" | "input_suffix" | "input_extra.filename" => json!("Ho"),
         "suffix" => json!("Ho"),
-        "name" if path == "/api/show" => json!("none"),
+        "name" if path == "/api/show" || path == "/mcp/call" => json!("none"),
+        "arguments" if path == "/mcp/call" => json!(5.5),
         "name" if path == "/api/pull" => return (json!("none"), json!({"model": null})),
         "keep_alive" => json!("soon"),
         "think" if path.starts_with("/api/") => json!(true),
@@ -742,6 +744,7 @@ fn each_field_of_texts_is_followed_without_effect_or_refused() {
         "/v1/embeddings",
         "/rerank",
         "/predict",
+        "/mcp/call",
         "/tokenize",
         "/detokenize",
     ] {

@@ -9,6 +9,7 @@ mod embeddings;
 mod fields;
 mod forms;
 mod guard;
+mod host_tools;
 mod housekeeping;
 mod image_urls;
 mod little_memory;

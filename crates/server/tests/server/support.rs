@@ -456,7 +456,8 @@ impl Reply {
         Self {
             status,
             headers,
-            body: String::from_utf8(body).unwrap(),
+            // A font is no text.
+            body: String::from_utf8_lossy(&body).into_owned(),
         }
     }
 

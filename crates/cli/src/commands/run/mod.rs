@@ -310,7 +310,12 @@ impl Speaker<'_> {
         let tools = self.tools.as_ref().map_or(&[][..], Tools::tools);
         turn::encode(
             (&self.model, self.name()),
-            (turns, tools, self.arguments.keep_letters),
+            // Results of tools are texts of strangers.
+            (
+                turns,
+                tools,
+                self.arguments.keep_letters || !tools.is_empty(),
+            ),
             || self.processor(),
             context,
         )

@@ -91,18 +91,17 @@ mod connected {
 mod connected {
     use std::cell::RefCell;
     use std::collections::BTreeSet;
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::Duration;
 
     use anyhow::{Result, ensure};
-    use serde_json::{Map, Value, json};
+    use serde_json::{Map, Value};
     use triad_frontend::tool_calls::{Tool, ToolCall};
-    use triad_mcp::{Config, Error, Limits, RemoteTool, Servers};
+    use triad_mcp::{Error, RemoteTool, Servers};
 
     use super::{Answer, Called, Outcome, ToolArguments, ask, can_ask};
-    use triad_console::interrupt::{Interrupted, on_interrupt};
-    use triad_console::{output, progress};
+    use crate::mcp_tools::NamedTools;
+    use triad_console::interrupt::Interrupted;
+    use triad_console::output;
 
     /// Characters of the beginning and of the end of a long argument that are shown.
     const SHOWN: usize = 300;
@@ -125,36 +124,12 @@ mod connected {
                 arguments.mcp_yes || can_ask(),
                 "calls of tools are asked for at a terminal, and standard input is none: expected --mcp-yes"
             );
-            let config = Config::read(&arguments.mcp)?;
-            if !config.not_followed.is_empty() {
-                let fields = config.not_followed.join(", ");
-                output::note(&format!(
-                    "note: fields of MCP servers that Triad does not follow: {fields}"
-                ));
-            }
-            let limits = Limits {
-                call_time: Duration::from_secs(arguments.mcp_timeout),
-                ..Limits::default()
-            };
-            let cancelled = Arc::new(AtomicBool::new(false));
-            let flag = Arc::clone(&cancelled);
-            let guard = on_interrupt(move || flag.store(true, Ordering::Relaxed));
-            let mut shown = None;
-            let is_cancelled = || cancelled.load(Ordering::Relaxed);
-            let servers = Servers::connect(&config.servers, limits, &is_cancelled, &mut |name| {
-                shown = Some(progress::spinner(format!(
-                    "connecting to the MCP server {name}"
-                )));
-            });
-            drop((shown, guard));
-            let servers = match servers {
-                Err(Error::Cancelled) => return Err(Interrupted.into()),
-                servers => servers?,
-            };
-            let (tools, remote) = named(&servers);
-            if tools.is_empty() {
-                output::note("note: the MCP servers have no tools");
-            }
+            let call_time = Duration::from_secs(arguments.mcp_timeout);
+            let NamedTools {
+                servers,
+                tools,
+                remote,
+            } = NamedTools::connect(&arguments.mcp, call_time)?;
             Ok(Self {
                 servers,
                 tools,
@@ -268,42 +243,6 @@ mod connected {
         let head: String = text.chars().take(SHOWN).collect();
         let tail: String = text.chars().skip(count - SHOWN).collect();
         format!("{head} … {} further characters … {tail}", count - 2 * SHOWN).into()
-    }
-
-    /// Returns the tools under names that differ. A name that several servers have gets the server's name in front.
-    fn named(servers: &Servers) -> (Vec<Tool>, Vec<RemoteTool>) {
-        let all = servers.tools();
-        let (mut tools, mut remote) = (Vec::<Tool>::new(), Vec::new());
-        for tool in all {
-            let is_only = all.iter().filter(|other| other.name == tool.name).count() == 1;
-            let name = if is_only {
-                tool.name.clone()
-            } else {
-                format!("{}_{}", servers.name(tool.server), tool.name)
-            };
-            let value = json!({
-                "name": name,
-                "description": tool.description,
-                "parameters": tool.schema,
-            });
-            let server = servers.name(tool.server);
-            let read = match Tool::from_json(&value) {
-                _ if tools.iter().any(|other| other.name == name) => {
-                    Err("another tool has this name".to_owned())
-                }
-                read => read.map_err(|error| error.to_string()),
-            };
-            match read {
-                Ok(read) => {
-                    tools.push(read);
-                    remote.push(tool.clone());
-                }
-                Err(error) => output::note(&format!(
-                    "note: the tool {name} of the MCP server {server} is left out: {error}"
-                )),
-            }
-        }
-        (tools, remote)
     }
 }
 
