@@ -39,7 +39,8 @@ impl Bodies {
     }
 }
 
-/// The memory of one body. Dropping it releases the memory.
+/// The memory of one body, or of what a request adds to it. Dropping it releases the memory.
+#[derive(Debug)]
 pub(crate) struct Share {
     total: usize,
     held: Arc<Mutex<HashMap<Tenant, usize>>>,

@@ -22,10 +22,11 @@ use crate::bodies::Share;
 use crate::error::{ApiError, ApiResult};
 use crate::fields::RequestFields;
 use crate::guard::Caller;
+use crate::held_body::HeldBody;
 use crate::options::ServerOptions;
 
 /// The size in bytes from which a body is large. Parsing a smaller one takes less than a millisecond.
-const LARGE: usize = 64 << 10;
+pub(crate) const LARGE: usize = 64 << 10;
 /// Maximum number of values in a body.
 const MAX_VALUES: usize = 1 << 20;
 /// Estimated memory of a parsed value in bytes.
@@ -38,7 +39,7 @@ const MIN_RATE: usize = 16 << 10;
 pub(crate) struct JsonBody {
     bytes: Bytes,
     /// The body's share of the memory limit.
-    _share: Arc<Share>,
+    share: Arc<Share>,
 }
 
 impl JsonBody {
@@ -48,6 +49,11 @@ impl JsonBody {
     /// As [`RequestFields::check`].
     pub(crate) fn check(&self, fields: &RequestFields) -> ApiResult<()> {
         fields.check(&self.bytes)
+    }
+
+    /// Returns a response that repeats fields of the body: the body's memory counts until the response is sent.
+    pub(crate) fn hold(self, response: Response) -> Response {
+        response.map(|body| Body::new(HeldBody::new(body, self.share)))
     }
 
     /// Parses the fields of `T` from the body.
@@ -97,7 +103,7 @@ pub(crate) async fn read(State(app): State<Arc<App>>, request: Request, next: Ne
     if !read.as_ref().is_ok_and(|(bytes, _)| bytes.len() >= LARGE) {
         parts.extensions.insert(read.map(|(bytes, share)| JsonBody {
             bytes,
-            _share: Arc::new(share),
+            share: Arc::new(share),
         }));
         return next.run(Request::from_parts(parts, Body::empty())).await;
     }
@@ -107,7 +113,7 @@ pub(crate) async fn read(State(app): State<Arc<App>>, request: Request, next: Ne
             share.grow(check_values(&bytes)? * BYTES_PER_VALUE)?;
             Ok(JsonBody {
                 bytes,
-                _share: Arc::new(share),
+                share: Arc::new(share),
             })
         });
         parts.extensions.insert(read);
