@@ -295,3 +295,60 @@ fn said(field: &str, content: Content) -> ApiResult<Value> {
     }
     text(field, content).map(Value::from)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bodies::Bodies;
+    use crate::options::ServerOptions;
+    use crate::stored::conversation;
+
+    fn store() -> Arc<Store> {
+        let store = Store::new(&ServerOptions::default());
+        let item = json!({"id": "a", "role": "user", "content": "x".repeat(1000)});
+        let object = conversation("conv_1", 0, &Value::Null);
+        let items = vec![Item::new(item)];
+        store.create(Owner::default(), items, object).unwrap();
+        Arc::new(store)
+    }
+
+    #[test]
+    fn references_share_their_item_and_each_counts() {
+        let store = store();
+        let reference = json!({"id": "a"});
+        let resolve = |count: usize, earlier| {
+            let input = vec![reference.clone(); count].into();
+            resolved(("input", &store, Owner::default()), input, earlier)
+        };
+        let (items, bytes) = resolve(MAX_MESSAGES, 0).unwrap();
+        assert!(items.iter().all(|item| Arc::ptr_eq(item, &items[0])));
+        assert_eq!(bytes, MAX_MESSAGES * items[0].bytes());
+        assert!(items[0].bytes() > 1000);
+        let error = resolve(MAX_MESSAGES, 1).unwrap_err();
+        assert!(error.detail.message.contains("expected at most 4096"));
+    }
+
+    #[test]
+    fn many_stored_bytes_are_not_read_at_once() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
+        let bodies = Bodies::new(1 << 20, runtime.handle().clone());
+        let store = store();
+        let read = |stored_bytes| {
+            let earlier = store.items(Owner::default(), "conv_1");
+            let keeper = Keeper {
+                store: Arc::clone(&store),
+                owner: Owner::default(),
+                earlier,
+                input: Vec::new(),
+                stored_bytes,
+                _share: bodies.share(Tenant::of_key("a")),
+                conversation: None,
+                stores: true,
+            };
+            read_small(&keeper, None).unwrap().map(|read| read.len())
+        };
+        assert_eq!((read(LARGE - 1), read(LARGE)), (Some(1), None));
+    }
+}
