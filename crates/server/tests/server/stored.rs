@@ -249,7 +249,8 @@ fn stored_items_that_take_too_much_memory_together_are_refused_by_name() {
     assert!(start.elapsed() < Duration::from_secs(20));
     // What continues much is refused as what refers to much.
     let body = json!({"input": references(20), "conversation": id});
-    server.post("/v1/responses/input_tokens", &body).good();
+    let error = server.post("/v1/responses/input_tokens", &body).error(400);
+    assert_eq!(error["code"], "context_length_exceeded");
     let grown = server
         .post("/v1/conversations", &json!({"items": references(30)}))
         .good();
