@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use axum::http::StatusCode;
 use tokio::runtime::Handle;
 
 use crate::error::{ApiError, ApiResult};
@@ -39,7 +40,8 @@ impl Bodies {
     }
 }
 
-/// The memory of one body. Dropping it releases the memory.
+/// The memory of one body, or of what a request adds to it. Dropping it releases the memory.
+#[derive(Debug)]
 pub(crate) struct Share {
     total: usize,
     held: Arc<Mutex<HashMap<Tenant, usize>>>,
@@ -51,8 +53,15 @@ impl Share {
     /// Adds `bytes` to the share.
     ///
     /// # Errors
-    /// If the tenant's limit is exceeded.
+    /// If the tenant's limit is exceeded, or would be without other requests.
     pub(crate) fn grow(&mut self, bytes: usize) -> ApiResult<()> {
+        let most = share(self.total, 0);
+        if bytes > most {
+            let message =
+                format!("the request takes {bytes} bytes of memory, expected at most {most}");
+            let status = StatusCode::PAYLOAD_TOO_LARGE;
+            return Err(ApiError::refused(status, "body_too_large", message));
+        }
         let mut held = lock(&self.held);
         let all: usize = held.values().sum();
         let own = held.get(&self.tenant).copied().unwrap_or(0);
@@ -105,6 +114,9 @@ mod tests {
         one.grow(3).unwrap();
         one.grow(1).unwrap();
         assert_eq!(other.grow(1).unwrap_err().detail.code, Some("bodies_full"));
+        // This one never fits.
+        let error = other.grow(5).unwrap_err();
+        assert_eq!(error.detail.code, Some("body_too_large"));
         drop(one);
         other.grow(4).unwrap();
         drop(other);

@@ -20,16 +20,18 @@ use tokio::time::Instant;
 use crate::app::App;
 use crate::bodies::Share;
 use crate::error::{ApiError, ApiResult};
-use crate::fields::RequestFields;
+use crate::fields::{RequestFields, refuse_repeated};
 use crate::guard::Caller;
+use crate::held_body::HeldBody;
 use crate::options::ServerOptions;
 
 /// The size in bytes from which a body is large. Parsing a smaller one takes less than a millisecond.
-const LARGE: usize = 64 << 10;
+pub(crate) const LARGE: usize = 64 << 10;
 /// Maximum number of values in a body.
 const MAX_VALUES: usize = 1 << 20;
-/// Estimated memory of a parsed value in bytes.
+/// Estimated memory of a parsed value in bytes, and what it has in addition in an object, with its name.
 const BYTES_PER_VALUE: usize = 64;
+const BYTES_PER_NAME: usize = 192;
 /// Minimum rate of a body in bytes per second, once it has been arriving for longer than the stall timeout.
 const MIN_RATE: usize = 16 << 10;
 
@@ -38,16 +40,31 @@ const MIN_RATE: usize = 16 << 10;
 pub(crate) struct JsonBody {
     bytes: Bytes,
     /// The body's share of the memory limit.
-    _share: Arc<Share>,
+    share: Arc<Share>,
 }
 
 impl JsonBody {
+    /// Creates a body with its share of memory.
+    ///
+    /// # Errors
+    /// If an object has a name twice.
+    fn new(bytes: Bytes, share: Share) -> ApiResult<Self> {
+        refuse_repeated(&bytes)?;
+        let share = Arc::new(share);
+        Ok(Self { bytes, share })
+    }
+
     /// Refuses unsupported fields. Call it before [`JsonBody::parse`].
     ///
     /// # Errors
     /// As [`RequestFields::check`].
     pub(crate) fn check(&self, fields: &RequestFields) -> ApiResult<()> {
         fields.check(&self.bytes)
+    }
+
+    /// Returns a response that repeats fields of the body: the body's memory counts until the response is sent.
+    pub(crate) fn hold(self, response: Response) -> Response {
+        response.map(|body| Body::new(HeldBody::new(body, self.share)))
     }
 
     /// Parses the fields of `T` from the body.
@@ -95,20 +112,15 @@ pub(crate) async fn read(State(app): State<Arc<App>>, request: Request, next: Ne
     let share = app.bodies().share(caller.address);
     let read = collect(&app, &parts.headers, body, share).await;
     if !read.as_ref().is_ok_and(|(bytes, _)| bytes.len() >= LARGE) {
-        parts.extensions.insert(read.map(|(bytes, share)| JsonBody {
-            bytes,
-            _share: Arc::new(share),
-        }));
+        let read = read.and_then(|(bytes, share)| JsonBody::new(bytes, share));
+        parts.extensions.insert(read);
         return next.run(Request::from_parts(parts, Body::empty())).await;
     }
     let threads = app.bodies().threads.clone();
     let answer = async move {
         let read = read.and_then(|(bytes, mut share)| {
-            share.grow(check_values(&bytes)? * BYTES_PER_VALUE)?;
-            Ok(JsonBody {
-                bytes,
-                _share: Arc::new(share),
-            })
+            share.grow(parsed_bytes(&bytes)?)?;
+            JsonBody::new(bytes, share)
         });
         parts.extensions.insert(read);
         next.run(Request::from_parts(parts, Body::empty())).await
@@ -146,6 +158,19 @@ async fn collect(
         return Err(ApiError::refused(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
             "unsupported_media_type",
+            message,
+        ));
+    }
+    let mut encodings = headers.get_all(header::CONTENT_ENCODING).iter();
+    if let Some(encoding) =
+        encodings.find(|name| !name.as_bytes().eq_ignore_ascii_case(b"identity"))
+    {
+        let message = format!(
+            "the header Content-Encoding is {encoding:?}: expected a body as it is, without it"
+        );
+        return Err(ApiError::refused(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "unsupported_content_encoding",
             message,
         ));
     }
@@ -204,21 +229,24 @@ fn too_slow(begin: Instant, bytes: usize) -> ApiError {
     ApiError::refused(StatusCode::REQUEST_TIMEOUT, "request_time_out", message)
 }
 
-/// Counts the JSON values of a body.
+/// Estimates the memory of the JSON values of a body in bytes.
 ///
 /// # Errors
 /// If there are more than [`MAX_VALUES`].
-fn check_values(bytes: &[u8]) -> ApiResult<usize> {
-    let (mut values, mut is_text, mut is_escaped) = (1, false, false);
+fn parsed_bytes(bytes: &[u8]) -> ApiResult<usize> {
+    let (mut values, mut names) = (1, 0);
+    let (mut is_text, mut is_escaped) = (false, false);
     for byte in bytes {
         match byte {
             _ if is_escaped => is_escaped = false,
             b'\\' => is_escaped = is_text,
             b'"' => is_text = !is_text,
-            b',' | b':' | b'[' | b'{' if !is_text => values += 1,
+            b',' | b'[' | b'{' if !is_text => values += 1,
+            b':' if !is_text => names += 1,
             _ => {}
         }
     }
+    let values = values + names;
     if values > MAX_VALUES {
         let message = format!("the body has {values} values, expected at most {MAX_VALUES}");
         return Err(ApiError::refused(
@@ -227,7 +255,7 @@ fn check_values(bytes: &[u8]) -> ApiResult<usize> {
             message,
         ));
     }
-    Ok(values)
+    Ok(values * BYTES_PER_VALUE + names * BYTES_PER_NAME)
 }
 
 #[cfg(test)]
@@ -237,11 +265,11 @@ mod tests {
     #[test]
     fn values_of_a_body_are_counted_without_those_that_texts_look_like() {
         assert_eq!(
-            check_values(br#"{"a": [1, 2], "b": "x, [y]: \\\", {"}"#).unwrap(),
-            7
+            parsed_bytes(br#"{"a": [1, 2], "b": "x, [y]: \\\", {"}"#).unwrap(),
+            7 * BYTES_PER_VALUE + 2 * BYTES_PER_NAME
         );
         assert_eq!(
-            check_values(&vec![b','; MAX_VALUES])
+            parsed_bytes(&vec![b','; MAX_VALUES])
                 .unwrap_err()
                 .detail
                 .code,

@@ -28,7 +28,7 @@ use crate::pieces::{Piece, PieceReader, Section};
 use crate::prompt_fields::PromptFields;
 use crate::reasoning::ReasoningFields;
 use crate::reply::{Reply, finish_reason};
-use crate::sampling::{Sampling, check_some, likeliest, limit};
+use crate::sampling::{Sampling, check_some, likeliest, limit, one_of};
 use crate::sse::{self, Render, StreamEvent};
 use crate::tool_fields::{ChatTool, ToolChoiceField};
 use crate::tools::ToolUse;
@@ -110,11 +110,10 @@ pub(crate) async fn complete(
         ));
     }
     let log_probabilities = wants_tokens.then_some(likeliest.unwrap_or(0));
-    let max_tokens = match request.max_completion_tokens {
-        None => ("max_tokens", request.max_tokens),
-        given => ("max_completion_tokens", given),
-    };
-    let max_tokens = limit(request.n_predict, max_tokens, None)?;
+    let (older, newer) = (request.max_tokens, request.max_completion_tokens);
+    let name = newer.map_or("max_tokens", |_| "max_completion_tokens");
+    let given = one_of(("max_tokens", older), ("max_completion_tokens", newer))?;
+    let max_tokens = limit(request.n_predict, (name, given), None)?;
     check_some("max_completion_tokens", max_tokens)?;
     let form = form.form()?;
     let tools = ToolUse::of_chat(

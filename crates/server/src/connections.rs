@@ -7,15 +7,13 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
 
-use axum::body::{Body, Bytes};
-use hyper::body::{Frame, SizeHint};
+use axum::body::Body;
 use tokio::sync::oneshot;
 
+use crate::held_body::HeldBody;
 use crate::owner::{Tenant, share};
 
 /// The table of open connections.
@@ -165,43 +163,14 @@ pub(crate) struct Served(Arc<Connection>);
 
 impl Served {
     /// Returns `body` with this request attached: the request ends when the body is dropped.
-    pub(crate) fn until_end_of(self, body: Body) -> ServedBody {
-        ServedBody {
-            body,
-            _served: self,
-        }
+    pub(crate) fn until_end_of(self, body: Body) -> HeldBody<Self> {
+        HeldBody::new(body, self)
     }
 }
 
 impl Drop for Served {
     fn drop(&mut self) {
         self.0.step(Phase::Idle);
-    }
-}
-
-/// The body of a response. Its request ends when it is dropped.
-pub(crate) struct ServedBody {
-    body: Body,
-    _served: Served,
-}
-
-impl hyper::body::Body for ServedBody {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::extract::{FromRequestParts, Request, State};
 use axum::http::request::Parts;
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use sha2::{Digest, Sha256};
@@ -16,6 +16,9 @@ use crate::app::App;
 use crate::error::ApiError;
 use crate::owner::{Owner, Tenant};
 use crate::route::Access;
+
+/// Maximum size of a request's head in bytes.
+pub(crate) const HEAD_BYTES: usize = 64 << 10;
 
 /// The address of a connection's client.
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +68,7 @@ pub(crate) async fn guard(
     mut request: Request,
     next: Next,
 ) -> Response {
-    if let Err(error) = check_host(&app, &request) {
+    if let Err(error) = check_head(&request).and_then(|()| check_host(&app, &request)) {
         return error.into_response();
     }
     let origin = allowed_origin(&app, request.headers());
@@ -119,6 +122,37 @@ pub(crate) async fn guard(
         }
     }
     response
+}
+
+/// Refuses a head that is too large, or in which a header is repeated of which proxies may read another one.
+fn check_head(request: &Request) -> Result<(), ApiError> {
+    let headers = request.headers();
+    let bytes = |(name, value): (&HeaderName, &HeaderValue)| {
+        // The colon, a space and the end of the line count, too.
+        name.as_str().len() + value.len() + 4
+    };
+    let uri = request.uri();
+    let of_uri = uri.path().len() + uri.query().map_or(0, str::len);
+    let bytes = of_uri + headers.iter().map(bytes).sum::<usize>();
+    if bytes > HEAD_BYTES {
+        return Err(ApiError::refused(
+            StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+            "head_too_large",
+            format!("the head of the request has more than {HEAD_BYTES} bytes"),
+        ));
+    }
+    let is_repeated = |name: &&HeaderName| headers.get_all(*name).iter().nth(1).is_some();
+    match [&header::HOST, &header::CONTENT_TYPE]
+        .into_iter()
+        .find(is_repeated)
+    {
+        Some(name) => Err(ApiError::refused(
+            StatusCode::BAD_REQUEST,
+            "repeated_header",
+            format!("the header {name} is repeated, expected it once"),
+        )),
+        None => Ok(()),
+    }
 }
 
 /// Checks the Host header on a loopback address. By DNS rebinding, a page of another site may resolve its own name to

@@ -21,7 +21,7 @@ use tower::ServiceExt;
 
 use crate::app::App;
 use crate::connections::{Connection, Connections};
-use crate::guard::Peer;
+use crate::guard::{HEAD_BYTES, Peer};
 use crate::hosted::HostedModel;
 use crate::housekeeping;
 use crate::options::{ServerOptions, StartError};
@@ -34,8 +34,6 @@ const THREADS_OF_LARGE: usize = 2;
 /// The time that an idle thread of computation is kept: as long as the server runs. A kept thread needs no start when
 /// memory is low.
 const KEEP_ALIVE: Duration = Duration::from_secs(u32::MAX as u64);
-/// Maximum size of a request's head in bytes.
-const HEAD_BYTES: usize = 64 << 10;
 
 /// The response to a connection beyond the limits.
 const REFUSAL: &str = "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 2\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";

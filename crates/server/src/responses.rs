@@ -17,14 +17,13 @@ use crate::fields;
 use crate::forms::TextFormat;
 use crate::guard::Client;
 use crate::left_out;
-use crate::messages::{Content, Role, Turns, check_count, parts, text};
-use crate::owner::Owner;
+use crate::metadata;
 use crate::prompt_fields::PromptFields;
 use crate::reasoning::ReasoningOptions;
 use crate::response_answer::ResponseAnswer;
+use crate::response_input::{Given, InputItem, keeper, read_large, read_small};
 use crate::sampling::{Sampling, check_some, limit};
 use crate::sse::{self, StreamEvent};
-use crate::stored::Keeper;
 use crate::text::count;
 use crate::tool_fields::{ResponseTool, ToolChoiceField};
 use crate::tools::ToolUse;
@@ -56,9 +55,24 @@ pub(crate) struct ResponsesRequest {
     conversation: Option<ConversationField>,
     /// Whether the response is kept for later requests. The default is true.
     store: Option<bool>,
-    /// Data of the client, which the response repeats.
+    /// Data of the client, which the response repeats: at most 16 texts.
     #[schema(value_type = Option<Object>)]
     metadata: Option<Map<String, Value>>,
+}
+
+impl ResponsesRequest {
+    /// Returns the fields that concern stored items.
+    fn given(&self, GivenInput { input }: GivenInput) -> Given<'_> {
+        Given {
+            previous: self.previous_response_id.as_deref(),
+            conversation: match &self.conversation {
+                Some(ConversationField::Id(id) | ConversationField::Object { id }) => Some(id),
+                None => None,
+            },
+            stores: self.store.unwrap_or(true),
+            input,
+        }
+    }
 }
 
 /// Options of reasoning.
@@ -106,29 +120,6 @@ enum Input {
     Items(Vec<InputItem>),
 }
 
-/// A message, reasoning, a tool call, the result of a call, or a reference to such an item.
-#[derive(Debug, Deserialize, ToSchema)]
-struct InputItem {
-    /// `message`, `reasoning`, `function_call`, `function_call_output` or `item_reference`. The default is `message`.
-    #[serde(rename = "type")]
-    kind: Option<String>,
-    /// The role of a message.
-    role: Option<Role>,
-    content: Option<Content>,
-    /// The id of a call, in the call and in its result.
-    call_id: Option<String>,
-    /// The called function. Its arguments, a JSON object as a string, are in `arguments`.
-    name: Option<String>,
-    arguments: Option<String>,
-    /// The result of a call.
-    output: Option<Content>,
-    /// A summary of reasoning, which is used if there is no content.
-    summary: Option<Content>,
-    /// The item's id, which a reference needs.
-    #[serde(rename = "id")]
-    _id: Option<String>,
-}
-
 /// The input as it is stored.
 #[derive(Debug, Deserialize)]
 struct GivenInput {
@@ -173,7 +164,8 @@ pub(crate) async fn create(
     body.check(&fields::RESPONSES)?;
     let (request, sampling): (ResponsesRequest, Sampling) = (body.parse()?, body.parse()?);
     let prompt: PromptFields = body.parse()?;
-    let keeper = keeper(&app, client.owner, &request, body.parse()?)?;
+    metadata::check(request.metadata.as_ref())?;
+    let keeper = keeper(&app, client, request.given(body.parse()?))?;
     sampling.check(app.options.parallel)?;
     let format = request.text.as_ref().and_then(|text| text.format.as_ref());
     let most = ("max_output_tokens", request.max_output_tokens);
@@ -207,9 +199,13 @@ pub(crate) async fn create(
         request.tool_choice.as_ref(),
         request.parallel_tool_calls,
     )?;
-    let messages = turns(&keeper)?.messages(instructions);
-    prompt.check(Some(&messages))?;
+    let messages = read_small(&keeper, instructions)?;
+    prompt.check(messages.as_deref())?;
     let model = app.model(request.model.as_deref()).await?;
+    let messages = match messages {
+        Some(messages) => messages,
+        None => read_large((&model, client.address), &keeper, instructions).await?,
+    };
     let template = model.model().chat_template();
     let mut prompt = prompt.read(template)?;
     if let Some(effort) = request.reasoning.and_then(|reasoning| reasoning.effort) {
@@ -246,171 +242,8 @@ pub(crate) async fn create(
     } else {
         Json(answer.collect(answers).await?).into_response()
     };
-    Ok(left_out::say(&other_tools, response))
-}
-
-/// Finds what the request continues, and the items of its input.
-///
-/// # Errors
-/// If an earlier response, a conversation or an item is not kept, or there are too many items.
-fn keeper(
-    app: &App,
-    owner: Owner,
-    request: &ResponsesRequest,
-    GivenInput { input }: GivenInput,
-) -> ApiResult<Keeper> {
-    let store = app.stored();
-    let conversation = match &request.conversation {
-        Some(ConversationField::Id(id) | ConversationField::Object { id }) => Some(id),
-        None => None,
-    };
-    let (field, id) = match (&request.previous_response_id, conversation) {
-        (Some(_), Some(_)) => {
-            let message = "expected either this or previous_response_id, not both";
-            return Err(ApiError::field("conversation", message));
-        }
-        (Some(id), None) => ("previous_response_id", Some(id)),
-        (None, id) => ("conversation", id),
-    };
-    let earlier = id.map(|id| {
-        store.items(owner, id).ok_or_else(|| {
-            let message = format!(
-                "{id} is not kept: expected the whole conversation as input, or an id that was used lately"
-            );
-            ApiError::field(field, message).with_code("not_found")
-        })
-    });
-    let keeper = Keeper {
-        store: Arc::clone(store),
-        owner,
-        earlier: earlier.transpose()?,
-        input: given_items(app, owner, input)?,
-        conversation: conversation.cloned(),
-        stores: request.store.unwrap_or(true),
-    };
-    keeper.check()?;
-    Ok(keeper)
-}
-
-/// Returns the items of the input, with those that it refers to in place of references.
-///
-/// # Errors
-/// If an item is not kept.
-pub(crate) fn given_items(app: &App, owner: Owner, input: Value) -> ApiResult<Vec<Value>> {
-    let items = match input {
-        Value::String(text) => {
-            return Ok(vec![
-                json!({"type": "message", "role": "user", "content": text}),
-            ]);
-        }
-        Value::Array(items) => items,
-        _ => {
-            return Err(ApiError::field(
-                "input",
-                "expected a text or an array of items",
-            ));
-        }
-    };
-    let item = |(index, item): (usize, Value)| {
-        let has = |field: &str| item.get(field).is_some_and(|value| !value.is_null());
-        let is_reference = item["type"] == "item_reference"
-            || (!has("type") && has("id") && !has("role") && !has("content"));
-        if !is_reference {
-            return Ok(item);
-        }
-        let id = item["id"].as_str().unwrap_or_default();
-        app.stored().item(owner, id).ok_or_else(|| {
-            let message = format!(
-                "{id:?} is not kept: expected the item itself, as in the output of the earlier response"
-            );
-            ApiError::field(&format!("input[{index}].id"), message).with_code("not_found")
-        })
-    };
-    items.into_iter().enumerate().map(item).collect()
-}
-
-/// Reads the conversation: what the request continues, and its input.
-fn turns(keeper: &Keeper) -> ApiResult<Turns> {
-    let mut turns = Turns::default();
-    let earlier = keeper
-        .earlier
-        .as_ref()
-        .map_or_else(Vec::new, |earlier| earlier.all());
-    check_count("input", earlier.len() + keeper.input.len())?;
-    for item in earlier {
-        add(&mut turns, "input", item)?;
-    }
-    for (index, item) in keeper.input.iter().enumerate() {
-        add(&mut turns, &format!("input[{index}]"), item)?;
-    }
-    Ok(turns)
-}
-
-/// Adds the item in `field`.
-pub(crate) fn add(turns: &mut Turns, field: &str, item: &Value) -> ApiResult<()> {
-    let parsed = InputItem::deserialize(item);
-    let InputItem {
-        kind,
-        role,
-        content,
-        call_id,
-        name,
-        arguments,
-        output,
-        summary,
-        _id: _,
-    } = parsed.map_err(|error| ApiError::field(field, error.to_string()))?;
-    let missing = |name: &str| ApiError::field(&format!("{field}.{name}"), "it is missing");
-    match kind.as_deref().unwrap_or("message") {
-        "message" => {
-            let role = role
-                .filter(|role| *role != Role::Tool)
-                .ok_or_else(|| missing("role"))?;
-            // The assistant may only have called functions.
-            let content = content.or_else(|| (role == Role::Assistant).then(Content::empty));
-            let content = content.ok_or_else(|| missing("content"))?;
-            turns.say(role, said(&format!("{field}.content"), content)?);
-        }
-        "reasoning" => {
-            let content = content.map(|content| text(&format!("{field}.content"), content));
-            let summary = summary.map(|summary| text(&format!("{field}.summary"), summary));
-            let content = content.transpose()?.filter(|text| !text.is_empty());
-            let summary = summary.transpose()?;
-            turns.think(&content.or(summary).unwrap_or_default());
-        }
-        "function_call" => {
-            let id = call_id.ok_or_else(|| missing("call_id"))?;
-            let name = name
-                .filter(|name| !name.is_empty())
-                .ok_or_else(|| missing("name"))?;
-            turns.call(&id, &name, &arguments.ok_or_else(|| missing("arguments"))?);
-        }
-        "function_call_output" => {
-            let id = call_id.ok_or_else(|| missing("call_id"))?;
-            turns.result(
-                &id,
-                text(
-                    &format!("{field}.output"),
-                    output.ok_or_else(|| missing("output"))?,
-                )?,
-            );
-        }
-        kind => {
-            let message = format!(
-                "{kind}: expected message, reasoning, function_call, function_call_output or item_reference"
-            );
-            return Err(ApiError::unsupported(&format!("{field}.type"), message));
-        }
-    }
-    Ok(())
-}
-
-/// Returns the content in `field`: parts if there are pictures, and otherwise the text.
-fn said(field: &str, content: Content) -> ApiResult<Value> {
-    if content.has_pictures() {
-        return parts(field, content);
-    }
-    text(field, content).map(Value::from)
+    // The response repeats fields of the body.
+    Ok(left_out::say(&other_tools, body.hold(response)))
 }
 
 /// A request whose tokens are counted.
@@ -440,14 +273,20 @@ pub(crate) async fn input_tokens(
 ) -> ApiResult<Json<InputTokens>> {
     body.check(&fields::INPUT_TOKENS)?;
     let (request, prompt): (ResponsesRequest, PromptFields) = (body.parse()?, body.parse()?);
-    let keeper = keeper(&app, client.owner, &request, body.parse()?)?;
+    metadata::check(request.metadata.as_ref())?;
+    let keeper = keeper(&app, client, request.given(body.parse()?))?;
     let tools = ToolUse::of_response(
         request.tools,
         request.tool_choice.as_ref(),
         request.parallel_tool_calls,
     )?;
-    let messages = turns(&keeper)?.messages(request.instructions.as_deref());
+    let instructions = request.instructions.as_deref();
+    let messages = read_small(&keeper, instructions)?;
     let model = app.model(request.model.as_deref()).await?;
+    let messages = match messages {
+        Some(messages) => messages,
+        None => read_large((&model, client.address), &keeper, instructions).await?,
+    };
     let template = model.model().chat_template();
     let mut prompt = prompt.read(template)?;
     if let Some(effort) = request.reasoning.and_then(|reasoning| reasoning.effort) {

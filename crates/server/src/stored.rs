@@ -3,30 +3,78 @@
 //! Each owner has a fixed part of the memory, so that no owner's requests depend on what others keep. What was not used
 //! for the longest time makes room, and everything is dropped after a [time](ServerOptions::stored_time).
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use axum::body::Bytes;
 use serde_json::{Value, json};
 
+use crate::bodies::Share;
 use crate::error::{ApiError, ApiResult};
-use crate::messages::MAX_MESSAGES;
 use crate::options::ServerOptions;
 use crate::owner::Owner;
 
 /// Maximum number of responses and conversations of an owner.
 const MAX_ENTRIES: usize = 1024;
-/// Estimated memory of an item in addition to its text, in bytes.
+/// Estimated memory of an item in addition to its values, with its places in indexes, in bytes.
 const BYTES_PER_ITEM: usize = 1024;
+/// Estimated memory of a value and of an object's key in addition to their text, in bytes.
+const BYTES_PER_VALUE: usize = 128;
+const BYTES_PER_KEY: usize = 64;
+
+/// An item of a conversation. All that refer to it share it.
+#[derive(Debug)]
+pub(crate) struct Item {
+    value: Value,
+    bytes: usize,
+}
+
+impl Item {
+    /// Creates an item.
+    pub(crate) fn new(value: Value) -> Arc<Self> {
+        let bytes = BYTES_PER_ITEM + memory(&value);
+        Arc::new(Self { value, bytes })
+    }
+
+    pub(crate) fn value(&self) -> &Value {
+        &self.value
+    }
+
+    /// Returns the item's memory.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn id(&self) -> Option<&str> {
+        self.value["id"].as_str()
+    }
+}
+
+/// Estimates the memory of a value in bytes.
+fn memory(value: &Value) -> usize {
+    let inner = match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+        Value::String(text) => text.len(),
+        Value::Array(values) => values.iter().map(memory).sum(),
+        Value::Object(fields) => {
+            let fields = fields.iter();
+            let field = |(key, value): (&String, _)| BYTES_PER_KEY + key.len() + memory(value);
+            fields.map(field).sum()
+        }
+    };
+    BYTES_PER_VALUE + inner
+}
 
 /// Items of a conversation, after those of earlier responses.
 #[derive(Debug)]
 pub(crate) struct Items {
     earlier: Option<Arc<Self>>,
-    items: Vec<Value>,
-    /// The number of items with the earlier ones.
-    count: usize,
+    items: Vec<Arc<Item>>,
+    /// The number of items with the earlier ones, and their memory.
+    size: (usize, usize),
+    /// The memory that counts for the owner.
     bytes: usize,
     /// The memory of all items of the owner.
     used: Arc<AtomicUsize>,
@@ -40,7 +88,7 @@ impl Drop for Items {
 
 impl Items {
     /// Returns all items in order.
-    pub(crate) fn all(&self) -> Vec<&Value> {
+    pub(crate) fn all(&self) -> Vec<&Arc<Item>> {
         let parts: Vec<_> =
             std::iter::successors(Some(self), |items| items.earlier.as_deref()).collect();
         parts
@@ -49,6 +97,11 @@ impl Items {
             .flat_map(|part| &part.items)
             .collect()
     }
+
+    /// Returns the number of all items and their memory.
+    pub(crate) fn size(&self) -> (usize, usize) {
+        self.size
+    }
 }
 
 /// A response or a conversation.
@@ -56,8 +109,10 @@ impl Items {
 struct Entry {
     id: String,
     items: Arc<Items>,
-    /// The response, or the description of the conversation.
-    object: Value,
+    /// The number of its first item.
+    first: u64,
+    /// The response, or the description of the conversation, as JSON.
+    object: Bytes,
     used: Instant,
 }
 
@@ -65,7 +120,52 @@ struct Entry {
 #[derive(Debug, Default)]
 struct OfOwner {
     entries: Vec<Entry>,
+    /// The items of the entries by their ids and numbers. A later item has a larger number.
+    by_id: HashMap<String, BTreeMap<u64, Arc<Item>>>,
+    /// The number of the next item.
+    next: u64,
     used: Arc<AtomicUsize>,
+}
+
+impl OfOwner {
+    /// Marks the entry `id` as used now.
+    fn touch(&mut self, id: &str) -> Option<&Entry> {
+        let place = self.entries.iter().position(|entry| entry.id == id)?;
+        let mut entry = self.entries.remove(place);
+        entry.used = Instant::now();
+        self.entries.push(entry);
+        self.entries.last()
+    }
+
+    fn push(&mut self, entry: Entry) {
+        for (number, item) in (entry.first..).zip(&entry.items.items) {
+            if let Some(id) = item.id() {
+                let items = self.by_id.entry(id.to_owned()).or_default();
+                items.insert(number, Arc::clone(item));
+            }
+        }
+        self.entries.push(entry);
+    }
+
+    /// Removes the entry `id`. Returns whether it was there.
+    fn remove(&mut self, id: &str) -> bool {
+        let place = self.entries.iter().position(|entry| entry.id == id);
+        place.inspect(|place| self.remove_at(*place)).is_some()
+    }
+
+    fn remove_at(&mut self, place: usize) {
+        let entry = self.entries.remove(place);
+        for (number, item) in (entry.first..).zip(&entry.items.items) {
+            if let Some(id) = item.id()
+                && let Some(items) = self.by_id.get_mut(id)
+            {
+                items.remove(&number);
+                if items.is_empty() {
+                    self.by_id.remove(id);
+                }
+            }
+        }
+    }
 }
 
 /// The stored responses and conversations of all owners.
@@ -85,7 +185,10 @@ pub(crate) struct Keeper {
     /// The items that the request continues.
     pub(crate) earlier: Option<Arc<Items>>,
     /// The items of the request.
-    pub(crate) input: Vec<Value>,
+    pub(crate) input: Vec<Arc<Item>>,
+    /// The memory of the items that were stored before the request, and its share of the client's memory.
+    pub(crate) stored_bytes: usize,
+    pub(crate) _share: Share,
     /// The conversation to which the request and its response are added.
     pub(crate) conversation: Option<String>,
     /// Whether the response is stored.
@@ -116,11 +219,11 @@ impl Store {
     pub(crate) fn create(
         &self,
         owner: Owner,
-        items: Vec<Value>,
+        items: Vec<Arc<Item>>,
         object: Value,
     ) -> ApiResult<Value> {
         let id = object["id"].as_str().unwrap_or_default().to_owned();
-        if !self.put(owner, id, (None, items), object.clone()) {
+        if !self.put(owner, id, (None, items), object.to_string().into()) {
             let message = format!("more than the {} bytes that are kept", self.most_bytes);
             return Err(ApiError::field("items", message));
         }
@@ -130,40 +233,47 @@ impl Store {
     /// Returns the items of a response or conversation.
     pub(crate) fn items(&self, owner: Owner, id: &str) -> Option<Arc<Items>> {
         self.with(owner, |entries| {
-            let entry = take(entries, id)?;
-            let items = Arc::clone(&entry.items);
-            entries.push(entry);
-            Some(items)
+            let entry = entries.touch(id)?;
+            Some(Arc::clone(&entry.items))
         })
     }
 
-    /// Returns a response, or the description of a conversation.
-    pub(crate) fn object(&self, owner: Owner, id: &str) -> Option<Value> {
+    /// Returns a response, or the description of a conversation, as JSON.
+    pub(crate) fn object(&self, owner: Owner, id: &str) -> Option<Bytes> {
         self.with(owner, |entries| {
-            let entry = entries.iter().find(|entry| entry.id == id)?;
+            let entry = entries.entries.iter().find(|entry| entry.id == id)?;
             Some(entry.object.clone())
         })
     }
 
     /// Removes a response or conversation. Returns whether it was there.
     pub(crate) fn delete(&self, owner: Owner, id: &str) -> bool {
-        self.with(owner, |entries| take(entries, id).is_some())
+        self.with(owner, |entries| entries.remove(id))
     }
 
-    /// Returns an item by its id.
-    pub(crate) fn item(&self, owner: Owner, id: &str) -> Option<Value> {
+    /// Returns the latest item of each of the `ids`.
+    pub(crate) fn find(&self, owner: Owner, ids: &[&str]) -> Vec<Option<Arc<Item>>> {
+        if ids.is_empty() {
+            return Vec::new();
+        }
         self.with(owner, |entries| {
-            let all = entries.iter().rev().flat_map(|entry| &entry.items.items);
-            all.into_iter().find(|item| item["id"] == id).cloned()
+            let find = |id: &&str| {
+                let (_, item) = entries.by_id.get(*id)?.last_key_value()?;
+                Some(Arc::clone(item))
+            };
+            ids.iter().map(find).collect()
         })
     }
 
     /// Does something with the entries of an owner that are not too old.
-    fn with<T>(&self, owner: Owner, work: impl FnOnce(&mut Vec<Entry>) -> T) -> T {
+    fn with<T>(&self, owner: Owner, work: impl FnOnce(&mut OfOwner) -> T) -> T {
         let mut owners = self.lock();
-        let entries = &mut owners.entry(owner).or_default().entries;
-        entries.retain(|entry| entry.used.elapsed() < self.time);
-        work(entries)
+        let of_owner = owners.entry(owner).or_default();
+        let is_old = |entry: &Entry| entry.used.elapsed() >= self.time;
+        while of_owner.entries.first().is_some_and(is_old) {
+            of_owner.remove_at(0);
+        }
+        work(of_owner)
     }
 
     /// Stores an entry in place of those that were not used for the longest time. Returns whether there is room.
@@ -171,29 +281,35 @@ impl Store {
         &self,
         owner: Owner,
         id: String,
-        (earlier, items): (Option<Arc<Items>>, Vec<Value>),
-        object: Value,
+        (earlier, items): (Option<Arc<Items>>, Vec<Arc<Item>>),
+        object: Bytes,
     ) -> bool {
-        let size = |value: &Value| 2 * value.to_string().len() + BYTES_PER_ITEM;
-        let bytes = items.iter().map(size).sum::<usize>() + size(&object);
+        let of_items = items.iter().map(|item| item.bytes);
+        let of_items = of_items.fold(0, usize::saturating_add);
+        let bytes = of_items.saturating_add(BYTES_PER_ITEM + object.len());
+        if bytes > self.most_bytes {
+            self.delete(owner, &id);
+            return false;
+        }
+        let (count, of_earlier) = earlier.as_ref().map_or((0, 0), |earlier| earlier.size);
+        let size = (count + items.len(), of_earlier.saturating_add(of_items));
         let mut owners = self.lock();
         let of_owner = owners.entry(owner).or_default();
-        drop(take(&mut of_owner.entries, &id));
+        of_owner.remove(&id);
         of_owner.used.fetch_add(bytes, Ordering::Relaxed);
-        let count = items.len() + earlier.as_ref().map_or(0, |earlier| earlier.count);
+        let first = of_owner.next;
+        of_owner.next += items.len() as u64;
         let items = Arc::new(Items {
             earlier,
-            count,
             items,
+            size,
             bytes,
             used: Arc::clone(&of_owner.used),
         });
-        if bytes > self.most_bytes {
-            return false;
-        }
-        of_owner.entries.push(Entry {
+        of_owner.push(Entry {
             id,
             items,
+            first,
             object,
             used: Instant::now(),
         });
@@ -202,7 +318,7 @@ impl Store {
             || (of_owner.used.load(Ordering::Relaxed) > self.most_bytes
                 && !of_owner.entries.is_empty())
         {
-            of_owner.entries.remove(0);
+            of_owner.remove_at(0);
         }
         !of_owner.entries.is_empty()
     }
@@ -212,34 +328,12 @@ impl Store {
     }
 }
 
-/// Removes the entry `id`, and marks it as used now.
-fn take(entries: &mut Vec<Entry>, id: &str) -> Option<Entry> {
-    let place = entries.iter().position(|entry| entry.id == id)?;
-    let mut entry = entries.remove(place);
-    entry.used = Instant::now();
-    Some(entry)
-}
-
 impl Keeper {
-    /// Checks the number of items of the conversation.
-    ///
-    /// # Errors
-    /// If there are too many.
-    pub(crate) fn check(&self) -> ApiResult<()> {
-        let earlier = self.earlier.as_ref().map_or(0, |earlier| earlier.count);
-        let count = earlier + self.input.len();
-        if count > MAX_MESSAGES {
-            let message =
-                format!("{count} items with the earlier ones, expected at most {MAX_MESSAGES}");
-            return Err(ApiError::field("input", message));
-        }
-        Ok(())
-    }
-
     /// Stores a response that has ended.
     pub(crate) fn keep(&mut self, response: &Value) {
         let mut items = std::mem::take(&mut self.input);
-        items.extend(response["output"].as_array().into_iter().flatten().cloned());
+        let output = response["output"].as_array().into_iter().flatten();
+        items.extend(output.cloned().map(Item::new));
         if let Some(id) = &self.conversation
             && let Some((items_before, object)) = self
                 .store
@@ -252,7 +346,8 @@ impl Keeper {
         if self.stores {
             let id = response["id"].as_str().unwrap_or_default().to_owned();
             let items = (self.earlier.take(), items);
-            self.store.put(self.owner, id, items, response.clone());
+            let object = response.to_string().into();
+            self.store.put(self.owner, id, items, object);
         }
     }
 }
@@ -276,8 +371,13 @@ mod tests {
     }
 
     fn put(store: &Store, owner: Owner, id: &str, earlier: Option<Arc<Items>>) -> bool {
-        let items = vec![json!({"id": format!("item of {id}"), "text": "a".repeat(1000)})];
-        store.put(owner, id.into(), (earlier, items), json!({"id": id}))
+        let item = json!({"id": format!("item of {id}"), "text": "a".repeat(1000)});
+        let items = vec![Item::new(item)];
+        store.put(owner, id.into(), (earlier, items), "{}".into())
+    }
+
+    fn has_item(store: &Store, owner: Owner, id: &str) -> bool {
+        store.find(owner, &[id])[0].is_some()
     }
 
     #[test]
@@ -296,11 +396,10 @@ mod tests {
         assert!(store.items(first, "1").is_none() && store.items(first, "99").is_some());
         // Others keep what they have, and see nothing of it.
         assert!(store.items(other, "other").is_some() && store.items(other, "99").is_none());
-        assert!(
-            store.item(first, "item of 99").is_some() && store.item(other, "item of 99").is_none()
-        );
-        let large = vec![json!("a".repeat(1 << 15))];
-        assert!(!store.put(first, "large".into(), (None, large), json!({})));
+        let id = "item of 99";
+        assert!(has_item(&store, first, id) && !has_item(&store, other, id));
+        let large = vec![Item::new(json!("a".repeat(1 << 15)))];
+        assert!(!store.put(first, "large".into(), (None, large), "{}".into()));
         assert!(store.items(first, "99").is_some());
         assert!(store.delete(first, "99") && !store.delete(first, "99"));
     }

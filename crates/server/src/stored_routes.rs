@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use axum::Json;
+use axum::body::Body;
 use axum::extract::{Path, State};
-use axum::http::StatusCode;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
@@ -13,15 +15,13 @@ use crate::app::App;
 use crate::body::JsonBody;
 use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::fields;
-use crate::guard::Client;
+use crate::guard::{Caller, Client};
+use crate::held_body::HeldBody;
 use crate::messages::{Turns, check_count};
+use crate::metadata;
 use crate::names::{new_id, now};
-use crate::responses::{add, given_items};
+use crate::response_input::{CONVERSATION, RESPONSE, add, check_bytes, is_reference, resolved};
 use crate::stored::conversation;
-
-/// The prefixes of ids.
-const CONVERSATION: &str = "conv_";
-const RESPONSE: &str = "resp_";
 
 /// A request for a new conversation.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -29,7 +29,7 @@ pub(crate) struct ConversationRequest {
     /// The first items of the conversation.
     #[schema(value_type = Option<Vec<Object>>)]
     items: Option<Vec<Value>>,
-    /// Data of the client, which the description repeats.
+    /// Data of the client, which the description repeats: at most 16 texts.
     #[schema(value_type = Option<Object>)]
     metadata: Option<Map<String, Value>>,
 }
@@ -50,11 +50,17 @@ pub(crate) async fn create(
     if !items.is_empty() {
         check_count("items", items.len())?;
     }
-    let items = given_items(&app, client.owner, items.into())?;
+    metadata::check(metadata.as_ref())?;
     let mut turns = Turns::default();
     for (index, item) in items.iter().enumerate() {
-        add(&mut turns, &format!("items[{index}]"), item)?;
+        // Stored items were checked before they were stored.
+        if !is_reference(item) {
+            add(&mut turns, &format!("items[{index}]"), item)?;
+        }
     }
+    let (items, _) = resolved(("items", app.stored(), client.owner), items.into(), 0)?;
+    let bytes = items.iter().map(|item| item.bytes());
+    check_bytes(&app, "items", bytes.fold(0, usize::saturating_add))?;
     let metadata = metadata.unwrap_or_default().into();
     let object = conversation(&new_id(CONVERSATION), now(), &metadata);
     app.stored().create(client.owner, items, object).map(Json)
@@ -70,12 +76,8 @@ pub(crate) async fn conversation_of(
     State(app): State<Arc<App>>,
     Client(client): Client,
     Path(id): Path<String>,
-) -> ApiResult<Json<Value>> {
-    let object = app.stored().object(client.owner, &id);
-    let object = object.filter(|_| id.starts_with(CONVERSATION));
-    object
-        .map(Json)
-        .ok_or_else(|| not_kept("conversation", &id))
+) -> ApiResult<Response> {
+    kept(&app, client, ("conversation", CONVERSATION), &id)
 }
 
 /// Deletes a conversation.
@@ -107,10 +109,8 @@ pub(crate) async fn response(
     State(app): State<Arc<App>>,
     Client(client): Client,
     Path(id): Path<String>,
-) -> ApiResult<Json<Value>> {
-    let object = app.stored().object(client.owner, &id);
-    let object = object.filter(|_| id.starts_with(RESPONSE));
-    object.map(Json).ok_or_else(|| not_kept("response", &id))
+) -> ApiResult<Response> {
+    kept(&app, client, ("response", RESPONSE), &id)
 }
 
 /// Deletes a response.
@@ -130,6 +130,17 @@ pub(crate) async fn delete_response(
     Ok(Json(
         json!({"id": id, "object": "response", "deleted": true}),
     ))
+}
+
+/// Returns the object `id`, whose bytes count towards the client's share of memory until they are sent.
+fn kept(app: &App, client: Caller, (kind, prefix): (&str, &str), id: &str) -> ApiResult<Response> {
+    let object = app.stored().object(client.owner, id);
+    let object = object.filter(|_| id.starts_with(prefix));
+    let object = object.ok_or_else(|| not_kept(kind, id))?;
+    let mut share = app.bodies().share(client.address);
+    share.grow(object.len())?;
+    let body = Body::new(HeldBody::new(object.into(), share));
+    Ok(([(header::CONTENT_TYPE, "application/json")], body).into_response())
 }
 
 fn not_kept(kind: &str, id: &str) -> ApiError {

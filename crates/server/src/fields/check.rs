@@ -30,7 +30,7 @@ impl RequestFields {
 }
 
 /// The path of a value in the body.
-enum Path<'a> {
+pub(super) enum Path<'a> {
     Root,
     Field(&'a Self, &'a str),
     Item(&'a Self, usize),

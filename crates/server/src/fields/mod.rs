@@ -16,12 +16,14 @@ mod llama;
 mod messages;
 mod ollama;
 mod predict;
+mod repeated;
 mod rerank;
 mod responses;
 mod shared;
 mod text;
 
 pub use document::document;
+pub(crate) use repeated::refuse_repeated;
 
 /// A field of a request.
 #[derive(Clone, Copy, Debug)]

@@ -33,7 +33,11 @@ pub(super) const FIELDS: &[Field] = &[
             ignored("include_obfuscation", "O", "streams are never padded"),
         ],
     ),
-    noted("metadata", "OV", "the response repeats it"),
+    noted(
+        "metadata",
+        "OV",
+        "the response repeats it: 16 texts of at most 512 characters",
+    ),
     noted(
         "chat_template_kwargs",
         "V",
@@ -159,7 +163,11 @@ pub(super) const COUNT: &[Field] = &[
 /// The fields of `/v1/conversations`.
 pub(super) const CONVERSATION: &[Field] = &[
     with("items", "O", ITEM),
-    noted("metadata", "O", "the description repeats it"),
+    noted(
+        "metadata",
+        "O",
+        "the description repeats it: 16 texts of at most 512 characters",
+    ),
 ];
 
 const ITEM: &[Field] = &[

@@ -48,6 +48,7 @@ fn a_wrong_value_is_refused_with_the_name_of_its_field() {
         ),
         (json!({"max_tokens": 0}), "max_completion_tokens"),
         (json!({"max_tokens": -5}), "max_tokens"),
+        (json!({"max_completion_tokens": 3}), "max_tokens"),
         (json!({"top_logprobs": 2}), "top_logprobs"),
         (
             json!({"logprobs": true, "top_logprobs": 21}),

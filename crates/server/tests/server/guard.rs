@@ -385,3 +385,60 @@ fn packages_for_browsers_reach_every_route_from_a_named_origin() {
         }
     }
 }
+
+#[test]
+fn a_head_has_its_bound_and_headers_that_others_may_read_differently_come_once() {
+    let server = Server::start();
+    let ask = |headers: &str| server.send(&post("/tokenize", r#"{"content": "a"}"#, headers));
+    ask(&format!("X: {}\r\n", "x".repeat(60_000))).good();
+    ask("Content-Encoding: identity\r\n").good();
+    for (headers, status, code) in [
+        ("Host: localhost\r\n", 400, "repeated_header"),
+        ("Content-Type: application/json\r\n", 400, "repeated_header"),
+        (
+            "Content-Encoding: gzip\r\n",
+            415,
+            "unsupported_content_encoding",
+        ),
+        (
+            &format!("X: {}\r\n", "x".repeat(66_000)),
+            431,
+            "head_too_large",
+        ),
+    ] {
+        assert_eq!(ask(headers).error(status)["code"], code, "{code}");
+    }
+}
+
+#[test]
+fn a_name_that_an_object_has_twice_is_refused_in_every_request() {
+    let server = Server::start();
+    for (path, body, field) in [
+        (
+            "/v1/completions",
+            r#"{"prompt": "a", "logit_bias": {"72": -100, "72": 0}}"#,
+            "logit_bias.72",
+        ),
+        (
+            "/tokenize",
+            r#"{"content": "a", "content": "b"}"#,
+            "content",
+        ),
+        (
+            "/v1/conversations",
+            r#"{"metadata": {"a": "b", "a": "b"}}"#,
+            "metadata.a",
+        ),
+    ] {
+        let error = server.post_text(path, body).error(400);
+        assert_eq!(error["param"], field, "{path}");
+    }
+    let long = format!(
+        r#"{{"content": "{}", "tools": [{{"a": 1, "a": 2}}]}}"#,
+        "x".repeat(100_000)
+    );
+    assert_eq!(
+        server.post_text("/tokenize", &long).error(400)["param"],
+        "tools[0].a"
+    );
+}

@@ -1,5 +1,8 @@
 //! Responses and conversations that later requests continue.
 
+use std::io::{Read, Write};
+use std::time::{Duration, Instant};
+
 use serde_json::{Value, json};
 
 use crate::support::{Reply, Server, events, post};
@@ -156,7 +159,7 @@ fn what_is_not_kept_is_refused_with_what_to_send() {
 
 #[test]
 fn nothing_stored_is_kept_for_longer_than_its_time() {
-    let server = Server::with(|options| options.stored_time = std::time::Duration::ZERO);
+    let server = Server::with(|options| options.stored_time = Duration::ZERO);
     let first = respond(&server, &json!({"input": "Hi", "max_output_tokens": 1}));
     let body = json!({"input": "a", "previous_response_id": first["id"]});
     assert_eq!(
@@ -213,4 +216,138 @@ fn what_one_key_stores_is_not_there_for_another() {
         ask("bob", PATH, body).body.replace(id, "")
     };
     assert_eq!(refused(id), refused("resp_0000000000000000"));
+}
+
+/// Stores a conversation with an item, and returns its id.
+fn conversation(server: &Server, item: &Value) -> String {
+    let made = server.post("/v1/conversations", &json!({"items": [item]}));
+    made.good()["id"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn stored_items_that_take_too_much_memory_together_are_refused_by_name() {
+    let server = Server::start();
+    let item = json!({"id": "a", "role": "user", "content": "x".repeat(1 << 20)});
+    let id = conversation(&server, &item);
+    let references = |count: usize| vec![json!({"id": "a"}); count];
+    let start = Instant::now();
+    for (path, field) in [
+        (PATH, "input"),
+        ("/v1/responses/input_tokens", "input"),
+        ("/v1/conversations", "items"),
+    ] {
+        let error = server
+            .post(path, &json!({field: references(2000)}))
+            .error(400);
+        assert_eq!(error["param"], field, "{path}");
+        assert_eq!(error["code"], "conversation_too_large", "{path}: {error}");
+        let error = server
+            .post(path, &json!({field: references(5000)}))
+            .error(400);
+        assert_eq!(error["param"], field, "{path}: {error}");
+    }
+    assert!(start.elapsed() < Duration::from_secs(20));
+    // What continues much is refused as what refers to much.
+    let body = json!({"input": references(20), "conversation": id});
+    let error = server.post("/v1/responses/input_tokens", &body).error(400);
+    assert_eq!(error["code"], "context_length_exceeded");
+    let grown = server
+        .post("/v1/conversations", &json!({"items": references(30)}))
+        .good();
+    let body = json!({"input": references(5), "conversation": grown["id"]});
+    let error = server.post("/v1/responses/input_tokens", &body).error(400);
+    assert_eq!(error["code"], "conversation_too_large");
+}
+
+#[test]
+fn stored_items_count_towards_the_memory_of_bodies() {
+    let server = Server::with(|options| options.bodies_bytes = 400 << 10);
+    let item = json!({"id": "a", "role": "user", "content": "x".repeat(50_000)});
+    conversation(&server, &item);
+    let count = |references: usize| {
+        let body = json!({"input": vec![json!({"id": "a"}); references]});
+        server.post("/v1/responses/input_tokens", &body)
+    };
+    assert!(count(3).good()["input_tokens"].as_u64().unwrap() > 150_000);
+    assert_eq!(count(4).error(413)["code"], "body_too_large");
+    count(3).good();
+}
+
+#[test]
+fn a_large_conversation_has_the_same_tokens_as_its_messages() {
+    let server = Server::start();
+    let part = json!({"type": "input_text", "text": "x"});
+    let item = json!({"role": "user", "content": vec![part; 3000]});
+    let id = conversation(&server, &item);
+    let body = json!({"input": "Again", "conversation": id, "instructions": "Be brief"});
+    let counted = server.post("/v1/responses/input_tokens", &body).good();
+    let expected = json!([
+        {"role": "system", "content": "Be brief"},
+        {"role": "user", "content": vec!["x"; 3000].join("\n")},
+        {"role": "user", "content": "Again"},
+    ]);
+    assert_eq!(counted["input_tokens"], count(&server, &expected));
+    let error = server.post(PATH, &body).error(400);
+    assert_eq!(error["code"], "context_length_exceeded");
+}
+
+#[test]
+fn stored_responses_that_no_client_reads_count_towards_its_memory() {
+    // Larger than the buffers of a connection.
+    let description = "x".repeat(7 << 20);
+    let tool = json!({"type": "function", "name": "f", "description": description});
+    let server = Server::with(|options| options.bodies_bytes = 40 << 20);
+    let body =
+        json!({"input": "Hi", "tools": [tool], "tool_choice": "none", "max_output_tokens": 1});
+    let response = respond(&server, &body);
+    let path = format!("/v1/responses/{}", response["id"].as_str().unwrap());
+    let hold = || {
+        let mut stream = server.connect();
+        let head = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
+        stream.read_exact(&mut [0; 100]).unwrap();
+        stream
+    };
+    let held = [hold(), hold()];
+    assert_eq!(server.get(&path).error(503)["code"], "bodies_full");
+    drop(held);
+    let start = Instant::now();
+    let reply = loop {
+        let reply = server.get(&path);
+        if reply.status == 200 {
+            break reply;
+        }
+        assert!(start.elapsed() < Duration::from_secs(60), "it stays held");
+    };
+    assert!(reply.json() == response);
+}
+
+#[test]
+fn the_id_of_a_response_is_none_of_a_conversation() {
+    let server = Server::start();
+    let response = respond(&server, &json!({"input": "Hi", "max_output_tokens": 1}));
+    let conversation = conversation(&server, &json!({"role": "user", "content": "Hi"}));
+    for (field, id) in [
+        ("conversation", &response["id"]),
+        ("previous_response_id", &json!(conversation)),
+    ] {
+        for path in [PATH, "/v1/responses/input_tokens"] {
+            let error = server
+                .post(path, &json!({"input": "a", field: id}))
+                .error(400);
+            assert_eq!(error["param"], field, "{path}");
+        }
+    }
+}
+
+#[test]
+fn metadata_beyond_its_bounds_is_refused_by_name() {
+    let server = Server::start();
+    let metadata = json!({"a": "x".repeat(513)});
+    for (path, body) in [
+        ("/v1/conversations", json!({"metadata": metadata})),
+        (PATH, json!({"input": "a", "metadata": metadata})),
+    ] {
+        assert_eq!(server.post(path, &body).error(400)["param"], "metadata.a");
+    }
 }

@@ -8,8 +8,8 @@ use anyhow::Result;
 use serde::Serialize;
 use triad_console::output;
 use triad_engine::PictureCost;
-use triad_frontend::pictures;
 use triad_model::vision::VisionFile;
+use triad_pictures::Processor;
 
 /// The size of a picture in pixels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -48,7 +48,7 @@ impl Picture {
     /// Counts a picture of this `size` for the encoder at `path`, from the headers of its files.
     pub fn count(path: &Path, size: Size) -> Result<Self> {
         let file = VisionFile::open(path)?;
-        let processor = pictures::processor_at(path)?;
+        let processor = Processor::of_encoder(path)?;
         let layout = processor.layout(size.width, size.height)?;
         Ok(Self {
             size,
