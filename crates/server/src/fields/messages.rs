@@ -29,7 +29,7 @@ pub(super) const FIELDS: &[Field] = &[
             refused("task_budget", "A", &[], "expected max_tokens"),
         ],
     ),
-    refused("output_format", "A", &[], "expected output_config.format"),
+    with("output_format", "A", FORMAT),
     with("thinking", "A", THINKING),
     noted(
         "chat_template_kwargs",
@@ -40,6 +40,31 @@ pub(super) const FIELDS: &[Field] = &[
     ignored("metadata", "A", "for accounts of hosted services"),
     ignored("service_tier", "A", "for accounts of hosted services"),
     ignored("inference_geo", "A", "for accounts of hosted services"),
+    ignored("user_profile_id", "A", "for accounts of hosted services"),
+    ignored("workspace_id", "A", "for accounts of hosted services"),
+    ignored("billing_policy", "A", "for accounts of hosted services"),
+    ignored(
+        "fallback_credit_token",
+        "A",
+        "for accounts of hosted services",
+    ),
+    ignored(
+        "diagnostics",
+        "A",
+        "about the cache: the usage has the cached tokens",
+    ),
+    refused(
+        "fallbacks",
+        "A",
+        &["[]", "\"default\""],
+        "a request is answered by its model alone",
+    ),
+    refused(
+        "compaction",
+        "A",
+        &[],
+        "conversations are never summarized: expected the whole conversation as messages",
+    ),
     ignored("speed", "A", "it affects only speed"),
     refused("container", "A", &[], "this server has no tools of its own"),
     refused(
@@ -83,6 +108,7 @@ pub(super) const COUNT: &[Field] = &[
         "variables of the model's template",
     ),
     ignored("output_config", "A", "the prompt does not show the schema"),
+    ignored("output_format", "A", "the prompt does not show the schema"),
     ignored("cache_control", "A", CACHE),
     ignored("max_tokens", "A", ANSWER),
     ignored("temperature", "A", ANSWER),

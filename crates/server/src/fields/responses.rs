@@ -60,6 +60,23 @@ pub(super) const FIELDS: &[Field] = &[
         "responses are computed while the client waits: expected stream",
     ),
     refused(
+        "background_options",
+        "O",
+        &["{}"],
+        "responses are computed while the client waits: expected stream",
+    ),
+    refused(
+        "image",
+        "O",
+        &[
+            "{}",
+            "{\"context_compression\": \"auto\"}",
+            "{\"context_compression\": \"disabled\"}",
+        ],
+        "pictures are not compressed",
+    ),
+    ignored("access_programs", "O", "for accounts of hosted services"),
+    refused(
         "include",
         "OV",
         &["[]", "[\"reasoning.encrypted_content\"]"],
@@ -234,6 +251,12 @@ const CHOICE: &[Field] = &[
     followed("type", "OV"),
     followed("name", "OV"),
     with("function", "OV", &[followed("name", "OV")]),
+    followed("mode", "O"),
+    with(
+        "tools",
+        "O",
+        &[followed("type", "O"), followed("name", "O")],
+    ),
 ];
 
 const REASONING: &[Field] = &[
@@ -254,6 +277,7 @@ const PART: &[Field] = &[
     followed("type", "OV"),
     followed("text", "OV"),
     ignored("cache_control", "A", CACHE),
+    ignored("prompt_cache_breakpoint", "O", CACHE),
     ignored("parsed", "O", "a copy of the text, which clients add"),
     ignored("annotations", "OV", "copied from responses, and not used"),
     ignored("logprobs", "OV", "copied from responses, and not used"),
