@@ -117,6 +117,15 @@ pub(super) const COUNT: &[Field] = &[
     ignored("stop_sequences", "A", ANSWER),
     ignored("stream", "A", ANSWER),
     ignored("metadata", "A", ANSWER),
+    ignored("speed", "A", ANSWER),
+    ignored("user_profile_id", "A", ANSWER),
+    ignored("workspace_id", "A", ANSWER),
+    ignored("billing_policy", "A", ANSWER),
+    ignored(
+        "compaction",
+        "A",
+        "the conversation is counted as it is sent",
+    ),
     refused(
         "mcp_servers",
         "A",

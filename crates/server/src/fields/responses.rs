@@ -166,6 +166,12 @@ pub(super) const COUNT: &[Field] = &[
     ),
     ignored("text", "O", "the prompt does not show the schema"),
     refused(
+        "personality",
+        "O",
+        &[],
+        "models here have no styles of their own: expected instructions",
+    ),
+    refused(
         "truncation",
         "O",
         &["\"disabled\""],
