@@ -20,14 +20,14 @@ use crate::body::JsonBody;
 use crate::conversation::{Begun, Conversation, Prefixes};
 use crate::error::{ApiError, ApiResult};
 use crate::fields;
-use crate::forms::TextFormat;
+use crate::forms::{AskedForm, TextFormat};
 use crate::guard::Client;
 use crate::left_out;
 use crate::messages::{Content, text};
 use crate::prompt_fields::{PromptFields, PromptOptions};
 use crate::reasoning::ReasoningOptions;
 use crate::request_id::RequestId;
-use crate::sampling::{OneOrMany, Sampling, check_some};
+use crate::sampling::{OneOrMany, Sampling, check_some, one_of};
 use crate::sse::{self, StreamEvent};
 use crate::text::count;
 use crate::tool_fields::{MessageTool, MessageToolChoice};
@@ -62,6 +62,8 @@ pub(crate) struct MessagesRequest {
     /// Whether the model must call a tool. By default the model decides.
     tool_choice: Option<MessageToolChoice>,
     output_config: Option<OutputConfig>,
+    /// Alias of `output_config.format`, as in the beta versions of Anthropic's API.
+    output_format: Option<TextFormat>,
     thinking: Option<Thinking>,
     /// Variables of the model's chat template, such as `enable_thinking`.
     #[serde(rename = "chat_template_kwargs")]
@@ -153,9 +155,7 @@ pub(crate) async fn create(
     let (format, effort) = request
         .output_config
         .map_or((None, None), |config| (config.format, config.effort));
-    let form =
-        format.map(|format| format.form("output_config.format", "output_config.format.schema"));
-    let form = form.transpose()?.flatten();
+    let form = form(request.output_format, format)?;
     sampling.check(app.options.parallel)?;
     let model = app.model(request.model.as_deref()).await?;
     let template = model.model().chat_template();
@@ -196,6 +196,20 @@ pub(crate) async fn create(
         Json(answer.collect(answers).await?).into_response()
     };
     Ok(left_out::say(&other_tools, response))
+}
+
+/// Returns the constraint of `output_config.format`, or of its alias `output_format`.
+///
+/// # Errors
+/// If the two differ, or as [`TextFormat::form`].
+fn form(alias: Option<TextFormat>, format: Option<TextFormat>) -> ApiResult<Option<AskedForm>> {
+    let (field, of_schema) = match (&alias, &format) {
+        (Some(_), None) => ("output_format", "output_format.schema"),
+        _ => ("output_config.format", "output_config.format.schema"),
+    };
+    let format = one_of(("output_format", alias), ("output_config.format", format))?;
+    let form = format.map(|format| format.form(field, of_schema));
+    Ok(form.transpose()?.flatten())
 }
 
 fn reads_effort(template: Option<&ChatTemplate>) -> bool {

@@ -34,6 +34,8 @@ const BYTES_PER_VALUE: usize = 64;
 const BYTES_PER_NAME: usize = 192;
 /// Minimum rate of a body in bytes per second, once it has been arriving for longer than the stall timeout.
 const MIN_RATE: usize = 16 << 10;
+/// The header in which browsers say how the sender's site relates to the server's.
+const SEC_FETCH_SITE: &str = "sec-fetch-site";
 
 /// The unparsed JSON body of a request.
 #[derive(Clone)]
@@ -147,20 +149,7 @@ async fn collect(
     body: Body,
     mut share: Share,
 ) -> ApiResult<(Bytes, Share)> {
-    let kind = headers
-        .get(header::CONTENT_TYPE)
-        .and_then(|value| value.to_str().ok())
-        .unwrap_or_default();
-    let essence = kind.split(';').next().unwrap_or_default().trim();
-    // Web pages of other origins can send any other content type without a CORS preflight.
-    if !essence.eq_ignore_ascii_case("application/json") {
-        let message = "expected a body with the header Content-Type: application/json";
-        return Err(ApiError::refused(
-            StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            "unsupported_media_type",
-            message,
-        ));
-    }
+    check_type(headers)?;
     let mut encodings = headers.get_all(header::CONTENT_ENCODING).iter();
     if let Some(encoding) =
         encodings.find(|name| !name.as_bytes().eq_ignore_ascii_case(b"identity"))
@@ -211,6 +200,32 @@ async fn collect(
         }
     }
     Ok((bytes.into(), share))
+}
+
+/// Checks that a body is sent as JSON. Programs that are not browsers may also send no type, as some client libraries
+/// do, or the type of forms, as `curl -d` does.
+///
+/// A web page of another origin can send these types without a CORS preflight, but its browser adds `Origin` then.
+///
+/// # Errors
+/// If the type is another one, or a browser sends a type other than JSON.
+fn check_type(headers: &HeaderMap) -> ApiResult<()> {
+    let essence = headers.get(header::CONTENT_TYPE).map(|value| {
+        let kind = value.to_str().unwrap_or_default();
+        kind.split(';').next().unwrap_or_default().trim()
+    });
+    let is = |kind: &str| essence.is_some_and(|essence| essence.eq_ignore_ascii_case(kind));
+    let is_browser = headers.contains_key(header::ORIGIN) || headers.contains_key(SEC_FETCH_SITE);
+    let is_untyped = essence.is_none() || is("application/x-www-form-urlencoded");
+    if is("application/json") || (is_untyped && !is_browser) {
+        return Ok(());
+    }
+    let message = "expected a body with the header Content-Type: application/json";
+    Err(ApiError::refused(
+        StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        "unsupported_media_type",
+        message,
+    ))
 }
 
 /// Returns the time at which a body is aborted, if it started at `begin`, has `bytes` so far, and nothing more arrives.

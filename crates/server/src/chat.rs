@@ -28,7 +28,7 @@ use crate::pieces::{Piece, PieceReader, Section};
 use crate::prompt_fields::PromptFields;
 use crate::reasoning::ReasoningFields;
 use crate::reply::{Reply, finish_reason};
-use crate::sampling::{Sampling, check_some, likeliest, limit, one_of};
+use crate::sampling::{Sampling, check_some, likeliest, limit, one_of, whole};
 use crate::sse::{self, Render, StreamEvent};
 use crate::tool_fields::{ChatTool, ToolChoiceField};
 use crate::tools::ToolUse;
@@ -43,11 +43,14 @@ pub(crate) struct ChatRequest {
     /// Maximum number of tokens per completion. By default, or with -1 as in llama.cpp's server, the context is the
     /// limit.
     #[schema(minimum = -1)]
+    #[serde(default, deserialize_with = "whole")]
     max_completion_tokens: Option<i64>,
     /// The older name of `max_completion_tokens`.
     #[schema(minimum = -1)]
+    #[serde(default, deserialize_with = "whole")]
     max_tokens: Option<i64>,
     /// Alias of `max_completion_tokens`, as in llama.cpp's server.
+    #[serde(default, deserialize_with = "whole")]
     n_predict: Option<i64>,
     /// Whether to return the log probability of each token.
     logprobs: Option<bool>,

@@ -25,7 +25,7 @@ use crate::jobs::{Answers, GenerationJob, StreamItem};
 use crate::log_probabilities::{TextLogProbabilities, characters};
 use crate::prompts::{Prompts, TextFields, encode};
 use crate::reply::{Reply, finish_reason};
-use crate::sampling::{Sampling, likeliest, limit};
+use crate::sampling::{Sampling, likeliest, limit, whole};
 use crate::served::ServedModel;
 use crate::sse::{self, Render, StreamEvent};
 use crate::usage::{Timings, Usage};
@@ -43,8 +43,10 @@ pub(crate) struct CompletionRequest {
     /// The texts or tokens to continue.
     prompt: Prompts,
     /// Maximum number of tokens per completion. The default is 16; -1 means no limit, as in llama.cpp's server.
+    #[serde(default, deserialize_with = "whole")]
     max_tokens: Option<i64>,
     /// Alias of `max_tokens`, as in llama.cpp's server. -1 means no limit.
+    #[serde(default, deserialize_with = "whole")]
     n_predict: Option<i64>,
     /// Whether to return the prompt before the completion, with its log probabilities if `logprobs` is set.
     echo: Option<bool>,
@@ -158,6 +160,9 @@ pub(crate) async fn complete(
             encode((&model, &place), ("prompt", prompt), reading).await?
         }
     };
+    if prompts.iter().any(Vec::is_empty) {
+        return Err(ApiError::empty_prompt().with_param("prompt"));
+    }
     options.form = forms::prepare((&model, &place, client.owner), form, &options).await?;
     if let Some(likeliest) = log_probabilities.filter(|_| echo) {
         let tokens: usize = prompts.iter().map(Vec::len).sum();

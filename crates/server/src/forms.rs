@@ -15,6 +15,7 @@ use crate::error::{ApiError, ApiResult};
 use crate::owner::Owner;
 use crate::prepare::Work;
 use crate::queue::Place;
+use crate::sampling::one_of;
 use crate::served::ServedModel;
 
 /// Maximum number of strings in `choice`.
@@ -23,7 +24,7 @@ const MAX_TEXTS: usize = 1024;
 /// The format of the output.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct ResponseFormat {
-    /// `text`, `json_object` or `json_schema`.
+    /// `text`, `json_object`, its alias `json`, or `json_schema`.
     #[serde(rename = "type")]
     kind: String,
     /// The schema, if `type` is `json_schema`.
@@ -31,10 +32,13 @@ pub(crate) struct ResponseFormat {
     /// The schema, as in llama.cpp's server: for `json_object`, or for `json_schema` without the field `json_schema`.
     #[schema(value_type = Option<Object>)]
     schema: Option<Value>,
+    /// Alias of `schema`, as in the server TGI.
+    #[schema(value_type = Option<Object>)]
+    value: Option<Value>,
 }
 
 /// The format of the output in `/v1/responses` and `/v1/messages`.
-#[derive(Debug, Deserialize, Serialize, ToSchema)]
+#[derive(Debug, PartialEq, Deserialize, Serialize, ToSchema)]
 pub(crate) struct TextFormat {
     /// `text`, `json_object` or `json_schema`.
     #[serde(rename = "type")]
@@ -44,7 +48,7 @@ pub(crate) struct TextFormat {
 }
 
 /// A JSON schema with its name.
-#[derive(Debug, Deserialize, Serialize, ToSchema)]
+#[derive(Debug, PartialEq, Deserialize, Serialize, ToSchema)]
 pub(crate) struct NamedSchema {
     /// A name that the client chooses.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -91,18 +95,25 @@ impl ResponseFormat {
             .json_schema
             .as_ref()
             .and_then(|named| named.schema.as_ref());
-        match (named, &self.schema) {
+        let kind = match self.kind.as_str() {
+            "json" => "json_object",
+            kind => kind,
+        };
+        let (value, schema) = ("response_format.value", "response_format.schema");
+        let of_schema = if self.schema.is_none() && self.value.is_some() {
+            value
+        } else {
+            schema
+        };
+        let plain = one_of((value, self.value.as_ref()), (schema, self.schema.as_ref()))?;
+        match (named, plain) {
             (Some(_), Some(_)) => Err(ApiError::field(
-                "response_format.schema",
+                of_schema,
                 "expected either this or json_schema.schema, not both",
             )),
-            (None, Some(schema)) => form(
-                (&self.kind, Some(schema)),
-                "response_format",
-                "response_format.schema",
-            ),
+            (None, Some(plain)) => form((kind, Some(plain)), "response_format", of_schema),
             (named, None) => form(
-                (&self.kind, named),
+                (kind, named),
                 "response_format",
                 "response_format.json_schema.schema",
             ),

@@ -61,7 +61,7 @@ pub(crate) struct TextLogProbabilities {
     pub(crate) tokens: Vec<String>,
     /// The natural logarithms of the probabilities; null for the first token of a prompt.
     pub(crate) token_logprobs: Vec<Option<f64>>,
-    /// The most likely tokens at each position, by their texts.
+    /// The most likely tokens at each position and the chosen one, by their texts.
     pub(crate) top_logprobs: Vec<Option<Map<String, Value>>>,
     /// The offset of each token in characters.
     pub(crate) text_offset: Vec<usize>,
@@ -99,6 +99,10 @@ impl TextLogProbabilities {
                     .entry(name(tokenizer, *token))
                     .or_insert_with(|| (*log_probability).into());
             }
+            // As in OpenAI's API, the chosen token is there even if it is not among the most likely.
+            likeliest
+                .entry(name(tokenizer, one.token))
+                .or_insert_with(|| one.log_probability.into());
             self.tokens.push(name(tokenizer, one.token));
             self.token_logprobs.push(Some(one.log_probability.into()));
             self.top_logprobs.push(Some(likeliest));

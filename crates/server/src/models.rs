@@ -1,14 +1,17 @@
 //! `/v1/models` and `/health`.
 
 use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
 
 use axum::Json;
 use axum::extract::{Path, State};
+use axum::http::HeaderMap;
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::app::App;
 use crate::error::{ApiError, ApiResult, ErrorBody};
+use crate::ollama::time::rfc3339;
 use crate::served::ServedModel;
 
 /// The list of served models.
@@ -17,6 +20,19 @@ pub(crate) struct ModelList {
     /// Always `list`.
     object: &'static str,
     data: Vec<ModelObject>,
+    #[serde(flatten)]
+    anthropic: Option<AnthropicList>,
+}
+
+/// The fields that Anthropic's API has in addition. Only for requests with the header `anthropic-version`.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct AnthropicList {
+    /// Always false: the list is complete.
+    has_more: bool,
+    /// The first model's name.
+    first_id: Option<String>,
+    /// The last model's name.
+    last_id: Option<String>,
 }
 
 /// A served model.
@@ -34,10 +50,38 @@ pub(crate) struct ModelObject {
     loaded: bool,
     /// The maximum number of tokens of a prompt with its completion. Only for a model in memory.
     max_model_len: Option<usize>,
+    #[serde(flatten)]
+    anthropic: Option<AnthropicModel>,
+}
+
+/// The fields that Anthropic's API has in addition. Only for requests with the header `anthropic-version`.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct AnthropicModel {
+    /// Always `model`.
+    #[serde(rename = "type")]
+    kind: &'static str,
+    /// The model's name.
+    display_name: String,
+    /// The start time of the server, as RFC 3339 writes it.
+    created_at: String,
+    /// Always `active`.
+    lifecycle: &'static str,
+}
+
+/// Returns whether the client of a request speaks Anthropic's API.
+pub(crate) fn is_anthropic(headers: &HeaderMap) -> bool {
+    headers.contains_key("anthropic-version")
 }
 
 /// Returns all models, in the order of the server's options, each under all of its names.
-fn objects(app: &App) -> Vec<ModelObject> {
+fn objects(app: &App, headers: &HeaderMap) -> Vec<ModelObject> {
+    let created = UNIX_EPOCH + Duration::from_secs(app.catalog().created);
+    let anthropic = |name: &str| AnthropicModel {
+        kind: "model",
+        display_name: name.to_owned(),
+        created_at: rfc3339(created),
+        lifecycle: "active",
+    };
     let object = |name: &str, model: Option<&ServedModel>| ModelObject {
         id: name.to_owned(),
         object: "model",
@@ -45,6 +89,7 @@ fn objects(app: &App) -> Vec<ModelObject> {
         owned_by: "triad",
         loaded: model.is_some(),
         max_model_len: model.map(ServedModel::context),
+        anthropic: is_anthropic(headers).then(|| anthropic(name)),
     };
     let models = app.catalog().names().into_iter().map(|(_, model)| model);
     let models = app.catalog().hosted().iter().zip(models);
@@ -59,10 +104,18 @@ fn objects(app: &App) -> Vec<ModelObject> {
 
 /// Lists the served models.
 #[utoipa::path(get, path = "/v1/models", tag = "models", responses((status = 200, body = ModelList)))]
-pub(crate) async fn list(State(app): State<Arc<App>>) -> Json<ModelList> {
+pub(crate) async fn list(State(app): State<Arc<App>>, headers: HeaderMap) -> Json<ModelList> {
+    let data = objects(&app, &headers);
+    let name = |model: Option<&ModelObject>| model.map(|model| model.id.clone());
+    let anthropic = is_anthropic(&headers).then(|| AnthropicList {
+        has_more: false,
+        first_id: name(data.first()),
+        last_id: name(data.last()),
+    });
     Json(ModelList {
         object: "list",
-        data: objects(&app),
+        data,
+        anthropic,
     })
 }
 
@@ -74,8 +127,9 @@ pub(crate) async fn list(State(app): State<Arc<App>>) -> Json<ModelList> {
 pub(crate) async fn one(
     State(app): State<Arc<App>>,
     Path(name): Path<String>,
+    headers: HeaderMap,
 ) -> ApiResult<Json<ModelObject>> {
-    let models = objects(&app);
+    let models = objects(&app, &headers);
     let names = models
         .iter()
         .map(|model| &*model.id)

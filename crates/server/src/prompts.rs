@@ -90,7 +90,7 @@ impl Prompts {
             Self::TokenLists(lists) => lists.iter().any(Vec::is_empty),
         };
         if is_empty {
-            return Err(ApiError::empty_prompt());
+            return Err(ApiError::empty_prompt().with_param(field));
         }
         Ok(())
     }

@@ -10,6 +10,7 @@ use axum::response::Response;
 
 use crate::anthropic_error;
 use crate::error::ApiError;
+use crate::models;
 use crate::names::new_id;
 use crate::ollama;
 
@@ -42,9 +43,16 @@ impl RequestId {
     }
 }
 
+/// Returns whether a path is one of those that the APIs of OpenAI and Anthropic share.
+fn is_models(path: &str) -> bool {
+    path == "/v1/models" || path.starts_with("/v1/models/")
+}
+
 /// Assigns an id to a request, adds it as a header to the response, and converts errors to the API's format.
 pub(crate) async fn name(mut request: Request, next: Next) -> Response {
-    let is_anthropic = request.uri().path().starts_with("/v1/messages");
+    let path = request.uri().path();
+    let is_anthropic = path.starts_with("/v1/messages")
+        || (is_models(path) && models::is_anthropic(request.headers()));
     let is_ollama = request.uri().path().starts_with("/api/");
     let given = RequestId::given(request.headers()).filter(|_| !is_anthropic);
     let id = given.unwrap_or_else(RequestId::new);

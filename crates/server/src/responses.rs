@@ -22,7 +22,7 @@ use crate::prompt_fields::PromptFields;
 use crate::reasoning::ReasoningOptions;
 use crate::response_answer::ResponseAnswer;
 use crate::response_input::{Given, InputItem, keeper, read_large, read_small};
-use crate::sampling::{Sampling, check_some, limit};
+use crate::sampling::{Sampling, check_some, limit, whole};
 use crate::sse::{self, StreamEvent};
 use crate::text::count;
 use crate::tool_fields::{ResponseTool, ToolChoiceField};
@@ -40,6 +40,7 @@ pub(crate) struct ResponsesRequest {
     instructions: Option<String>,
     /// Maximum number of generated tokens. By default, or with -1, the context is the limit.
     #[schema(minimum = -1)]
+    #[serde(default, deserialize_with = "whole")]
     max_output_tokens: Option<i64>,
     text: Option<TextOptions>,
     /// Tools that the model may call.
@@ -232,7 +233,10 @@ pub(crate) async fn create(
         answers,
         mut readers,
         left_out: other_tools,
-    } = asked.begin(&app, client, prefixes).await?;
+    } = asked
+        .begin(&app, client, prefixes)
+        .await
+        .map_err(of_input)?;
     let reader = readers
         .pop()
         .ok_or_else(|| ApiError::internal("there is no output"))?;
@@ -244,6 +248,17 @@ pub(crate) async fn create(
     };
     // The response repeats fields of the body.
     Ok(left_out::say(&other_tools, body.hold(response)))
+}
+
+/// Returns an error that names `input`, the field of this API that has the messages.
+fn of_input(mut error: ApiError) -> ApiError {
+    if error.detail.param.as_deref() != Some("messages") {
+        return error;
+    }
+    if let Some(message) = error.detail.message.strip_prefix("messages: ") {
+        error.detail.message = format!("input: {message}");
+    }
+    error.with_param("input")
 }
 
 /// A request whose tokens are counted.
@@ -292,7 +307,8 @@ pub(crate) async fn input_tokens(
     if let Some(effort) = request.reasoning.and_then(|reasoning| reasoning.effort) {
         prompt.set_effort("reasoning.effort", effort, template)?;
     }
-    let input_tokens = count((&app, &model, client.address), (messages, tools), prompt).await?;
+    let counted = count((&app, &model, client.address), (messages, tools), prompt).await;
+    let input_tokens = counted.map_err(of_input)?;
     Ok(Json(InputTokens {
         object: "response.input_tokens",
         input_tokens,

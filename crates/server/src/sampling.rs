@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 
-use serde::Deserialize;
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
+use serde_json::Number;
 use triad_engine::GenerateOptions;
 use triad_engine::sampler::SamplerOptions;
 use utoipa::ToSchema;
@@ -17,6 +19,8 @@ use crate::served::ServedModel;
 /// Limits of stop strings: their number, and the bytes of each.
 const MAX_STOPS: usize = 16;
 const MAX_STOP_BYTES: usize = 1024;
+/// The least magnitude of an `f64` that may stand for several integers.
+const MAX_EXACT: f64 = 9_007_199_254_740_992.0;
 /// Maximum number of alternatives that are returned with the log probability of each token.
 pub(crate) const MAX_LIKELIEST: usize = 20;
 
@@ -98,6 +102,15 @@ impl Sampling {
     pub(crate) fn turn_penalties_off(&mut self) {
         (self.repetition_penalty, self.repeat_penalty) = (Some(1.0), None);
         (self.frequency_penalty, self.presence_penalty) = (None, None);
+    }
+
+    /// Returns whether the request has a penalty for tokens that occurred.
+    pub(crate) fn penalizes(&self) -> bool {
+        let differs = |value: Option<f64>, neutral| value.is_some_and(|value| value != neutral);
+        differs(self.repetition_penalty, 1.0)
+            || differs(self.repeat_penalty, 1.0)
+            || differs(self.frequency_penalty, 0.0)
+            || differs(self.presence_penalty, 0.0)
     }
 
     /// Returns whether the response is streamed.
@@ -247,6 +260,24 @@ impl Sampling {
             None => Ok(stops),
         }
     }
+}
+
+/// Reads a whole number. It may be written as `3.0`, as clients without integers write it.
+///
+/// # Errors
+/// If the value is not a whole number, or does not fit in an `i64`.
+pub(crate) fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::Error> {
+    let Some(number) = Option::<Number>::deserialize(deserializer)? else {
+        return Ok(None);
+    };
+    // A larger `f64` does not have a fraction, and is not the number that its text has.
+    let is_whole = |value: &f64| value.fract() == 0.0 && value.abs() < MAX_EXACT;
+    let value = number.as_i64().or_else(|| {
+        let value = number.as_f64().filter(is_whole)?;
+        Some(value as i64)
+    });
+    let wrong = || D::Error::custom(format!("{number}, expected a whole number"));
+    value.map(Some).ok_or_else(wrong)
 }
 
 /// Returns the seed of a request of llama.cpp's or Ollama's API, in which -1 asks for a different seed for each request.

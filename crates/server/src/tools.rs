@@ -17,7 +17,8 @@ use crate::error::{ApiError, ApiResult};
 use crate::forms::{self, AskedForm, Asker};
 use crate::left_out::own;
 use crate::tool_fields::{
-    ChatTool, Function, MessageTool, MessageToolChoice, ResponseTool, ToolChoiceField,
+    Allowed, CHAT_NAME, ChatTool, Function, MessageTool, MessageToolChoice, ResponseTool,
+    ToolChoiceField,
 };
 
 /// Maximum number of tools per request.
@@ -41,6 +42,15 @@ pub(crate) struct ToolUse {
     left_out: Vec<String>,
 }
 
+/// Reads a choice, and the functions that it allows if it does not allow all. The tool's name is in `field`.
+fn read(
+    choice: Option<&ToolChoiceField>,
+    field: &str,
+) -> ApiResult<(Option<ToolChoice>, Option<Allowed>)> {
+    let read = choice.map(|choice| choice.read(field)).transpose()?;
+    Ok(read.map_or((None, None), |(choice, allowed)| (Some(choice), allowed)))
+}
+
 /// A tool of a request, independent of the API.
 struct Given {
     /// The place in the request's list.
@@ -61,10 +71,9 @@ impl ToolUse {
         choice: Option<&ToolChoiceField>,
         is_parallel: Option<bool>,
     ) -> ApiResult<Self> {
-        let choice = choice
-            .map(|choice| choice.read("tool_choice.function.name"))
-            .transpose()?;
-        let (tools, left_out) = own(tools, choice.as_ref(), |tool| {
+        let (choice, allowed) = read(choice, CHAT_NAME)?;
+        let required = choice.as_ref().filter(|_| allowed.is_none());
+        let (tools, left_out) = own(tools, required, |tool| {
             (tool.kind != "function").then_some(&*tool.kind)
         })?;
         let given = tools.into_iter().map(|(index, tool)| {
@@ -88,7 +97,7 @@ impl ToolUse {
         });
         let given = given.collect::<ApiResult<_>>()?;
         let place = ("function.", "parameters");
-        Self::new((given, left_out), choice, is_parallel, place)
+        Self::new((given, left_out), choice, is_parallel, place)?.only(allowed)
     }
 
     /// Reads the tools of `/v1/responses`.
@@ -100,10 +109,9 @@ impl ToolUse {
         choice: Option<&ToolChoiceField>,
         is_parallel: Option<bool>,
     ) -> ApiResult<Self> {
-        let choice = choice
-            .map(|choice| choice.read("tool_choice.name"))
-            .transpose()?;
-        let (tools, left_out) = own(tools, choice.as_ref(), |tool| {
+        let (choice, allowed) = read(choice, "tool_choice.name")?;
+        let required = choice.as_ref().filter(|_| allowed.is_none());
+        let (tools, left_out) = own(tools, required, |tool| {
             (tool.kind != "function").then_some(&*tool.kind)
         })?;
         let given = tools.into_iter().map(|(index, tool)| {
@@ -125,7 +133,7 @@ impl ToolUse {
             })
         });
         let given = given.collect::<ApiResult<_>>()?;
-        Self::new((given, left_out), choice, is_parallel, ("", "parameters"))
+        Self::new((given, left_out), choice, is_parallel, ("", "parameters"))?.only(allowed)
     }
 
     /// Reads the tools of `/v1/messages`.
@@ -202,10 +210,8 @@ impl ToolUse {
             strict.push(is_strict);
             places.push(index);
         }
-        let is_chosen = choice
-            .as_ref()
-            .is_some_and(|choice| *choice != ToolChoice::None);
-        if tools.is_empty() && left_out.is_empty() && is_chosen {
+        // The other choices let a request without tools be answered in text.
+        if tools.is_empty() && matches!(choice, Some(ToolChoice::Required)) {
             return Err(ApiError::field(
                 "tool_choice",
                 "there are no tools to choose from",
@@ -234,6 +240,31 @@ impl ToolUse {
             schema_field,
             left_out,
         })
+    }
+
+    /// Keeps only the functions that the choice allows: the prompt lists no others.
+    ///
+    /// # Errors
+    /// If one of them is not among the tools.
+    fn only(mut self, allowed: Option<Allowed>) -> ApiResult<Self> {
+        let Some(allowed) = allowed else {
+            return Ok(self);
+        };
+        for (field, name) in &allowed {
+            if !self.tools.iter().any(|tool| tool.name == *name) {
+                let message = format!("{name} is not among the tools");
+                return Err(ApiError::field(field, message));
+            }
+        }
+        let is_allowed = |tool: &Tool| allowed.iter().any(|(_, name)| *name == tool.name);
+        let keeps: Vec<_> = self.tools.iter().map(is_allowed).collect();
+        let mut kept = keeps.iter();
+        self.tools.retain(|_| *kept.next().unwrap_or(&false));
+        let mut kept = keeps.iter();
+        self.strict.retain(|_| *kept.next().unwrap_or(&false));
+        let mut kept = keeps.iter();
+        self.places.retain(|_| *kept.next().unwrap_or(&false));
+        Ok(self)
     }
 
     /// Returns the kinds of tools that the prompt does not list.

@@ -62,22 +62,34 @@ pub(crate) struct Timings {
     pub(crate) prompt_n: usize,
     pub(crate) prompt_ms: f64,
     pub(crate) prompt_per_second: f64,
-    /// Number of generated tokens after the first.
+    /// Number of generated tokens, including an end token.
     pub(crate) predicted_n: usize,
+    /// Milliseconds from the first generated token, which the time of the prompt includes, to the last.
     pub(crate) predicted_ms: f64,
+    /// `predicted_n` per second of `predicted_ms`.
     pub(crate) predicted_per_second: f64,
 }
 
-impl From<&Timing> for Timings {
-    fn from(timing: &Timing) -> Self {
+impl Timings {
+    /// Returns the timings of a completion of `tokens` tokens, as llama.cpp's server counts them: the first token adds
+    /// to the number, but its time is that of the prompt. A completion therefore takes at least a microsecond.
+    pub(crate) fn new(timing: &Timing, tokens: usize) -> Self {
+        let predicted_ms = match tokens {
+            0 => 0.0,
+            _ => (1e3 * timing.decode_seconds).max(1e-3),
+        };
+        let predicted_per_second = match tokens {
+            0 => 0.0,
+            _ => 1e3 * tokens as f64 / predicted_ms,
+        };
         Self {
             cache_n: timing.reused_tokens,
             prompt_n: timing.prefill_tokens,
             prompt_ms: 1e3 * timing.prefill_seconds,
             prompt_per_second: timing.prefill_tokens_per_second(),
-            predicted_n: timing.decode_tokens,
-            predicted_ms: 1e3 * timing.decode_seconds,
-            predicted_per_second: timing.decode_tokens_per_second(),
+            predicted_n: tokens,
+            predicted_ms,
+            predicted_per_second,
         }
     }
 }

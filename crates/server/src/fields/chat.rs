@@ -22,6 +22,11 @@ pub(super) const FIELDS: &[Field] = &[
         &[
             followed("type", "OVL"),
             with("function", "OVL", &[followed("name", "OVL")]),
+            with(
+                "allowed_tools",
+                "O",
+                &[followed("mode", "O"), with("tools", "O", ALLOWED_TOOL)],
+            ),
         ],
     ),
     followed("parallel_tool_calls", "OVL"),
@@ -45,6 +50,12 @@ pub(super) const FIELDS: &[Field] = &[
         "O",
         &["\"medium\""],
         "models here have no levels of it: expected a message that asks for it",
+    ),
+    refused(
+        "moderation",
+        "O",
+        &[],
+        "the model's output is returned unchanged",
     ),
     ignored("prediction", "O", "it affects only speed"),
     ignored("store", "O", "nothing is stored"),
@@ -178,6 +189,7 @@ const PART: &[Field] = &[
     followed("text", "OVL"),
     ignored("role", "O", "a copy of the message's role"),
     ignored("cache_control", "A", CACHE),
+    ignored("prompt_cache_breakpoint", "O", CACHE),
     ignored("annotations", "O", "copied from responses, and not used"),
     with("image_url", "OVL", IMAGE),
     refused("input_audio", "OVL", &[], TEXTS),
@@ -212,6 +224,12 @@ pub(super) const TOOL: &[Field] = &[
     ),
     ignored("custom", "O", OTHER_TOOL),
     ignored("cache_control", "A", CACHE),
+];
+
+/// The fields of a tool that may be called, out of those of the request.
+const ALLOWED_TOOL: &[Field] = &[
+    followed("type", "O"),
+    with("function", "O", &[followed("name", "O")]),
 ];
 
 /// The reason why fields of other tools have no effect.

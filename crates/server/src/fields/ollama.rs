@@ -52,10 +52,9 @@ pub(super) const HOW: &[Field] = &[
     ),
     followed("logprobs", "M"),
     followed("top_logprobs", "M"),
-    refused(
+    ignored(
         "truncate",
         "M",
-        &["false"],
         "prompts are never cut: one that exceeds the server's context is refused",
     ),
     refused("shift", "M", &["false"], "the context is never shifted"),
@@ -109,7 +108,7 @@ pub(super) const OPTIONS: &[Field] = &[
     noted(
         "repeat_last_n",
         "M",
-        "0 turns penalties off, and -1 covers all tokens, which is the default; others are refused",
+        "0 turns penalties off, and -1 covers all tokens, which is the default; 64 is the default of a request without penalties; others are refused",
     ),
     refused(
         "penalize_newline",

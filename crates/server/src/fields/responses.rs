@@ -64,6 +64,23 @@ pub(super) const FIELDS: &[Field] = &[
         "responses are computed while the client waits: expected stream",
     ),
     refused(
+        "background_options",
+        "O",
+        &["{}"],
+        "responses are computed while the client waits: expected stream",
+    ),
+    refused(
+        "image",
+        "O",
+        &[
+            "{}",
+            "{\"context_compression\": \"auto\"}",
+            "{\"context_compression\": \"disabled\"}",
+        ],
+        "pictures are not compressed",
+    ),
+    ignored("access_programs", "O", "for accounts of hosted services"),
+    refused(
         "include",
         "OV",
         &["[]", "[\"reasoning.encrypted_content\"]"],
@@ -152,6 +169,12 @@ pub(super) const COUNT: &[Field] = &[
         "variables of the model's template",
     ),
     ignored("text", "O", "the prompt does not show the schema"),
+    refused(
+        "personality",
+        "O",
+        &[],
+        "models here have no styles of their own: expected instructions",
+    ),
     refused(
         "truncation",
         "O",
@@ -242,6 +265,12 @@ const CHOICE: &[Field] = &[
     followed("type", "OV"),
     followed("name", "OV"),
     with("function", "OV", &[followed("name", "OV")]),
+    followed("mode", "O"),
+    with(
+        "tools",
+        "O",
+        &[followed("type", "O"), followed("name", "O")],
+    ),
 ];
 
 const REASONING: &[Field] = &[
@@ -262,6 +291,7 @@ const PART: &[Field] = &[
     followed("type", "OV"),
     followed("text", "OV"),
     ignored("cache_control", "A", CACHE),
+    ignored("prompt_cache_breakpoint", "O", CACHE),
     ignored("parsed", "O", "a copy of the text, which clients add"),
     ignored("annotations", "OV", "copied from responses, and not used"),
     ignored("logprobs", "OV", "copied from responses, and not used"),

@@ -67,6 +67,7 @@ pub(super) const FORMS: &[Field] = &[
         &[
             followed("type", "OVL"),
             noted("schema", "L", "for json_object and json_schema"),
+            noted("value", "T", "alias of schema, as in the server TGI"),
             with("json_schema", "OVL", NAMED_SCHEMA),
         ],
     ),
@@ -147,6 +148,7 @@ pub(super) const TEXTS: &[Field] = &[
     ignored("safety_identifier", "O", ACCOUNT),
     ignored("prompt_cache_key", "O", SPEED),
     ignored("prompt_cache_retention", "O", SPEED),
+    ignored("prompt_cache_options", "O", SPEED),
     ignored("service_tier", "O", ACCOUNT),
 ];
 

@@ -26,7 +26,7 @@ use crate::infill;
 use crate::prepare::Work;
 use crate::prompts::TextFields;
 use crate::queue::Place;
-use crate::sampling::{Sampling, chosen_seed, limit};
+use crate::sampling::{Sampling, chosen_seed, limit, whole};
 use crate::served::ServedModel;
 use crate::sse::StreamEvent;
 
@@ -43,9 +43,11 @@ pub(crate) struct How {
     model: Option<String>,
     /// Maximum number of tokens. The default and -1 mean no limit.
     #[schema(minimum = -1)]
+    #[serde(default, deserialize_with = "whole")]
     n_predict: Option<i64>,
     /// Alias of `n_predict`.
     #[schema(minimum = -1)]
+    #[serde(default, deserialize_with = "whole")]
     max_tokens: Option<i64>,
     /// The steps of sampling. Steps that are not named are off.
     samplers: Option<Vec<String>>,

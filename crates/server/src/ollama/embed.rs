@@ -68,13 +68,20 @@ pub(crate) async fn embed(
         truncates: request.truncate.unwrap_or(true),
         ..wanted("input", request.input)
     };
-    wanted.check()?;
+    let is_empty = matches!(&wanted.input, Prompts::Tokens(none) if none.is_empty());
+    if !is_empty {
+        wanted.check()?;
+    }
     let keep = request.keep_alive.as_ref().map(KeepAlive::read);
     let keep = keep.transpose()?;
     let model = app.model(request.model.as_deref()).await?;
     let load_duration = nanoseconds(began.elapsed());
     app.keep(&model, keep);
-    let (embeddings, prompt_eval_count) = wanted.compute(&model, client).await?;
+    // As in Ollama, no texts have no vectors.
+    let (embeddings, prompt_eval_count) = match is_empty {
+        true => (Vec::new(), 0),
+        false => wanted.compute(&model, client).await?,
+    };
     Ok(Json(Embedded {
         model: model.name().to_owned(),
         embeddings,

@@ -10,17 +10,19 @@ use crate::error::{ApiError, ApiResult};
 use crate::forms::AskedForm;
 use crate::prompt_fields::PromptOptions;
 use crate::reasoning::ReasoningOptions;
-use crate::sampling::{OneOrMany, Sampling, chosen_seed, likeliest};
+use crate::sampling::{OneOrMany, Sampling, chosen_seed, likeliest, whole};
 
 /// Options of a completion. The table of fields has those without effect.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 pub(crate) struct Options {
     /// Maximum number of tokens. -1 and -2 mean no limit.
     #[schema(minimum = -2)]
+    #[serde(default, deserialize_with = "whole")]
     num_predict: Option<i64>,
     /// Divisor of the logits. 0 always selects the most likely token.
     temperature: Option<f64>,
     /// Keeps only this number of most likely tokens. 0 keeps all.
+    #[serde(default, deserialize_with = "whole")]
     top_k: Option<i64>,
     /// Keeps the smallest set of most likely tokens whose probabilities add up to this value.
     top_p: Option<f64>,
@@ -28,13 +30,16 @@ pub(crate) struct Options {
     min_p: Option<f64>,
     /// Penalty for tokens of the prompt and of the completion so far. 1 has no effect.
     repeat_penalty: Option<f64>,
-    /// The latest tokens that penalties cover: -1 is all of them, which is the default, and 0 turns penalties off.
+    /// The latest tokens that penalties cover: -1 is all of them, which is the default, and 0 turns penalties off. 64 is
+    /// the default if the request has no penalties.
+    #[serde(default, deserialize_with = "whole")]
     repeat_last_n: Option<i64>,
     /// Subtracted once from the logit of each token that occurs in the completion so far.
     presence_penalty: Option<f64>,
     /// Subtracted from the logit of a token once for each occurrence in the completion so far.
     frequency_penalty: Option<f64>,
     /// Seed of the random numbers. The same seed gives the same completion; -1 is a different seed for each request.
+    #[serde(default, deserialize_with = "whole")]
     seed: Option<i64>,
     /// Strings that end the completion.
     stop: Option<OneOrMany>,
@@ -72,6 +77,8 @@ impl Options {
         };
         match self.repeat_last_n {
             None | Some(-1) => {}
+            // Ollama's default, without a penalty of the request that it would limit.
+            Some(64) if !sampling.penalizes() => {}
             Some(0) => sampling.turn_penalties_off(),
             Some(other) => {
                 let message =

@@ -91,8 +91,8 @@ fn a_wrong_value_is_refused_with_the_name_of_its_field() {
     let cases = [
         (json!({}), Value::Null),
         (json!({"prompt": {}}), json!("prompt")),
-        (json!({"prompt": []}), Value::Null),
-        (json!({"prompt": ""}), Value::Null),
+        (json!({"prompt": []}), json!("prompt")),
+        (json!({"prompt": ""}), json!("prompt")),
         (json!({"prompt": [97, 259]}), json!("prompt")),
         (json!({"prompt": [97, -1]}), json!("prompt")),
         (json!({"prompt": vec![97; CONTEXT + 1]}), Value::Null),

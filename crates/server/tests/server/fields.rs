@@ -134,6 +134,10 @@ fn body(path: &str, parent: &str) -> Body {
             json!({"tools": [{"name": "f", "input_schema": {"properties": {}}}], "tool_choice": {"type": "any"}}),
             "/tool_choice",
         ),
+        ("/v1/messages", "output_format") => (
+            json!({"output_format": {"type": "json_schema", "schema": {"enum": ["a"]}}}),
+            "/output_format",
+        ),
         ("/v1/messages", "output_config") => (json!({"output_config": {}}), "/output_config"),
         ("/v1/messages", "output_config.format") => (
             json!({"output_config": {"format": {"type": "json_schema", "schema": {"enum": ["a"]}}}}),
@@ -186,6 +190,15 @@ fn body(path: &str, parent: &str) -> Body {
                 "/tool_choice/function"
             },
         ),
+        ("/v1/responses", "tool_choice.tools") => (
+            json!({
+                "tools": [{"type": "function", "name": "f", "parameters": {"type": "object", "properties": {}}}],
+                "tool_choice": {
+                    "type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "f"}]
+                },
+            }),
+            "/tool_choice/tools/0",
+        ),
         ("/v1/responses", "reasoning") => (json!({"reasoning": {}}), "/reasoning"),
         (_, "messages") => (
             json!({"messages": [{"role": "user", "content": "Hi"}]}),
@@ -218,6 +231,23 @@ fn body(path: &str, parent: &str) -> Body {
                 "/tool_choice/function"
             },
         ),
+        (
+            _,
+            "tool_choice.allowed_tools"
+            | "tool_choice.allowed_tools.tools"
+            | "tool_choice.allowed_tools.tools.function",
+        ) => {
+            let allowed = json!({
+                "mode": "required", "tools": [{"type": "function", "function": {"name": "f"}}],
+            });
+            let place = match parent {
+                "tool_choice.allowed_tools" => "/tool_choice/allowed_tools",
+                "tool_choice.allowed_tools.tools" => "/tool_choice/allowed_tools/tools/0",
+                _ => "/tool_choice/allowed_tools/tools/0/function",
+            };
+            let choice = json!({"type": "allowed_tools", "allowed_tools": allowed});
+            (json!({"tools": functions(), "tool_choice": choice}), place)
+        }
         (path, parent) => panic!("{path}: there is no body with {parent}"),
     };
     let hi = json!([{"role": "user", "content": "Hi"}]);
@@ -449,7 +479,7 @@ fn other(path: &str, field: &str) -> (Value, Value) {
         "reasoning.effort" => json!("high"),
         "metadata" => json!({"a": "b"}),
         "text" => json!({"format": {"type": "json_object"}}),
-        "text.format" | "output_config.format" => json!({"type": "json_object"}),
+        "text.format" | "output_config.format" | "output_format" => json!({"type": "json_object"}),
         "output_config" => json!({"format": {"type": "json_object"}}),
         "system" | "instructions" => json!("a"),
         "encoding_format" => json!("base64"),
@@ -469,7 +499,10 @@ fn other(path: &str, field: &str) -> (Value, Value) {
         "tools" if path == "/v1/responses" => json!([{"type": "function", "name": "f"}]),
         "tools" => functions(),
         "tools.function" => json!({"name": "g"}),
-        "tool_choice.function" => json!({"name": "g"}),
+        "tool_choice.function" | "tool_choice.allowed_tools.tools.function" => {
+            json!({"name": "g"})
+        }
+        "tool_choice.allowed_tools.tools.function.name" | "tool_choice.tools.name" => json!("g"),
         "max_tokens" | "max_completion_tokens" | "max_output_tokens" => json!(3),
         // A text, or a value that is refused with the field's name.
         field => match field.rsplit('.').next().unwrap() {

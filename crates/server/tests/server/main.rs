@@ -4,6 +4,7 @@ mod adapters;
 mod agents;
 mod bounds;
 mod chat;
+mod clients;
 mod completions;
 mod embeddings;
 mod fields;

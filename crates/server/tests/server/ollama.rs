@@ -417,8 +417,21 @@ fn a_repeat_last_n_of_0_turns_penalties_off() {
     let without = text(json!({"repeat_penalty": 1}));
     assert_eq!(text(penalties(0)), without);
     assert_ne!(text(penalties(-1)), without);
-    for other in [64, -2] {
-        let reply = ask(json!({"repeat_last_n": other}));
+    // Ollama's default changes nothing in a request that it does not limit.
+    let neutral = json!({"repeat_penalty": 1.0, "presence_penalty": 0, "frequency_penalty": 0});
+    for more in [json!({}), neutral] {
+        let mut with = more.clone();
+        add(&mut with, json!({"repeat_last_n": 64}));
+        assert_eq!(text(with), text(more));
+    }
+    for refused in [
+        json!({"repeat_last_n": 32}),
+        json!({"repeat_last_n": -2}),
+        json!({"repeat_last_n": 64, "repeat_penalty": 1.1}),
+        json!({"repeat_last_n": 64, "presence_penalty": 1}),
+        json!({"repeat_last_n": 64, "frequency_penalty": 1}),
+    ] {
+        let reply = ask(refused);
         let error = reply.json()["error"].as_str().unwrap().to_owned();
         assert!(
             reply.status == 400 && error.starts_with("options.repeat_last_n: "),
@@ -428,30 +441,60 @@ fn a_repeat_last_n_of_0_turns_penalties_off() {
 }
 
 #[test]
-fn truncate_and_shift_may_only_be_false() {
+fn truncate_changes_nothing_and_shift_may_only_be_false() {
     let server = Server::start();
-    for field in ["truncate", "shift"] {
-        for path in [CHAT, GENERATE] {
-            let ask = |value: bool| {
-                let mut body =
-                    json!({"stream": false, "options": {"num_predict": 2}, field: value});
-                let prompt = if path == CHAT {
-                    json!({"messages": [{"role": "user", "content": "Hi"}]})
-                } else {
-                    json!({"prompt": "Hi"})
-                };
-                add(&mut body, prompt);
-                server.post(path, &body)
+    for path in [CHAT, GENERATE] {
+        let ask = |field: &str, value: bool, prompt: &str| {
+            let mut body = json!({"stream": false, "options": {"num_predict": 2}, field: value});
+            let prompt = if path == CHAT {
+                json!({"messages": [{"role": "user", "content": prompt}]})
+            } else {
+                json!({"prompt": prompt})
             };
-            ask(false).good();
-            let refused = ask(true);
-            let error = refused.json()["error"].as_str().unwrap().to_owned();
-            assert!(
-                refused.status == 400 && error.starts_with(&format!("{field}: ")),
-                "{error}"
-            );
+            add(&mut body, prompt);
+            server.post(path, &body)
+        };
+        let error = |reply: &Reply| {
+            assert_eq!(reply.status, 400, "{}", reply.body);
+            reply.json()["error"].as_str().unwrap().to_owned()
+        };
+        for truncates in [false, true] {
+            ask("truncate", truncates, "Hi").good();
+            let long = error(&ask("truncate", truncates, &"long ".repeat(400)));
+            assert!(long.contains("maximum context length"), "{long}");
         }
+        ask("shift", false, "Hi").good();
+        let refused = error(&ask("shift", true, "Hi"));
+        assert!(refused.starts_with("shift: "), "{refused}");
     }
+}
+
+#[test]
+fn whole_numbers_may_be_written_with_a_decimal_point() {
+    let server = Server::start();
+    let ask = |most: Value| {
+        let options = json!({"num_predict": most, "temperature": 0});
+        server.post(CHAT, &hello(json!({"stream": false, "options": options})))
+    };
+    assert_eq!(ask(json!(3.0)).good()["eval_count"], 3);
+    for wrong in [json!(3.5), json!("3"), json!(1e300)] {
+        let reply = ask(wrong);
+        let error = reply.json()["error"].as_str().unwrap().to_owned();
+        assert!(
+            reply.status == 400 && error.starts_with("options.num_predict: "),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn no_texts_have_no_vectors() {
+    let server = Server::start();
+    let embedded = server.post("/api/embed", &json!({"input": []})).good();
+    assert_eq!(
+        (&embedded["embeddings"], &embedded["prompt_eval_count"]),
+        (&json!([]), &json!(0))
+    );
 }
 
 #[test]

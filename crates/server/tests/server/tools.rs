@@ -560,7 +560,7 @@ fn what_is_wrong_with_tools_is_refused_by_its_field() {
         (json!({"tool_choice": 3}), "tool_choice"),
         (
             json!({"tool_choice": {"type": "allowed_tools"}}),
-            "tool_choice.type",
+            "tool_choice.allowed_tools",
         ),
         (
             json!({"tool_choice": {"type": "function"}}),
