@@ -130,7 +130,7 @@ fn an_interrupted_pull_leaves_a_part_and_the_next_one_goes_on() {
             && error.contains("the next pull goes on from there"),
         "{error}"
     );
-    assert_eq!(files(cache.path()), ["model.gguf.part"]);
+    assert_eq!(files(cache.path()), ["model.gguf.part", "pulled.json"]);
     assert_eq!(cached(cache.path(), &repository(None)), None);
     assert_eq!(cached(cache.path(), &repository(Some("model.gguf"))), None);
 
@@ -194,7 +194,7 @@ fn bytes_with_another_sha256_are_removed_and_are_an_error() {
         error.contains(&format!("expected {hash}; what was fetched is removed")),
         "{error}"
     );
-    assert!(files(cache.path()).is_empty());
+    assert_eq!(files(cache.path()), ["pulled.json"]);
 }
 
 #[test]
@@ -428,7 +428,7 @@ fn a_cancelled_pull_keeps_its_part() {
         .unwrap_err()
         .to_string();
     assert_eq!(error, "the fetch was cancelled");
-    assert_eq!(files(cache.path()), ["model.gguf.part"]);
+    assert_eq!(files(cache.path()), ["model.gguf.part", "pulled.json"]);
     assert!(
         fs::metadata(cache.path().join("hf/o/n/model.gguf.part"))
             .unwrap()
