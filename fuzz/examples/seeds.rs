@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::json;
-use triad_engine::{Cancel, Threads};
+use triad_engine::{Cancel, Engine, EngineOptions, LoadOptions, Model, SessionOptions, Threads};
 use triad_model::checkpoint::Checkpoint;
 use triad_model::gguf::Value;
 use triad_model::tensor::Format;
@@ -62,6 +62,14 @@ fn main() -> Result<()> {
         let bytes = [config.as_bytes(), &[0], &read("model.safetensors")?].concat();
         write("quantized", case, &bytes)?;
     }
+    for (name, file) in TOKENIZERS {
+        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden");
+        write("tokenizer", name, &fs::read(golden.join(file))?)?;
+    }
+    for (name, source) in GRAMMARS {
+        write("schema", name, source.as_bytes())?;
+    }
+    write("session", "three-tokens", &saved_session()?)?;
     write("adapter", "gguf", &gguf_adapter().build())?;
     write("adapter", "peft", &peft_adapter())?;
     write("package", "tiny-llama", &tiny_package()?)
@@ -92,6 +100,62 @@ const PICTURES: [&str; 9] = [
     "progressive~.jpg",
     "still.gif",
 ];
+
+/// Tokenizers of folders, one for each scheme.
+const TOKENIZERS: [(&str, &str); 6] = [
+    ("word-piece.json", "encoders/bert/tokenizer.json"),
+    ("byte-level.json", "encoders/modern-bert/tokenizer.json"),
+    ("sentence-piece.json", "encoders/gemma/tokenizer.json"),
+    ("bpe.model", "tokenizer/model/bpe/tokenizer.model"),
+    ("unigram.model", "tokenizer/model/unigram/tokenizer.model"),
+    ("map.model", "tokenizer/model/bpe-map/tokenizer.model"),
+];
+
+/// Sources of grammars; `schema.rs` tells their kind by the first byte.
+const GRAMMARS: [(&str, &str); 4] = [
+    (
+        "object.json",
+        r##"{"type": "object", "properties": {"name": {"type": "string", "maxLength": 8, "pattern": "^[a-z]+$"}, "of": {"$ref": "#/$defs/list"}}, "required": ["name"], "$defs": {"list": {"type": "array", "items": {"enum": ["a", 1, null]}, "minItems": 1, "maxItems": 3}}}"##,
+    ),
+    (
+        "choices.json",
+        r#"{"anyOf": [{"type": "integer", "minimum": -3, "maximum": 120}, {"const": "x"}, {"type": "string", "format": "date"}]}"#,
+    ),
+    ("expression", "/(Hello|lo+){1,4}[a-f0-9]?"),
+    (
+        "lark",
+        "start: \"H\" word+\nword: /[a-z]{1,5}/ | \" \" %json {\"type\": \"boolean\"}\n",
+    ),
+];
+
+/// Returns a saved session of [`tiny_llama`] without its hash, which the target computes.
+fn saved_session() -> Result<Vec<u8>> {
+    let folder = std::env::temp_dir().join("triad-fuzz-seeds");
+    fs::create_dir_all(&folder)?;
+    let (model, saved) = (folder.join("session.gguf"), folder.join("session"));
+    fs::write(&model, tiny_llama().build())?;
+    let options = LoadOptions {
+        threads: Threads::Count(1),
+        ..Default::default()
+    };
+    let model = Arc::new(Model::load(&model, &options).expect("a good model"));
+    let engine_options = EngineOptions {
+        session: SessionOptions {
+            context: model.description().context,
+            ..SessionOptions::default()
+        },
+        ..EngineOptions::default()
+    };
+    let engine = Engine::new(&model, &engine_options).expect("memory for a session");
+    let mut session = engine.session();
+    session
+        .prefill(&[1, 2, 3], &Cancel::new(), |_| ())
+        .expect("a good prompt");
+    session.save(&saved).expect("room for a file");
+    let mut bytes = fs::read(&saved)?;
+    bytes.truncate(bytes.len() - 32);
+    Ok(bytes)
+}
 
 fn pictures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/pictures/files")

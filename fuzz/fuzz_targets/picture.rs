@@ -9,7 +9,8 @@ use triad_pictures::{Head, Picture, Processor};
 
 static PROCESSOR: LazyLock<Processor> = LazyLock::new(|| {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/pictures");
-    Processor::from_folder(&golden.join("processors/small-lfm2-vl")).expect("the settings are valid")
+    Processor::from_folder(&golden.join("processors/small-lfm2-vl"))
+        .expect("the settings are valid")
 });
 
 fuzz_target!(|bytes: &[u8]| {

@@ -46,6 +46,13 @@ fuzz_target!(|bytes: &[u8]| {
         };
         let groups = rows * group.map_or(1, |group| width / group);
         let (mut scales, mut offsets) = (vec![0.0; groups], vec![0.0; groups]);
-        tensor.integers(&files, 0..rows, &mut values, group, &mut scales, &mut offsets);
+        tensor.integers(
+            &files,
+            0..rows,
+            &mut values,
+            group,
+            &mut scales,
+            &mut offsets,
+        );
     }
 });

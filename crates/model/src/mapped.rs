@@ -16,6 +16,8 @@ use std::fs::File;
 #[cfg(target_os = "linux")]
 use std::num::NonZeroU64;
 use std::ops::{Deref, Range};
+#[cfg(unix)]
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -47,7 +49,7 @@ pub struct MappedFile {
 struct Mapping {
     path: PathBuf,
     file: File,
-    /// Length and modification time of the mapped file; `None` for a copy, which cannot change.
+    /// Length and times of the mapped file; `None` for a copy, which cannot change.
     mapped: Option<State>,
     /// Dropped before the bytes are unmapped.
     #[cfg(unix)]
@@ -61,6 +63,10 @@ struct Mapping {
 struct State {
     bytes: u64,
     modified: Option<SystemTime>,
+    /// Seconds and nanoseconds of the last change of content or properties, which programs cannot set, unlike the time of
+    /// modification. `None` if the file has no name any more: what replaces it changes this time, and not the content.
+    #[cfg(unix)]
+    changed: Option<(i64, i64)>,
 }
 
 impl State {
@@ -69,7 +75,18 @@ impl State {
         Ok(Self {
             bytes: metadata.len(),
             modified: metadata.modified().ok(),
+            #[cfg(unix)]
+            changed: (metadata.nlink() > 0).then(|| (metadata.ctime(), metadata.ctime_nsec())),
         })
+    }
+
+    /// Returns whether the file in this state has the content that it had `before`.
+    fn continues(&self, before: &Self) -> bool {
+        #[cfg(unix)]
+        let is_same = self.changed.is_none() || self.changed == before.changed;
+        #[cfg(not(unix))]
+        let is_same = true;
+        is_same && (self.bytes, self.modified) == (before.bytes, before.modified)
     }
 }
 
@@ -180,7 +197,7 @@ impl MappedFile {
         #[cfg(not(unix))]
         let is_lost = false;
         match State::of(file) {
-            Ok(state) if state == *mapped && !is_lost => Ok(()),
+            Ok(state) if state.continues(mapped) && !is_lost => Ok(()),
             Ok(State { bytes, .. }) if bytes < mapped.bytes => {
                 let message = format!(
                     "the file was truncated while it was in use: {bytes} bytes, expected {}",
@@ -473,6 +490,26 @@ mod tests {
         drop(mapped);
         assert!(other.bytes().iter().all(|byte| *byte == 2));
         other.check_unchanged().unwrap();
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn a_change_that_keeps_length_and_time_is_seen_and_a_removed_name_is_no_change() {
+        use std::os::unix::fs::FileExt;
+
+        let files = [temporary(&[1; 10_000]), temporary(&[2; 10_000])];
+        let [changed, removed] = files
+            .each_ref()
+            .map(|file| MappedFile::open(file.path()).unwrap());
+        let modified = files[0].as_file().metadata().unwrap().modified().unwrap();
+        // The system's clock for files has steps of some milliseconds.
+        std::thread::sleep(std::time::Duration::from_millis(30));
+        files[0].as_file().write_all_at(&[7], 5_000).unwrap();
+        files[0].as_file().set_modified(modified).unwrap();
+        let error = changed.check_unchanged().unwrap_err();
+        assert!(error.to_string().contains("was changed"), "{error}");
+        std::fs::remove_file(files[1].path()).unwrap();
+        removed.check_unchanged().unwrap();
     }
 
     #[test]

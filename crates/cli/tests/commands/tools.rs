@@ -164,6 +164,20 @@ fn a_call_is_made_and_its_result_is_in_the_conversation_that_goes_on() {
     );
 }
 
+#[test]
+fn with_tools_no_text_of_others_names_a_control_token() {
+    let prompt_tokens = |prompt: &str| {
+        let place = place(false, "adds");
+        let mut arguments = RUN[..10].to_vec();
+        arguments[5] = prompt;
+        arguments.extend(["--mcp-yes", "--json"]);
+        json_of(&place.triad(&arguments))["prompt_tokens"].clone()
+    };
+    let letters = prompt_tokens("2 .......");
+    assert!(letters.is_u64(), "{letters}");
+    assert_eq!(prompt_tokens(&format!("2 {END}")), letters);
+}
+
 fn fs_read(place: &Place, name: &str) -> Vec<u8> {
     std::fs::read(place.path(name)).unwrap()
 }

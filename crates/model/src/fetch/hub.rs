@@ -1,20 +1,24 @@
 //! Selection of the files of a hub repository that form a model, and their places in the cache.
 //!
-//! A GGUF model is one file, or several of which the first is opened; a safetensors model is a folder. [`Hub::pull`] writes a [`Manifest`] last, so that a
-//! folder counts as a model only when all its files are present.
+//! A GGUF model is one file, or several of which the first is opened; a safetensors model is a folder. [`Hub::pull`]
+//! finishes the [`Manifest`] last, so that a folder counts as a model only when all its files are present and of one
+//! version.
+
+mod manifest;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use manifest::Manifest;
+use serde::Deserialize;
 use ureq::{Agent, Proxy};
 
 use super::cache::FolderLock;
 use super::download::{Bounds, Download, refusal};
 use super::get::Get;
 use super::name::{Repository, stays_inside};
-use super::part::{Expected, Part};
+use super::part::Expected;
 use super::{Progress, fetch_error};
 use crate::checkpoint;
 use crate::error::{Error, ErrorKind, Result};
@@ -61,19 +65,6 @@ struct Lfs {
     size: Option<u64>,
 }
 
-/// The record of a complete model in a repository's folder.
-#[derive(Serialize, Deserialize)]
-struct Manifest {
-    /// The name of the GGUF file to open; empty for the folder itself.
-    open: String,
-    /// Names of all files.
-    files: Vec<String>,
-}
-
-impl Manifest {
-    const NAME: &str = "pulled.json";
-}
-
 /// The files to fetch and the one to open.
 struct Selection {
     files: Vec<Sibling>,
@@ -95,20 +86,7 @@ pub(super) fn cached(cache: &Path, repository: &Repository) -> Option<PathBuf> {
         let whole = parts(file).all(|part| folder.join(part).is_file());
         return whole.then(|| folder.join(file));
     }
-    let manifest: Manifest =
-        serde_json::from_slice(&files::read(&folder.join(Manifest::NAME), LARGEST_LISTING).ok()?)
-            .ok()?;
-    let whole = manifest
-        .files
-        .iter()
-        .all(|file| folder.join(file).is_file());
-    whole.then(|| {
-        if manifest.open.is_empty() {
-            folder
-        } else {
-            folder.join(manifest.open)
-        }
-    })
+    Manifest::complete(folder)
 }
 
 impl Hub {
@@ -163,37 +141,26 @@ impl Hub {
         let folder = folder(cache, repository);
         let _lock = FolderLock::acquire(&folder, progress)?;
         let mut selection = select(&listing.siblings, repository)?;
+        let is_whole = repository.file.is_none();
+        if is_whole {
+            Manifest::begin(&folder, names(&selection.files))?;
+        }
         for file in &selection.files {
             self.download(repository, file, &folder, progress)?;
         }
         if selection.files.iter().any(|file| file.name == INDEX) {
             let shards = shards(&folder.join(INDEX), &listing.siblings)?;
+            Manifest::begin(&folder, names(&shards))?;
             for shard in &shards {
                 self.download(repository, shard, &folder, progress)?;
             }
             selection.files.extend(shards);
         }
-        if let Some(open) = selection
-            .open
-            .as_ref()
-            .filter(|_| repository.file.is_some())
-        {
-            return Ok(folder.join(open));
+        let Selection { files, open } = selection;
+        match open {
+            Some(open) if !is_whole => Ok(folder.join(open)),
+            open => Manifest::end(folder, open.as_deref(), names(&files)),
         }
-        let manifest = Manifest {
-            open: selection.open.clone().unwrap_or_default(),
-            files: selection.files.into_iter().map(|file| file.name).collect(),
-        };
-        let mut part = Part::create(&folder.join(Manifest::NAME))?;
-        part.append(
-            serde_json::to_string_pretty(&manifest)
-                .expect("strings serialize")
-                .as_bytes(),
-        )?;
-        part.finish(&Expected::default())?;
-        Ok(selection
-            .open
-            .map_or(folder.clone(), |open| folder.join(open)))
     }
 
     fn listing(&self, repository: &Repository) -> Result<Listing> {
@@ -273,6 +240,10 @@ impl Sibling {
             sha256: lfs.and_then(|lfs| lfs.sha256.clone()),
         }
     }
+}
+
+fn names(files: &[Sibling]) -> impl Iterator<Item = &str> {
+    files.iter().map(|file| file.name.as_str())
 }
 
 /// Returns the names of all files of the model whose first file is called `name`.

@@ -308,14 +308,11 @@ impl Speaker<'_> {
             return Ok(Prompt::from(tokens));
         }
         let tools = self.tools.as_ref().map_or(&[][..], Tools::tools);
+        // Results of tools come from anywhere: one that names the end of a turn must not end it.
+        let keeps_letters = self.arguments.keep_letters || self.tools.is_some();
         turn::encode(
             (&self.model, self.name()),
-            // Results of tools are texts of strangers.
-            (
-                turns,
-                tools,
-                self.arguments.keep_letters || !tools.is_empty(),
-            ),
+            (turns, tools, keeps_letters),
             || self.processor(),
             context,
         )

@@ -130,7 +130,7 @@ fn an_interrupted_pull_leaves_a_part_and_the_next_one_goes_on() {
             && error.contains("the next pull goes on from there"),
         "{error}"
     );
-    assert_eq!(files(cache.path()), ["model.gguf.part"]);
+    assert_eq!(files(cache.path()), ["model.gguf.part", "pulled.json"]);
     assert_eq!(cached(cache.path(), &repository(None)), None);
     assert_eq!(cached(cache.path(), &repository(Some("model.gguf"))), None);
 
@@ -194,7 +194,7 @@ fn bytes_with_another_sha256_are_removed_and_are_an_error() {
         error.contains(&format!("expected {hash}; what was fetched is removed")),
         "{error}"
     );
-    assert!(files(cache.path()).is_empty());
+    assert_eq!(files(cache.path()), ["pulled.json"]);
 }
 
 #[test]
@@ -428,7 +428,7 @@ fn a_cancelled_pull_keeps_its_part() {
         .unwrap_err()
         .to_string();
     assert_eq!(error, "the fetch was cancelled");
-    assert_eq!(files(cache.path()), ["model.gguf.part"]);
+    assert_eq!(files(cache.path()), ["model.gguf.part", "pulled.json"]);
     assert!(
         fs::metadata(cache.path().join("hf/o/n/model.gguf.part"))
             .unwrap()
@@ -490,6 +490,72 @@ fn a_sharded_safetensors_model_comes_whole_and_alone() {
         None,
         "a model that lacks a file is incomplete"
     );
+}
+
+/// Starts a hub whose repository has the model in one file and a template until `changed`, then in one shard.
+fn changing(changed: Arc<AtomicBool>, broken: Arc<AtomicBool>) -> Server {
+    const SHARD: &str = "model-00001-of-00001.safetensors";
+    let index = serde_json::json!({"weight_map": {"a": SHARD}}).to_string();
+    Server::start(move |request| {
+        let is_changed = changed.load(Ordering::Relaxed);
+        match request.path.as_str() {
+            "/api/models/o/n?blobs=true" if is_changed => listing(&[
+                ("config.json", 2, None),
+                ("tokenizer.json", 2, None),
+                (SHARD, 3, Some(&sha256(b"new"))),
+                (INDEX, index.len(), None),
+            ]),
+            "/api/models/o/n?blobs=true" => listing(&[
+                ("config.json", 2, None),
+                ("tokenizer.json", 2, None),
+                ("chat_template.jinja", 5, None),
+                ("model.safetensors", 3, Some(&sha256(b"old"))),
+            ]),
+            "/o/n/resolve/main/model.safetensors" => Response::ok("old"),
+            "/o/n/resolve/main/chat_template.jinja" => Response::ok("hello"),
+            "/o/n/resolve/main/model.safetensors.index.json" => Response::ok(index.as_str()),
+            path if path.ends_with(SHARD) && broken.load(Ordering::Relaxed) => {
+                Response::status(500)
+            }
+            path if path.ends_with(SHARD) => Response::ok("new"),
+            path if path.ends_with(".json") => Response::ok("{}"),
+            _ => Response::status(404),
+        }
+    })
+}
+
+#[test]
+fn files_that_a_repository_has_no_more_are_removed_and_a_user_s_own_stay() {
+    let [changed, broken] = [false, true].map(|value| Arc::new(AtomicBool::new(value)));
+    let server = changing(Arc::clone(&changed), Arc::clone(&broken));
+    let cache = tempfile::tempdir().unwrap();
+    let folder = pull(&server, cache.path()).unwrap();
+    fs::write(folder.join("notes.txt"), "mine").unwrap();
+    let old = [
+        "chat_template.jinja",
+        "config.json",
+        "model.safetensors",
+        "notes.txt",
+        "pulled.json",
+        "tokenizer.json",
+    ];
+    assert_eq!(files(cache.path()), old);
+    // A pull that ends halfway leaves no model of two versions.
+    changed.store(true, Ordering::Relaxed);
+    pull(&server, cache.path()).unwrap_err();
+    assert_eq!(cached(cache.path(), &repository(None)), None);
+    broken.store(false, Ordering::Relaxed);
+    pull(&server, cache.path()).unwrap();
+    let new = [
+        "config.json",
+        "model-00001-of-00001.safetensors",
+        INDEX,
+        "notes.txt",
+        "pulled.json",
+        "tokenizer.json",
+    ];
+    assert_eq!(files(cache.path()), new);
+    assert_eq!(cached(cache.path(), &repository(None)), Some(folder));
 }
 
 #[test]

@@ -1,0 +1,100 @@
+//! The record of the files that pulls have fetched into a repository's folder.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::super::part::{Expected, Part};
+use super::{LARGEST_LISTING, stays_inside};
+use crate::error::{Error, ErrorKind, Result};
+use crate::files;
+
+/// The files of a model in a repository's folder.
+#[derive(Default, Serialize, Deserialize)]
+pub(super) struct Manifest {
+    /// The name of the GGUF file to open; empty for the folder itself.
+    open: String,
+    /// Names of all files.
+    files: BTreeSet<String>,
+    /// Whether a pull has begun and not ended: files may be of two versions of the model.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    unfinished: bool,
+}
+
+impl Manifest {
+    const NAME: &str = "pulled.json";
+
+    /// Reads the manifest in `folder`; `None` if there is no valid one.
+    fn read(folder: &Path) -> Option<Self> {
+        let bytes = files::read(&folder.join(Self::NAME), LARGEST_LISTING).ok()?;
+        serde_json::from_slice(&bytes).ok()
+    }
+
+    /// Returns the path of the complete model in `folder`.
+    pub(super) fn complete(folder: PathBuf) -> Option<PathBuf> {
+        let manifest = Self::read(&folder).filter(|manifest| !manifest.unfinished)?;
+        let is_there = |file: &String| folder.join(file).is_file();
+        manifest
+            .files
+            .iter()
+            .all(is_there)
+            .then(|| manifest.path(folder))
+    }
+
+    /// Records that a pull of `files` begins in `folder`. Files of earlier pulls stay in the record until it ends.
+    pub(super) fn begin<'a>(folder: &Path, files: impl Iterator<Item = &'a str>) -> Result<()> {
+        let mut manifest = Self::read(folder).unwrap_or_default();
+        manifest.files.extend(files.map(str::to_owned));
+        manifest.unfinished = true;
+        manifest.write(folder)
+    }
+
+    /// Records that the model in `folder` has `files`, and removes those that only earlier pulls fetched: readers look for
+    /// files by their names. Returns the path to open, of `open` or of the folder.
+    pub(super) fn end<'a>(
+        folder: PathBuf,
+        open: Option<&str>,
+        files: impl Iterator<Item = &'a str>,
+    ) -> Result<PathBuf> {
+        let earlier = Self::read(&folder).unwrap_or_default().files;
+        let manifest = Self {
+            open: open.unwrap_or_default().to_owned(),
+            files: files.map(str::to_owned).collect(),
+            unfinished: false,
+        };
+        for name in earlier.difference(&manifest.files) {
+            if !stays_inside(name) {
+                continue;
+            }
+            match fs::remove_file(folder.join(name)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    let message = format!(
+                        "the model has this file no more, and it cannot be removed: {error}"
+                    );
+                    return Err(Error::new(ErrorKind::Io, message).at(&folder.join(name)));
+                }
+                _ => {}
+            }
+        }
+        manifest.write(&folder)?;
+        Ok(manifest.path(folder))
+    }
+
+    fn path(&self, folder: PathBuf) -> PathBuf {
+        match self.open.is_empty() {
+            true => folder,
+            false => folder.join(&self.open),
+        }
+    }
+
+    fn write(&self, folder: &Path) -> Result<()> {
+        let mut part = Part::create(&folder.join(Self::NAME))?;
+        let text = serde_json::to_string_pretty(self).expect("strings serialize");
+        part.append(text.as_bytes())?;
+        part.finish(&Expected::default())?;
+        Ok(())
+    }
+}
