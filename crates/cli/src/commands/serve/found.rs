@@ -1,0 +1,177 @@
+//! The models of a server: found, prepared, described and loaded.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::Result;
+use triad_console::arguments::{self, ModelArgument};
+use triad_console::processors::ProcessorArguments;
+use triad_console::{output, progress};
+use triad_engine::{EngineOptions, LoadOptions, SessionOptions, memory};
+use triad_frontend::{answer, models};
+use triad_hetero::HeteroOptions;
+use triad_model::vision::VisionFile;
+use triad_server::{LoadedModel, ModelFacts};
+
+use super::{Arguments, CONTEXT, default_model_memory};
+use crate::adapters;
+use crate::first_run::{Later, Ready, Wanted};
+use crate::named_adapters;
+
+/// Returns what the file or folder of a model shows.
+fn facts(path: &Path) -> Result<ModelFacts> {
+    let files = models::files_of(path)?;
+    Ok(ModelFacts {
+        format: files.format.into(),
+        file_bytes: files.bytes,
+        modified: files.modified,
+        ..ModelFacts::default()
+    })
+}
+
+/// A model that is found, prepared and described, but not loaded.
+pub(super) struct Found {
+    path: PathBuf,
+    /// The encoder of pictures.
+    vision: Option<PathBuf>,
+    /// The names for clients, the first of which responses have.
+    pub(super) names: Vec<String>,
+    context: usize,
+    kv_memory: usize,
+    pub(super) facts: ModelFacts,
+}
+
+impl Found {
+    /// Finds the model at `index`, and reads its header. Fetches the model if necessary. Also returns the bytes that the
+    /// model takes when it is loaded, and the preparation of its package if it runs without one.
+    pub(super) fn find(arguments: &Arguments, index: usize) -> Result<(Self, u64, Option<Later>)> {
+        let given = ModelArgument {
+            model: arguments.model[index].clone(),
+        };
+        let needs_package = arguments.several.processors.is_some();
+        // A server runs for long: it is as fast as it can be from its first answer on.
+        let wanted = Wanted::from(arguments.float.float, needs_package, Wanted::Package)?;
+        let (path, threads) = (given.path()?, &arguments.threads);
+        let vision = arguments.vision.encoder(&path);
+        let ready = |path, wanted| Ready::find(path, &given.model, threads, wanted, "start");
+        let found = Self::describe(
+            arguments,
+            index,
+            (ready(path.clone(), wanted)?, vision.clone()),
+        )?;
+        let most = arguments
+            .model_memory
+            .map_or_else(default_model_memory, |bytes| bytes as u64);
+        // A package may fit where the file as it is does not.
+        if matches!(found, (_, bytes, Some(_)) if bytes > most) {
+            return Self::describe(arguments, index, (ready(path, Wanted::Package)?, vision));
+        }
+        Ok(found)
+    }
+
+    /// Reads the header of the model at `index`, which runs from the files of `ready`.
+    fn describe(
+        arguments: &Arguments,
+        index: usize,
+        (ready, vision): (Ready, Option<PathBuf>),
+    ) -> Result<(Self, u64, Option<Later>)> {
+        let Ready { path, later } = ready;
+        let description = models::description(&path, &mut progress::checking(&path))?;
+        let context = arguments
+            .context
+            .unwrap_or(CONTEXT.min(description.context));
+        let kv_memory = arguments.kv_memory(&description, context);
+        let session = memory::of_session(
+            &description,
+            0,
+            context,
+            arguments.chunk,
+            arguments.kv.format(),
+        );
+        let weights = match arguments.float.expert_memory {
+            Some(limit) => {
+                let all = models::weight_bytes(&path)?;
+                memory::of_limited_experts(&description, all, limit as u64)
+            }
+            None => models::weight_bytes(&path)?,
+        };
+        // An encoder that can't be read is an error of loading.
+        let encoder = vision.as_deref().map(VisionFile::open);
+        let encoder = encoder.map_or(0, |file| file.map_or(0, |file| file.bytes()));
+        let bytes = weights + (encoder + kv_memory + session.activations) as u64;
+        let facts = ModelFacts {
+            family: description.family.clone(),
+            parameters: description.parameters() as u64,
+            ..facts(&path)?
+        };
+        Ok((
+            Self {
+                path,
+                vision,
+                facts,
+                names: arguments.names(index),
+                context,
+                kv_memory,
+            },
+            bytes,
+            later,
+        ))
+    }
+
+    pub(super) fn load(&self, arguments: &Arguments) -> Result<LoadedModel> {
+        let Self {
+            path,
+            vision,
+            names,
+            context,
+            kv_memory,
+            ..
+        } = self;
+        let name = names.first().map_or("", String::as_str);
+        let options = LoadOptions {
+            vision: vision.clone(),
+            ..arguments.float.options(arguments.threads.chosen())
+        };
+        let model = Arc::new(arguments::load(path, name, &options)?);
+        model.tokenizer()?;
+        arguments::note_settings(&model, name);
+        if model.chat_template().is_none() && model.check_writes().is_ok() {
+            output::note(&format!(
+                "note: {name} has no chat template; it continues the last message of a chat as plain text"
+            ));
+        }
+        let ProcessorArguments {
+            processors,
+            devices,
+            chunks_in_flight,
+            ..
+        } = &arguments.several;
+        let options = EngineOptions {
+            session: SessionOptions {
+                context: *context,
+                chunk: arguments.chunk,
+                kv_format: arguments.kv.format(),
+            },
+            kv_memory: Some(*kv_memory),
+            ..EngineOptions::default()
+        };
+        let adapters = named_adapters::open(&model, &arguments.lora)?;
+        let engine = match processors {
+            Some(processors) => {
+                let options = HeteroOptions {
+                    engine: options,
+                    policy: arguments.policy,
+                    chunks_in_flight: *chunks_in_flight,
+                    ..HeteroOptions::default()
+                };
+                let engine = processors.engine(devices, &model, options)?;
+                engine.engine().clone()
+            }
+            None => answer::engine(&model, &options)?,
+        };
+        if !adapters.is_empty() {
+            adapters::note_processors(&engine);
+        }
+        Ok(LoadedModel { engine, adapters })
+    }
+}
