@@ -20,6 +20,7 @@
 //! | [`fields`] | every field of every request: used, ignored, or refused |
 //! | [`sampling`], [`forms`], [`prompt_fields`] | fields of sampling, of structured output, and of the prompt |
 //! | [`messages`], [`tools`] | conversations and tools in requests |
+//! | [`stored`], [`response_input`] | responses and conversations in memory, and requests that continue them |
 //! | [`pieces`] | completions split into text and tool calls |
 //! | [`prepare`] | threads that prepare requests: templates, tokenization, schemas |
 //! | [`request_id`], [`anthropic_error`] | request ids, and errors in Anthropic's format |
