@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use numpy::{PyArrayDyn, PyArrayMethods, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList};
+use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 use serde_json::Value;
 use triad_frontend::picture_reader;
 use triad_pictures::Picture;
@@ -43,7 +43,7 @@ fn without_images<'py>(
     images: &mut Vec<Picture>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = messages.py();
-    let Ok(given) = messages.cast::<PyList>() else {
+    let Some(given) = list(messages) else {
         return Ok(messages.clone());
     };
     let copies = PyList::empty(py);
@@ -52,12 +52,13 @@ fn without_images<'py>(
             Ok(message) => message.get_item("content")?,
             Err(_) => None,
         };
-        let Some(parts) = parts.and_then(|parts| parts.cast_into::<PyList>().ok()) else {
+        let Some(parts) = parts.and_then(|parts| list(&parts)) else {
             copies.append(message)?;
             continue;
         };
         let content = PyList::empty(py);
         for (index, part) in parts.iter().enumerate() {
+            refuse_urls(&format!("messages[{place}].content[{index}].type"), &part)?;
             let image = match part.cast::<PyDict>() {
                 Ok(part) if is_image(part)? => part.get_item("image")?,
                 _ => {
@@ -78,6 +79,26 @@ fn without_images<'py>(
         copies.append(copy)?;
     }
     Ok(copies.into_any())
+}
+
+/// Returns a list, or a tuple as one.
+fn list<'py>(value: &Bound<'py, PyAny>) -> Option<Bound<'py, PyList>> {
+    if let Ok(tuple) = value.cast::<PyTuple>() {
+        return Some(tuple.to_list());
+    }
+    value.cast::<PyList>().ok().cloned()
+}
+
+/// Refuses the parts in which other APIs have pictures.
+fn refuse_urls(field: &str, part: &Bound<'_, PyAny>) -> PyResult<()> {
+    let kind = part.cast::<PyDict>().ok().map(|part| part.get_item("type"));
+    let kind = kind.transpose()?.flatten();
+    match kind.as_ref().and_then(|kind| kind.extract::<&str>().ok()) {
+        Some(kind @ ("image_url" | "input_image")) => Err(PyValueError::new_err(format!(
+            "{field}: {kind}, expected image, with a path, bytes, a Pillow image or an array as image"
+        ))),
+        _ => Ok(()),
+    }
 }
 
 fn is_image(part: &Bound<'_, PyDict>) -> PyResult<bool> {
@@ -107,7 +128,11 @@ fn picture(field: &str, value: &Bound<'_, PyAny>) -> PyResult<Picture> {
             return Err(PyValueError::new_err(message));
         };
         let side = |side: usize| u32::try_from(side).unwrap_or(u32::MAX);
-        let colors = array.readonly().as_array().iter().copied().collect();
+        let array = array.readonly();
+        let colors = match array.as_slice() {
+            Ok(colors) => colors.to_vec(),
+            Err(_) => array.as_array().iter().copied().collect(),
+        };
         return Picture::from_rgb(side(width), side(height), colors).map_err(failed);
     }
     if value.hasattr("convert")? && value.hasattr("tobytes")? {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use found::Found;
-use triad_engine::{SessionOptions, memory};
+use triad_engine::memory;
 use triad_frontend::machine;
 use triad_model::description::ModelDescription;
 use triad_model::fetch;
@@ -23,10 +23,10 @@ use crate::named_adapters::NamedPath;
 use crate::preparations::Preparations;
 use triad_console::arguments::{self, FloatArguments, KvArgument, ThreadArguments};
 use triad_console::interrupt::on_interrupt;
+use triad_console::output;
 use triad_console::priority::NiceArgument;
 use triad_console::processors::{self, ProcessorArguments};
 use triad_console::vision::VisionArguments;
-use triad_console::{output, progress};
 
 /// The default context of an answer with its prompt, in tokens, if the model has as much.
 const CONTEXT: usize = 8192;
