@@ -50,8 +50,8 @@ impl Processors {
     ) -> Result<HeteroEngine> {
         ensure!(
             model.weights().is_int8() || !self.has_npu(),
-            "the layers of this model read activations in float, and the {} of --processors multiplies INT8 alone: \
-             expected cpu and gpu alone in the list, or a package in INT8",
+            "the layers of this model read activations in float, which the {} cannot multiply: expected a package in \
+             INT8, or only cpu and gpu in --processors",
             devices.npu
         );
         let cuts = devices

@@ -210,9 +210,11 @@ fn gguf_value(value: &Json) -> Value {
 }
 
 /// The bases of `tests/reference/fields/cases.py` that have no results here. That of Gemma 3n in GGUF was swept; this test
-/// would write its file of 0.8 MB several hundred times.
-const NOT_SWEPT: [&str; 12] = [
+/// would write its file of 0.8 MB several hundred times. That of `deepseek_v2-greedy` has no wrong case, but two RoPEs
+/// whose logits are too near to tell them apart.
+const NOT_SWEPT: [&str; 13] = [
     "gemma3n.gguf",
+    "deepseek_v2-greedy",
     "falcon_h1-before",
     "gemma4-moe.gguf",
     "qwen3next.gguf",

@@ -160,8 +160,8 @@ fn a_list_with_an_npu_refuses_a_package_in_w4a16_with_the_npu_and_what_would_wor
         assert_eq!(output.status.code(), Some(1));
         let text = stderr(&output);
         assert!(
-            text.contains("INT8 kernels as NPU of --processors multiplies INT8 alone")
-                && text.contains("expected cpu and gpu alone in the list, or a package in INT8"),
+            text.contains("which the INT8 kernels as NPU cannot multiply")
+                && text.contains("expected a package in INT8, or only cpu and gpu in --processors"),
             "{text}"
         );
     }
@@ -186,6 +186,12 @@ fn a_gpu_runs_a_model_whose_products_an_npu_computes_and_the_cpu_computes_nothin
     }
     for format in [&["--prune", "0.5"][..], &["--decode-weights", "int4"]] {
         let place = prepared(format);
+        // The emulator of Hexagon is searched for in PATH.
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let triad = |arguments: &[&str]| {
+            let mut command = place.command(arguments);
+            command.env("PATH", &path).output().unwrap()
+        };
         let ask = [
             "run",
             "-m",
@@ -198,13 +204,13 @@ fn a_gpu_runs_a_model_whose_products_an_npu_computes_and_the_cpu_computes_nothin
             "8",
         ];
         let ask = [&ask[..], &["--prefill-chunk", "4", "--json"]].concat();
-        let on_gpu = json(&place.triad(&[&ask[..], &["--processors", "gpu"]].concat()));
+        let on_gpu = json(&triad(&[&ask[..], &["--processors", "gpu"]].concat()));
         let operations = |report: &Json, of: &str| report["executed"]["operations"][of].as_u64();
         let on_cpu = |report: &Json| report["executed"]["operations"]["cpu_seconds"].as_f64();
         assert_eq!(operations(&on_gpu, "multiplier"), Some(0));
         for npu in npus() {
             let with = [&["--processors", "gpu,npu"][..], &npu].concat();
-            let found = json(&place.triad(&[&ask[..], &with].concat()));
+            let found = json(&triad(&[&ask[..], &with].concat()));
             assert_eq!(found["text"], on_gpu["text"], "{npu:?}");
             assert_eq!(on_cpu(&found), Some(0.0), "{found}");
             assert!(operations(&found, "multiplier") > Some(0), "{found}");
@@ -221,7 +227,7 @@ fn a_gpu_runs_a_model_whose_products_an_npu_computes_and_the_cpu_computes_nothin
                     "down=columns:2:1",
                 ],
             ] {
-                let verdict = succeed(&place.triad(&[&VERIFY[..], &with, cuts].concat()));
+                let verdict = succeed(&triad(&[&VERIFY[..], &with, cuts].concat()));
                 assert!(
                     verdict.contains("and a token after each, have logits within")
                         && verdict.contains("operators on the CPU: 0.0 ms"),

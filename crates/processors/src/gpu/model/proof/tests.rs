@@ -342,12 +342,12 @@ fn an_error_planted_in_any_step_is_found_and_named() {
         ),
         (
             int8_many,
-            ["if of_row.y > 0u", "if of_row.y > 1000u"],
+            ["y > 0u;", "y > 1000u;"],
             "added to bias and output: number",
         ),
         (
             int8_many,
-            ["index <= of_row.y", "index < of_row.y"],
+            ["index <= count", "index < count"],
             "added to bias and output: number",
         ),
         (
@@ -357,7 +357,7 @@ fn an_error_planted_in_any_step_is_found_and_named() {
         ),
         (
             int8_many,
-            ["column / 16u * product.units", "product.units"],
+            ["column / 16u * units", "units"],
             "added to bias and output: number",
         ),
         (
