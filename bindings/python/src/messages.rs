@@ -25,13 +25,10 @@ impl Messages {
     /// `{"type": "image", "image": …}` has a picture.
     pub fn read(messages: &Bound<'_, PyAny>) -> PyResult<Self> {
         let mut images = Vec::new();
-        let messages = match json_value(&without_images(messages, &mut images)?)? {
-            Value::Array(messages) => messages,
-            _ => {
-                return Err(PyTypeError::new_err(
-                    "messages: expected a list of objects with role and content",
-                ));
-            }
+        let messages = json_value(&without_images(messages, &mut images)?)?;
+        let Value::Array(messages) = messages else {
+            let message = "messages: expected a list of objects with role and content";
+            return Err(PyTypeError::new_err(message));
         };
         Ok(Self { messages, images })
     }

@@ -136,7 +136,11 @@ impl HeteroEngine {
     /// Returns the name of the device that multiplies for one that runs the model whole, if there is one.
     pub fn multiplier(&self) -> Option<&str> {
         let mut units = self.shared.units.iter();
-        units.find_map(|unit| unit.multiplier.as_deref().map(|device| device.name()))
+        units.find_map(|unit| {
+            unit.multiplier
+                .as_deref()
+                .map(triad_processors::Device::name)
+        })
     }
 
     /// Returns how many products the device that multiplies has no room for, so that the other one computes them.

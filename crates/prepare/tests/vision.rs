@@ -387,7 +387,7 @@ fn screens() -> tempfile::TempDir {
 
 fn recipe(pictures: Option<CalibrationPictures>) -> Recipe {
     Recipe {
-        checkpoint: Arc::new(Checkpoint::open(&golden().join("chat")).unwrap()),
+        checkpoint: Arc::new(Checkpoint::open(golden().join("chat")).unwrap()),
         text: CalibrationText {
             name: "letters".into(),
             texts: ["some text", "more text", "other text", "the end"]
@@ -617,7 +617,7 @@ fn damaged_encoders_of_packages_are_errors_that_name_the_field() {
         );
     }
     let error = error_of(&destination, |path| {
-        std::fs::remove_file(path.join(packaged::WEIGHTS)).unwrap()
+        std::fs::remove_file(path.join(packaged::WEIGHTS)).unwrap();
     });
     assert!(error.contains(packaged::WEIGHTS), "{error}");
     let error = error_of(&destination, |path| {
@@ -629,7 +629,7 @@ fn damaged_encoders_of_packages_are_errors_that_name_the_field() {
     });
     assert!(error.contains(packaged::WEIGHTS), "{error}");
     let error = error_of(&destination, |path| {
-        std::fs::write(path.join(packaged::GGUF), "more").unwrap()
+        std::fs::write(path.join(packaged::GGUF), "more").unwrap();
     });
     assert!(error.contains(packaged::GGUF), "{error}");
 }

@@ -332,7 +332,7 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
         // Addresses of IPv4 in a network without IPv4.
         [0x64, 0xff9b, 0, 0, 0, 0, _, _] => is_public_v4(last_v4()),
         // Tunnels, benchmarks and documentation.
-        [0x2001, 0..=0x1ff | 0xdb8, ..] | [0x2002, ..] | [0x3fff, ..] => false,
+        [0x2001, 0..=0x1ff | 0xdb8, ..] | [0x2002 | 0x3fff, ..] => false,
         [first, ..] => first & 0xe000 == 0x2000,
     }
 }

@@ -21,6 +21,7 @@ pub(crate) struct ModelList {
     object: &'static str,
     data: Vec<ModelObject>,
     #[serde(flatten)]
+    #[schema(value_type = AnthropicList)]
     anthropic: Option<AnthropicList>,
 }
 
@@ -28,10 +29,13 @@ pub(crate) struct ModelList {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct AnthropicList {
     /// Always false: the list is complete.
+    #[schema(required = false)]
     has_more: bool,
     /// The first model's name.
+    #[schema(required = false)]
     first_id: Option<String>,
     /// The last model's name.
+    #[schema(required = false)]
     last_id: Option<String>,
 }
 
@@ -51,6 +55,7 @@ pub(crate) struct ModelObject {
     /// The maximum number of tokens of a prompt with its completion. Only for a model in memory.
     max_model_len: Option<usize>,
     #[serde(flatten)]
+    #[schema(value_type = AnthropicModel)]
     anthropic: Option<AnthropicModel>,
 }
 
@@ -59,12 +64,16 @@ pub(crate) struct ModelObject {
 pub(crate) struct AnthropicModel {
     /// Always `model`.
     #[serde(rename = "type")]
+    #[schema(required = false)]
     kind: &'static str,
     /// The model's name.
+    #[schema(required = false)]
     display_name: String,
     /// The start time of the server, as RFC 3339 writes it.
+    #[schema(required = false)]
     created_at: String,
     /// Always `active`.
+    #[schema(required = false)]
     lifecycle: &'static str,
 }
 

@@ -278,7 +278,7 @@ impl Dispatcher {
             return;
         }
         let whole = shared.units[unit].whole.as_ref();
-        let failure = whole.and_then(|whole| whole.take_failure());
+        let failure = whole.and_then(super::whole::WholeModel::take_failure);
         let failure = failure.map(|error| ProcessorFailure {
             processor: "npu".into(),
             task: None,

@@ -74,7 +74,7 @@ impl Manifest {
                     let message = format!(
                         "the model has this file no more, and it cannot be removed: {error}"
                     );
-                    return Err(Error::new(ErrorKind::Io, message).at(&folder.join(name)));
+                    return Err(Error::new(ErrorKind::Io, message).at(folder.join(name)));
                 }
                 _ => {}
             }
