@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
 use libfuzzer_sys::fuzz_target;
-use triad_engine::constraint::{Constraint, Form};
+use triad_engine::constraint::Form;
 use triad_grammar::{GrammarSource, Grammars};
 use triad_model::gguf;
 use triad_model::tokenizer::Tokenizer;

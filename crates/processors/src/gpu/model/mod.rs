@@ -103,7 +103,7 @@ impl GpuModel {
     /// Copies a model to `gpu`, and compiles and tests its kernels. The shader `variants` are tried in this order.
     ///
     /// # Errors
-    /// If the model's parts are inconsistent or have shapes that no shader supports ([`Error::GpuModel`](crate::Error::GpuModel)), there is no
+    /// If the model's parts are inconsistent or have shapes that no shader supports ([`Error::GpuModel`]), there is no
     /// memory for it, or no shader variant passes the self-test.
     pub fn new(
         gpu: &Gpu,
