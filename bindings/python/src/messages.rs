@@ -126,9 +126,11 @@ fn picture(field: &str, value: &Bound<'_, PyAny>) -> PyResult<Picture> {
         };
         let side = |side: usize| u32::try_from(side).unwrap_or(u32::MAX);
         let array = array.readonly();
+        let array = array.as_array();
+        // Only in the order of rows: those in the order of columns are contiguous, too.
         let colors = match array.as_slice() {
-            Ok(colors) => colors.to_vec(),
-            Err(_) => array.as_array().iter().copied().collect(),
+            Some(colors) => colors.to_vec(),
+            None => array.iter().copied().collect(),
         };
         return Picture::from_rgb(side(width), side(height), colors).map_err(failed);
     }

@@ -71,8 +71,9 @@ impl Manifest {
     /// Reads and checks the content of a `package.json`.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] for another format or a layout of another kernel, [`ErrorKind::Malformed`] for
-    /// everything else that is wrong; the message names the field and what was expected.
+    /// [`Unsupported`](triad_model::ErrorKind::Unsupported) for another format or a layout of another kernel,
+    /// [`Malformed`](triad_model::ErrorKind::Malformed) for everything else that is wrong; the message names the field and
+    /// what was expected.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         if bytes.len() > MAX_BYTES {
             return Err(malformed(format!(
