@@ -9,7 +9,8 @@ Models have random weights in the true shapes of SmolVLM2-256M, Qwen3-VL-2B and 
 encoder in F16, the text model in Q8_0. Each round runs both engines one after the other in a process of its own, on --threads
 threads, with one view: 512 × 512, 544 × 1,216 (a screen of 540 × 1,200 as Qwen resizes it) and 896 × 896 pixels. Triad's time
 is also that of the encoder in W8A8, calibrated on the view itself, with 85 % of the shadows pruned. llama.cpp's times are those
-that it logs. The table has medians over the rounds, and the median of the ratios of one round.
+that it logs. Its side has not worked yet: xllamacpp refuses the request with "Invalid token", so no ratio was measured. The
+table has medians over the rounds, and the median of the ratios of one round.
 """
 
 import argparse

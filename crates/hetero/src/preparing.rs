@@ -52,8 +52,7 @@ pub(super) fn fixed_point(model: &Model) -> Vec<Option<FixedFeedForward>> {
 
 /// Has `device` prepare the products of prompts of up to `rows` rows, for another device that runs the model: all their
 /// columns, or the last ones by a cut whose second processor it is. Returns them with the number of those that it has no
-/// room for. `progress` is called with the number of prepared
-/// products and the number of all.
+/// room for. `progress` is called with the number of prepared products and the number of all.
 ///
 /// # Errors
 /// If a layer does not read INT8 with a static scale, a cut does not give the last columns to the second processor, or

@@ -40,6 +40,16 @@ fn products(verdict: &str) -> u64 {
     found.map_or(0, |(_, count)| count.parse().unwrap())
 }
 
+/// The beginning of a run of the package.
+const RUN: [&str; 7] = [
+    "run",
+    "-m",
+    "package",
+    "-p",
+    "Hello Hello Hello",
+    "--temperature",
+    "0",
+];
 const VERIFY: [&str; 4] = ["verify", "package", "--prefill-chunk", "4"];
 
 #[test]
@@ -113,18 +123,7 @@ fn products_in_w4a16_are_measured_and_divided_between_a_cpu_and_a_gpu() {
     }
     let place = prepared(&["--weights", "int4"]);
     let list = ["--processors", "cpu,gpu", "--prefill-chunk", "32"];
-    let run = [
-        "run",
-        "-m",
-        "package",
-        "-p",
-        "Hello Hello Hello",
-        "--temperature",
-        "0",
-        "-n",
-        "2",
-        "--json",
-    ];
+    let run = [&RUN[..], &["-n", "2", "--json"]].concat();
     let run = [&run[..], &list].concat();
     let refused = place.triad(&[&run[..], &["--partition", "tensor"]].concat());
     assert!(
@@ -143,18 +142,7 @@ fn products_in_w4a16_are_measured_and_divided_between_a_cpu_and_a_gpu() {
 #[test]
 fn a_list_with_an_npu_refuses_a_package_in_w4a16_with_the_npu_and_what_would_work() {
     let place = prepared(&["--weights", "int4"]);
-    let run = [
-        "run",
-        "-m",
-        "package",
-        "-p",
-        "Hello",
-        "--temperature",
-        "0",
-        "-n",
-        "1",
-        "--processors",
-    ];
+    let run = [&RUN[..], &["-n", "1", "--processors"]].concat();
     for list in ["cpu,npu", "gpu,npu", "cpu,gpu,npu"] {
         let output = place.triad(&[&run[..], &[list]].concat());
         assert_eq!(output.status.code(), Some(1));
@@ -180,7 +168,7 @@ fn npus() -> Vec<Vec<&'static str>> {
 }
 
 #[test]
-fn a_gpu_runs_a_model_whose_products_an_npu_computes_and_the_cpu_computes_nothing() {
+fn a_gpu_runs_a_model_whose_products_an_npu_computes_and_the_cpu_computes_no_layer() {
     if !has_gpu() {
         return;
     }
@@ -192,17 +180,7 @@ fn a_gpu_runs_a_model_whose_products_an_npu_computes_and_the_cpu_computes_nothin
             let mut command = place.command(arguments);
             command.env("PATH", &path).output().unwrap()
         };
-        let ask = [
-            "run",
-            "-m",
-            "package",
-            "-p",
-            "Hello Hello Hello",
-            "--temperature",
-            "0",
-            "-n",
-            "8",
-        ];
+        let ask = [&RUN[..], &["-n", "8"]].concat();
         let ask = [&ask[..], &["--prefill-chunk", "4", "--json"]].concat();
         let on_gpu = json(&triad(&[&ask[..], &["--processors", "gpu"]].concat()));
         let operations = |report: &Json, of: &str| report["executed"]["operations"][of].as_u64();
@@ -244,19 +222,7 @@ fn what_a_gpu_with_an_npu_can_not_do_is_refused_by_name() {
         return;
     }
     let place = prepared(&["--prune", "0.5"]);
-    let run = [
-        "run",
-        "-m",
-        "package",
-        "-p",
-        "Hello",
-        "--temperature",
-        "0",
-        "-n",
-        "1",
-        "--processors",
-        "gpu,npu",
-    ];
+    let run = [&RUN[..], &["-n", "1", "--processors", "gpu,npu"]].concat();
     for (more, expected) in [
         (&["--tensor-split", "down=rows:1:1"][..], "rows of down"),
         (

@@ -88,7 +88,8 @@ pub struct EncoderStudy {
 }
 
 /// Calibrates the encoder of `pictures` for the float `model`, and measures it in each way on the pictures that are held
-/// out. `tokens` are those of the text around a picture, which comes after the first of them. `progress` is called with the number of processed pictures and the total.
+/// out. `tokens` are those of the text around a picture, which comes after the first of them. `progress` is called with the
+/// number of processed pictures and the total.
 ///
 /// # Errors
 /// If `cancel` is set, there are too few pictures, one cannot be read, or the encoder is of another model.

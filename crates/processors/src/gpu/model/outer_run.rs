@@ -1,4 +1,4 @@
-//! Runs a chunk of which another processor computes products: the CPU moves rows and results, and computes nothing.
+//! Runs a chunk of which another processor computes products: the CPU only moves rows and results.
 //!
 //! Before such a product, the GPU quantizes its input. The quantized rows are read, and the other processor multiplies
 //! them while the GPU computes its own columns, if it has any. The results are written to the GPU, which adds shadows.
