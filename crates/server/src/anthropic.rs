@@ -128,7 +128,7 @@ pub(crate) async fn create(
     Extension(id): Extension<RequestId>,
     body: JsonBody,
 ) -> ApiResult<Response> {
-    body.check(&fields::MESSAGES)?;
+    let body = body.checked(&fields::MESSAGES)?;
     let (request, prompt): (MessagesRequest, PromptFields) = (body.parse()?, body.parse()?);
     check_some("max_tokens", Some(request.max_tokens))?;
     let tools = ToolUse::of_message(request.tools, request.tool_choice.as_ref())?;
@@ -293,7 +293,7 @@ pub(crate) async fn count_tokens(
     Client(client): Client,
     body: JsonBody,
 ) -> ApiResult<Json<MessageTokens>> {
-    body.check(&fields::COUNT_TOKENS)?;
+    let body = body.checked(&fields::COUNT_TOKENS)?;
     let (request, prompt): (CountRequest, PromptFields) = (body.parse()?, body.parse()?);
     let tools = ToolUse::of_message(request.tools, request.tool_choice.as_ref())?;
     let system = request

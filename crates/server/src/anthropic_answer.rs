@@ -62,7 +62,7 @@ impl MessageAnswer {
     /// Returns the stop reason, and the stop string that ended the message, if any.
     fn stop(&self, finish: Finish) -> (&'static str, Option<&str>) {
         match finish {
-            Finish::EndToken if self.reader.has_calls() => ("tool_use", None),
+            Finish::EndToken if self.reader.has_whole_calls() => ("tool_use", None),
             Finish::EndToken => ("end_turn", None),
             Finish::StopString => ("stop_sequence", self.reply.stop(0)),
             Finish::Length | Finish::ContextFull | Finish::Cancelled => ("max_tokens", None),
@@ -113,13 +113,13 @@ impl MessageAnswer {
             }
         }
         let stop = self.stop(self.reply.finish(0)?);
-        if sections.is_empty() {
-            sections.push(Section::Text(String::new()));
-        }
-        let blocks: Vec<_> = sections
+        let mut blocks: Vec<_> = sections
             .iter()
             .filter_map(|section| block(section, self.omits_thinking))
             .collect();
+        if blocks.is_empty() {
+            blocks.push(json!({"type": "text", "text": ""}));
+        }
         Ok(self.message(&json!(blocks), Some(stop)))
     }
 

@@ -56,17 +56,24 @@ impl JsonBody {
         Ok(Self { bytes, share })
     }
 
-    /// Refuses unsupported fields. Call it before [`JsonBody::parse`].
+    /// Refuses fields that an endpoint does not have.
     ///
     /// # Errors
     /// As [`RequestFields::check`].
-    pub(crate) fn check(&self, fields: &RequestFields) -> ApiResult<()> {
-        fields.check(&self.bytes)
+    pub(crate) fn checked(self, fields: &RequestFields) -> ApiResult<CheckedBody> {
+        fields.check(&self.bytes)?;
+        Ok(CheckedBody(self))
     }
+}
 
+/// The body of a request that has only fields of its endpoint.
+#[derive(Clone)]
+pub(crate) struct CheckedBody(JsonBody);
+
+impl CheckedBody {
     /// Returns a response that repeats fields of the body: the body's memory counts until the response is sent.
     pub(crate) fn hold(self, response: Response) -> Response {
-        response.map(|body| Body::new(HeldBody::new(body, self.share)))
+        response.map(|body| Body::new(HeldBody::new(body, self.0.share)))
     }
 
     /// Parses the fields of `T` from the body.
@@ -74,7 +81,7 @@ impl JsonBody {
     /// # Errors
     /// If the body is not valid JSON, is nested deeper than `serde_json` allows (128), or a field has a wrong type.
     pub(crate) fn parse<'a, T: Deserialize<'a>>(&'a self) -> ApiResult<T> {
-        let mut json = serde_json::Deserializer::from_slice(&self.bytes);
+        let mut json = serde_json::Deserializer::from_slice(&self.0.bytes);
         let parsed = serde_path_to_error::deserialize(&mut json).map_err(|error| {
             let path = error.path().to_string();
             let cause = error.inner();

@@ -99,7 +99,7 @@ pub(crate) async fn complete(
     Client(client): Client,
     body: JsonBody,
 ) -> ApiResult<Response> {
-    body.check(&fields::CHAT)?;
+    let body = body.checked(&fields::CHAT)?;
     let (request, sampling): (ChatRequest, Sampling) = (body.parse()?, body.parse()?);
     let (prompt, form): (PromptFields, FormFields) = (body.parse()?, body.parse()?);
     let reasoning = body.parse::<ReasoningFields>()?.read()?;
@@ -196,10 +196,10 @@ impl Chat {
     /// Returns why a completion ended. Valid after its end.
     fn finish_reason(&self, choice: usize) -> ApiResult<&'static str> {
         let finish = self.reply.finish(choice)?;
+        let reader = &self.readers[choice];
         Ok(match finish {
-            Finish::EndToken | Finish::StopString if self.readers[choice].has_calls() => {
-                "tool_calls"
-            }
+            Finish::EndToken if reader.has_calls() => "tool_calls",
+            Finish::StopString if reader.has_whole_calls() => "tool_calls",
             finish => finish_reason(finish),
         })
     }

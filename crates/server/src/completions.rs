@@ -114,7 +114,7 @@ pub(crate) async fn complete(
     Client(client): Client,
     body: JsonBody,
 ) -> ApiResult<Response> {
-    body.check(&fields::COMPLETIONS)?;
+    let body = body.checked(&fields::COMPLETIONS)?;
     let (request, mut sampling): (CompletionRequest, Sampling) = (body.parse()?, body.parse()?);
     let (form, text): (FormFields, TextFields) = (body.parse()?, body.parse()?);
     let log_probabilities = likeliest("logprobs", request.logprobs)?;

@@ -131,7 +131,7 @@ pub(crate) async fn create(
     Client(client): Client,
     body: JsonBody,
 ) -> ApiResult<Json<Embeddings>> {
-    body.check(&fields::EMBEDDINGS)?;
+    let body = body.checked(&fields::EMBEDDINGS)?;
     let (request, text): (EmbeddingRequest, TextFields) = (body.parse()?, body.parse()?);
     let (field, input) = match (request.input, request.content) {
         (Some(input), None) => ("input", input),

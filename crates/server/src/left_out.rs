@@ -9,7 +9,10 @@ use crate::error::{ApiError, ApiResult};
 /// The header with the kinds of tools that a request has and the prompt does not list.
 const LEFT_OUT: &str = "x-triad-tools-left-out";
 
-/// The client's own tools, each with its place in the list, and the kinds of those that are left out.
+/// Maximum number of kinds in the header and in the log. Clients refuse long heads.
+const MAX_KINDS: usize = 16;
+
+/// The client's own tools, each with its place in the list, and the kinds of those that are left out, each once.
 type OwnTools<T> = (Vec<(usize, T)>, Vec<String>);
 
 /// Separates the client's own tools, each with its place in the list, from those that a service would run. `other`
@@ -28,7 +31,11 @@ pub(crate) fn own<T>(
         match other(&tool) {
             None => own.push((index, tool)),
             // A header names the kind.
-            Some(kind) if is_optional && is_kind(kind) => left_out.push(kind.to_owned()),
+            Some(kind) if is_optional && is_kind(kind) => {
+                if left_out.len() <= MAX_KINDS && !left_out.iter().any(|known| known == kind) {
+                    left_out.push(kind.to_owned());
+                }
+            }
             Some(kind) => {
                 let message = format!(
                     "{kind}: this server has no tools of its own, expected functions, or the tool_choice auto, which \
@@ -52,10 +59,37 @@ fn is_kind(kind: &str) -> bool {
 
 /// Adds a header to `response` with the kinds of tools that the prompt does not list, if there are any.
 pub(crate) fn say(left_out: &[String], mut response: Response) -> Response {
-    let names: Vec<_> = left_out.iter().map(String::as_str).collect();
+    let mut names: Vec<_> = left_out.iter().map(String::as_str).collect();
+    if names.len() > MAX_KINDS {
+        names[MAX_KINDS] = "...";
+    }
     if let (false, Ok(names)) = (names.is_empty(), HeaderValue::from_str(&names.join(", "))) {
         tracing::info!("tools that this server does not run are left out: {names:?}");
         response.headers_mut().insert(LEFT_OUT, names);
     }
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_header_has_each_kind_once_and_a_bounded_number_of_them() {
+        let header = |kinds: Vec<String>| {
+            let (own, left_out) = own(Some(kinds), None, |kind| Some(kind)).unwrap();
+            assert!(own.is_empty());
+            let response = say(&left_out, Response::default());
+            let value = response.headers().get(LEFT_OUT).map(|value| value.to_str());
+            value.map(|value| value.unwrap().to_owned())
+        };
+        assert_eq!(header(Vec::new()), None);
+        let twice = ["web_search", "mcp", "web_search"].map(str::to_owned);
+        assert_eq!(header(twice.to_vec()).unwrap(), "web_search, mcp");
+        let many = |count: usize| header((0..count).map(|kind| format!("kind{kind}")).collect());
+        assert!(many(16).unwrap().ends_with("kind14, kind15"));
+        for count in [17, 80_000] {
+            assert!(many(count).unwrap().ends_with("kind15, ..."), "{count}");
+        }
+    }
 }

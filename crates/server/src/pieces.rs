@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use triad_frontend::reasoning::{ReasoningDelta, ReasoningReader};
 use triad_frontend::tool_calls::{AnswerDelta, AnswerForm, AnswerReader, Tool, ToolFormat};
@@ -87,6 +88,8 @@ pub(crate) struct PieceReader {
     prefix: &'static str,
     /// The number of calls so far.
     count: usize,
+    /// The arguments of the latest call.
+    arguments: String,
     /// Whether the latest piece is reasoning.
     is_reasoning: bool,
     /// The number of tokens of reasoning so far.
@@ -108,6 +111,7 @@ impl PieceReader {
             style,
             prefix,
             count: 0,
+            arguments: String::new(),
             reasoning_tokens: 0,
         }
     }
@@ -152,6 +156,12 @@ impl PieceReader {
     /// Returns whether the completion contains a call.
     pub(crate) fn has_calls(&self) -> bool {
         self.count > 0
+    }
+
+    /// Returns whether the completion has calls, and the arguments of the latest one are complete. A stop string may end
+    /// a completion within a call.
+    pub(crate) fn has_whole_calls(&self) -> bool {
+        self.has_calls() && serde_json::from_str::<IgnoredAny>(&self.arguments).is_ok()
     }
 
     /// Returns the number of tokens of reasoning so far.
@@ -204,6 +214,7 @@ impl PieceReader {
                 AnswerDelta::Text(text) => Some(Piece::Text(text)),
                 AnswerDelta::Call(name) => {
                     self.count += 1;
+                    self.arguments.clear();
                     let id = if is_short {
                         let id = new_id("");
                         id[id.len() - SHORT_NAME..].to_owned()
@@ -216,10 +227,13 @@ impl PieceReader {
                         name,
                     })
                 }
-                AnswerDelta::Arguments(text) => (self.count <= most).then_some(Piece::Arguments {
-                    index: self.count - 1,
-                    text,
-                }),
+                AnswerDelta::Arguments(text) => {
+                    self.arguments.push_str(&text);
+                    (self.count <= most).then_some(Piece::Arguments {
+                        index: self.count - 1,
+                        text,
+                    })
+                }
             }
         });
         pieces.collect()

@@ -109,7 +109,7 @@ pub(crate) async fn predict(
     Client(client): Client,
     body: JsonBody,
 ) -> ApiResult<Json<Prediction>> {
-    body.check(&fields::PREDICT)?;
+    let body = body.checked(&fields::PREDICT)?;
     let request: PredictRequest = body.parse()?;
     let (texts, is_list) = request.inputs.texts()?;
     let model = app.model(request.model.as_deref()).await?;

@@ -145,7 +145,7 @@ pub(crate) async fn rerank(
     Client(client): Client,
     body: JsonBody,
 ) -> ApiResult<Json<Answer>> {
-    body.check(&fields::RERANK)?;
+    let body = body.checked(&fields::RERANK)?;
     let request: RerankRequest = body.parse()?;
     let (field, documents) = match (request.documents, request.texts) {
         (Some(documents), None) => ("documents", documents),

@@ -162,7 +162,7 @@ pub(crate) async fn create(
     Client(client): Client,
     body: JsonBody,
 ) -> ApiResult<Response> {
-    body.check(&fields::RESPONSES)?;
+    let body = body.checked(&fields::RESPONSES)?;
     let (request, sampling): (ResponsesRequest, Sampling) = (body.parse()?, body.parse()?);
     let prompt: PromptFields = body.parse()?;
     metadata::check(request.metadata.as_ref())?;
@@ -286,7 +286,7 @@ pub(crate) async fn input_tokens(
     Client(client): Client,
     body: JsonBody,
 ) -> ApiResult<Json<InputTokens>> {
-    body.check(&fields::INPUT_TOKENS)?;
+    let body = body.checked(&fields::INPUT_TOKENS)?;
     let (request, prompt): (ResponsesRequest, PromptFields) = (body.parse()?, body.parse()?);
     metadata::check(request.metadata.as_ref())?;
     let keeper = keeper(&app, client, request.given(body.parse()?))?;

@@ -23,6 +23,7 @@ use crate::app::App;
 use crate::blocking::blocking;
 use crate::body::JsonBody;
 use crate::error::{ApiError, ApiResult, ErrorBody};
+use crate::fields;
 use crate::guard::{Caller, Client};
 use crate::messages::{ChatMessage, bytes, messages};
 use crate::owner::Owner;
@@ -133,7 +134,7 @@ pub(crate) async fn save(
         messages: given,
         tools,
         prompt,
-    } = body.parse()?;
+    } = body.checked(&fields::SAVE)?.parse()?;
     // Invalid tools are refused even with a text, which does not use them.
     let tools = ToolUse::of_chat(tools, None, None)?;
     let prompt = match (given, prompt) {
@@ -236,7 +237,7 @@ pub(crate) async fn restore(
     body: JsonBody,
 ) -> ApiResult<Json<Saved>> {
     let path = path(&folder(&app, client.owner)?, &name)?;
-    let RestoreRequest { model } = body.parse()?;
+    let RestoreRequest { model } = body.checked(&fields::RESTORE)?.parse()?;
     let bytes = existing(&path, &name)?;
     let model = app.model(model.as_deref()).await?;
     let most = model.queue().most().pages;

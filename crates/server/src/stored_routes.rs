@@ -44,7 +44,7 @@ pub(crate) async fn create(
     Client(client): Client,
     body: JsonBody,
 ) -> ApiResult<Json<Value>> {
-    body.check(&fields::CONVERSATIONS)?;
+    let body = body.checked(&fields::CONVERSATIONS)?;
     let ConversationRequest { items, metadata } = body.parse()?;
     let items = items.unwrap_or_default();
     if !items.is_empty() {

@@ -127,7 +127,7 @@ pub(crate) async fn tokenize(
     Client(client): Client,
     body: JsonBody,
 ) -> ApiResult<Json<Tokens>> {
-    body.check(&fields::TOKENIZE)?;
+    let body = body.checked(&fields::TOKENIZE)?;
     let (request, prompt): (TokenizeRequest, PromptFields) = (body.parse()?, body.parse()?);
     let text: TextFields = body.parse()?;
     let with_pieces = request.with_pieces.unwrap_or(false);
@@ -218,7 +218,7 @@ pub(crate) async fn detokenize(
     Client(client): Client,
     body: JsonBody,
 ) -> ApiResult<Json<Text>> {
-    body.check(&fields::DETOKENIZE)?;
+    let body = body.checked(&fields::DETOKENIZE)?;
     let DetokenizeRequest { model, tokens } = body.parse()?;
     if tokens.len() > MAX_TOKENS {
         return Err(ApiError::field(
@@ -280,7 +280,7 @@ pub(crate) async fn apply_template(
     Client(client): Client,
     body: JsonBody,
 ) -> ApiResult<Json<Prompt>> {
-    body.check(&fields::CHAT)?;
+    let body = body.checked(&fields::CHAT)?;
     let TemplateRequest {
         model,
         messages: given,

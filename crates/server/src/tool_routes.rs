@@ -61,7 +61,7 @@ pub(crate) async fn call(
     Client(client): Client,
     body: JsonBody,
 ) -> ApiResult<Json<ToolResult>> {
-    body.check(&fields::CALL)?;
+    let body = body.checked(&fields::CALL)?;
     let ToolCallRequest { name, arguments } = body.parse()?;
     let host = app.options.tools.clone();
     let found = host.and_then(|host| {

@@ -12,7 +12,7 @@ use crate::error::{ApiError, ApiResult};
 
 impl RequestFields {
     /// Refuses a body with an unsupported or unknown field. Accepts a body that is not valid JSON, which
-    /// [`JsonBody::parse`](crate::body::JsonBody::parse) refuses later.
+    /// [`CheckedBody::parse`](crate::body::CheckedBody::parse) refuses later.
     ///
     /// # Errors
     /// If there is such a field. The error names the first one.

@@ -174,6 +174,18 @@ pub static DETOKENIZE: RequestFields = RequestFields {
     groups: &[text::DETOKENIZE],
 };
 
+/// The fields of `/sessions/{name}/save`.
+pub static SAVE: RequestFields = RequestFields {
+    path: "/sessions/{name}/save",
+    groups: &[text::SAVE],
+};
+
+/// The fields of `/sessions/{name}/restore`.
+pub static RESTORE: RequestFields = RequestFields {
+    path: "/sessions/{name}/restore",
+    groups: &[text::RESTORE],
+};
+
 /// The fields of `/completion`.
 pub static LLAMA_COMPLETION: RequestFields = RequestFields {
     path: "/completion",
@@ -234,7 +246,7 @@ pub static OLLAMA_PULL: RequestFields = RequestFields {
 };
 
 /// Returns all tables.
-pub fn requests() -> [&'static RequestFields; 21] {
+pub fn requests() -> [&'static RequestFields; 23] {
     [
         &CHAT,
         &COMPLETIONS,
@@ -249,6 +261,8 @@ pub fn requests() -> [&'static RequestFields; 21] {
         &CALL,
         &TOKENIZE,
         &DETOKENIZE,
+        &SAVE,
+        &RESTORE,
         &LLAMA_COMPLETION,
         &LLAMA_INFILL,
         &OLLAMA_CHAT,

@@ -13,7 +13,7 @@ use super::check::Path;
 use crate::error::{ApiError, ApiResult};
 
 /// Refuses a body with an object that has a name twice, at any depth. Accepts a body that is not valid JSON, which
-/// [`JsonBody::parse`](crate::body::JsonBody::parse) refuses later.
+/// [`CheckedBody::parse`](crate::body::CheckedBody::parse) refuses later.
 ///
 /// # Errors
 /// If there is such an object. The error names the field.

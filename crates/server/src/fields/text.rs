@@ -1,4 +1,4 @@
-//! The fields of `/tokenize` and `/detokenize`. `/apply-template` has the fields of `/v1/chat/completions`.
+//! The fields of `/tokenize`, `/detokenize` and `/sessions`. `/apply-template` has the fields of `/v1/chat/completions`.
 
 use super::chat::{MESSAGE, TOOL};
 use super::{Field, followed, ignored, noted, refused, with};
@@ -26,3 +26,12 @@ pub(super) const TOKENIZE: &[Field] = &[
 ];
 
 pub(super) const DETOKENIZE: &[Field] = &[followed("model", "V"), followed("tokens", "VL")];
+
+pub(super) const SAVE: &[Field] = &[
+    followed("model", "T"),
+    with("messages", "T", MESSAGE),
+    with("tools", "T", TOOL),
+    noted("prompt", "T", "a text instead of messages"),
+];
+
+pub(super) const RESTORE: &[Field] = &[followed("model", "T")];

@@ -16,7 +16,7 @@ use super::answer::{Answer, Completed, GenerationSettings, Limits};
 use super::samplers;
 use crate::adapters;
 use crate::app::App;
-use crate::body::JsonBody;
+use crate::body::{CheckedBody, JsonBody};
 use crate::continuation::Continuation;
 use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::fields;
@@ -146,7 +146,7 @@ pub(crate) async fn completion(
     Client(client): Client,
     body: JsonBody,
 ) -> ApiResult<Response> {
-    body.check(&fields::LLAMA_COMPLETION)?;
+    let body = body.checked(&fields::LLAMA_COMPLETION)?;
     let request: CompletionRequest = body.parse()?;
     let form = body.parse::<FormFields>()?.form()?;
     let text: TextFields = body.parse()?;
@@ -174,7 +174,7 @@ pub(crate) async fn fill(
     Client(client): Client,
     body: JsonBody,
 ) -> ApiResult<Response> {
-    body.check(&fields::LLAMA_INFILL)?;
+    let body = body.checked(&fields::LLAMA_INFILL)?;
     let request: InfillRequest = body.parse()?;
     let mut asked = Asked::read(&app, &body)?;
     infill::set_defaults(&mut asked.sampling);
@@ -217,7 +217,7 @@ struct Asked {
 }
 
 impl Asked {
-    fn read(app: &App, body: &JsonBody) -> ApiResult<Self> {
+    fn read(app: &App, body: &CheckedBody) -> ApiResult<Self> {
         let (how, mut sampling): (How, Sampling) = (body.parse()?, body.parse()?);
         let paths = how.response_fields.as_ref().map_or(0, Vec::len);
         if paths > MAX_PATHS {

@@ -83,7 +83,7 @@ pub(crate) async fn chat(
     body: JsonBody,
 ) -> ApiResult<Response> {
     let began = Instant::now();
-    body.check(&fields::OLLAMA_CHAT)?;
+    let body = body.checked(&fields::OLLAMA_CHAT)?;
     let ChatRequest {
         model,
         messages: given,

@@ -61,7 +61,7 @@ pub(crate) async fn embed(
     body: JsonBody,
 ) -> ApiResult<Json<Embedded>> {
     let began = Instant::now();
-    body.check(&fields::OLLAMA_EMBED)?;
+    let body = body.checked(&fields::OLLAMA_EMBED)?;
     let request: EmbedRequest = body.parse()?;
     let wanted = Wanted {
         dimensions: request.dimensions,
@@ -120,7 +120,7 @@ pub(crate) async fn embeddings(
     Client(client): Client,
     body: JsonBody,
 ) -> ApiResult<Json<EmbeddedText>> {
-    body.check(&fields::OLLAMA_EMBEDDINGS)?;
+    let body = body.checked(&fields::OLLAMA_EMBEDDINGS)?;
     let request: EmbeddingsRequest = body.parse()?;
     let wanted = Wanted {
         normalizes: false,

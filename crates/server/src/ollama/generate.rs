@@ -68,7 +68,7 @@ pub(crate) async fn generate(
     body: JsonBody,
 ) -> ApiResult<Response> {
     let began = Instant::now();
-    body.check(&fields::OLLAMA_GENERATE)?;
+    let body = body.checked(&fields::OLLAMA_GENERATE)?;
     let (request, how): (GenerateRequest, How) = (body.parse()?, body.parse()?);
     let settings = how.read(&app)?;
     let GenerateRequest { model, system, .. } = request;

@@ -214,7 +214,7 @@ pub(crate) struct Shown {
     responses((status = 200, body = Shown), (status = 400, body = OllamaError), (status = 404, body = OllamaError))
 )]
 pub(crate) async fn show(State(app): State<Arc<App>>, body: JsonBody) -> ApiResult<Json<Shown>> {
-    body.check(&fields::OLLAMA_SHOW)?;
+    let body = body.checked(&fields::OLLAMA_SHOW)?;
     let ShowRequest { model, name } = body.parse()?;
     let name = crate::sampling::one_of(("name", name), ("model", model))?;
     let model = app.model(name.as_deref()).await?;
@@ -317,7 +317,7 @@ pub(crate) struct Progress {
     )
 )]
 pub(crate) async fn pull(State(app): State<Arc<App>>, body: JsonBody) -> ApiResult<Response> {
-    body.check(&fields::OLLAMA_PULL)?;
+    let body = body.checked(&fields::OLLAMA_PULL)?;
     let PullRequest {
         model,
         name,

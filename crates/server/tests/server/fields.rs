@@ -272,6 +272,8 @@ fn body(path: &str, parent: &str) -> Body {
         }
         "/tokenize" => json!({"messages": hi}),
         "/detokenize" => json!({"tokens": [97]}),
+        "/sessions/{name}/save" => json!({"messages": hi}),
+        "/sessions/{name}/restore" => json!({}),
         "/completion" => json!({"prompt": "Hi", "n_predict": 12, "temperature": 1, "seed": 5}),
         "/infill" => {
             json!({"input_prefix": "Hi", "n_predict": 12, "temperature": 1, "seed": 5})
@@ -807,11 +809,14 @@ fn each_field_of_ollamas_api_is_followed_without_effect_or_refused() {
 
 #[test]
 fn a_field_of_no_api_is_refused_by_its_name_wherever_it_is() {
-    let server = Server::start();
+    let folder = tempfile::tempdir().unwrap();
+    let sessions = folder.path().to_owned();
+    let server = Server::with(|options| options.sessions = Some(sessions));
     let mut nested = 0;
     let mut check = |request: &RequestFields, parent: &str| {
+        let path = request.path.replace("{name}", "a");
         let reply = server.post(
-            request.path,
+            &path,
             &set(
                 body(request.path, parent),
                 "temprature",
@@ -833,7 +838,7 @@ fn a_field_of_no_api_is_refused_by_its_name_wherever_it_is() {
             json!({}),
         );
         assert!(
-            !server.post(request.path, &body).body.contains("temprature"),
+            !server.post(&path, &body).body.contains("temprature"),
             "{} {parent}",
             request.path
         );

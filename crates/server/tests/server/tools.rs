@@ -384,6 +384,39 @@ fn a_call_that_is_cut_off_is_a_part_of_one_and_says_so() {
 }
 
 #[test]
+fn an_answer_that_a_stop_string_ends_within_a_call_is_no_whole_call_in_any_form() {
+    let call = "\n{\"name\": \"fun\", \"arguments\": {\"a\": \"bcd\"}}\n";
+    let script = Script::new(&["<tool_call>", "</tool_call>"])
+        .says("<|a|>", &["<tool_call>", call, "</tool_call>", "<|end|>"]);
+    let server = script.serve(&format!("{{# <tool_call> #}}{TEMPLATE}"));
+    let schema = json!({"type": "object", "properties": {"a": {"type": "string"}}});
+    let function = json!({"name": "fun", "parameters": schema});
+    let messages = json!([{"role": "user", "content": "Hi"}]);
+    let tools = json!([{"type": "function", "function": function}]);
+    let own = json!([{"name": "fun", "input_schema": schema}]);
+    for (stop, is_whole) in [("bc", false), ("</tool_call>", true)] {
+        let body = json!({"messages": messages, "max_tokens": 96, "tools": tools, "stop": stop});
+        let choice = server.post(CHAT, &body).good()["choices"][0].clone();
+        let arguments = &choice["message"]["tool_calls"][0]["function"]["arguments"];
+        let reason = choice["finish_reason"].as_str().unwrap();
+        if is_whole {
+            assert_eq!(
+                (reason, arguments),
+                ("tool_calls", &json!("{\"a\": \"bcd\"}"))
+            );
+        } else {
+            assert_eq!((reason, arguments), ("stop", &json!("{\"a\": \"")));
+        }
+        let body =
+            json!({"messages": messages, "max_tokens": 96, "tools": own, "stop_sequences": [stop]});
+        let message = server.post("/v1/messages", &body).good();
+        assert_eq!(message["stop_sequence"], stop);
+        let kind = if is_whole { "tool_use" } else { "text" };
+        assert_eq!(message["content"][0]["type"], kind, "{message}");
+    }
+}
+
+#[test]
 fn probabilities_are_of_all_tokens_of_an_answer_that_calls() {
     let server = Server::start();
     let mut body =
