@@ -11,6 +11,11 @@ use utoipa::ToSchema;
 
 use crate::names::new_id;
 
+/// Maximum number of characters of a message. Messages repeat texts of requests, which may have megabytes.
+const MAX_MESSAGE: usize = 2000;
+/// Maximum number of characters of the name of a field.
+const MAX_PARAM: usize = 200;
+
 /// An error response.
 #[derive(Clone, Debug)]
 pub(crate) struct ApiError {
@@ -52,7 +57,7 @@ impl ApiError {
         message: impl Into<String>,
     ) -> Self {
         let detail = ErrorDetail {
-            message: message.into(),
+            message: shortened(message.into(), MAX_MESSAGE),
             kind,
             param: None,
             code,
@@ -188,7 +193,7 @@ impl ApiError {
     }
 
     pub(crate) fn with_param(mut self, param: &str) -> Self {
-        self.detail.param = Some(param.to_owned());
+        self.detail.param = Some(shortened(param.to_owned(), MAX_PARAM));
         self
     }
 
@@ -219,6 +224,19 @@ impl IntoResponse for ApiError {
         response.extensions_mut().insert(self);
         response
     }
+}
+
+/// Replaces the middle of a long text, so that it has at most `most` characters. The end may say what is expected.
+fn shortened(text: String, most: usize) -> String {
+    // Most texts are short.
+    if text.len() <= most || text.chars().nth(most).is_none() {
+        return text;
+    }
+    let half = most / 2;
+    let start = text.char_indices().nth(half).map_or(0, |(at, _)| at);
+    let mut rest = text.char_indices().rev();
+    let end = rest.nth(half - 2).map_or(text.len(), |(at, _)| at);
+    format!("{}…{}", &text[..start], &text[end..])
 }
 
 impl From<EngineError> for ApiError {
@@ -306,6 +324,17 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_message_is_shortened_in_its_middle() {
+        let long = "ü".repeat(8 << 20);
+        let error = ApiError::field(&long, "expected a number").detail;
+        assert!(error.message.chars().count() <= MAX_MESSAGE);
+        assert!(error.message.starts_with("üü") && error.message.ends_with("ü: expected a number"));
+        assert!(error.param.unwrap().chars().count() <= MAX_PARAM);
+        let short = "ü".repeat(MAX_MESSAGE);
+        assert_eq!(ApiError::invalid(short.clone()).detail.message, short);
+    }
 
     #[test]
     fn no_error_names_a_file_of_this_machine() {

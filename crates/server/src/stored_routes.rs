@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -16,7 +15,6 @@ use crate::body::JsonBody;
 use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::fields;
 use crate::guard::{Caller, Client};
-use crate::held_body::HeldBody;
 use crate::messages::{Turns, check_count};
 use crate::metadata;
 use crate::names::{new_id, now};
@@ -132,15 +130,12 @@ pub(crate) async fn delete_response(
     ))
 }
 
-/// Returns the object `id`, whose bytes count towards the client's share of memory until they are sent.
+/// Returns the object `id`.
 fn kept(app: &App, client: Caller, (kind, prefix): (&str, &str), id: &str) -> ApiResult<Response> {
     let object = app.stored().object(client.owner, id);
     let object = object.filter(|_| id.starts_with(prefix));
     let object = object.ok_or_else(|| not_kept(kind, id))?;
-    let mut share = app.bodies().share(client.address);
-    share.grow(object.len())?;
-    let body = Body::new(HeldBody::new(object.into(), share));
-    Ok(([(header::CONTENT_TYPE, "application/json")], body).into_response())
+    Ok(([(header::CONTENT_TYPE, "application/json")], object).into_response())
 }
 
 fn not_kept(kind: &str, id: &str) -> ApiError {

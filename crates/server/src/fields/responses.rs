@@ -33,6 +33,7 @@ pub(super) const FIELDS: &[Field] = &[
             ignored("include_obfuscation", "O", "streams are never padded"),
         ],
     ),
+    ignored("client_metadata", "O", "nothing of it is stored"),
     noted(
         "metadata",
         "OV",

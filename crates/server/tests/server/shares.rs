@@ -198,6 +198,40 @@ fn bodies_of_one_key_leave_memory_for_those_of_another() {
 
 #[cfg(target_os = "linux")]
 #[test]
+fn large_responses_that_no_client_reads_count_towards_its_memory() {
+    let server = Server::with(|options| options.bodies_bytes = 64 << 20);
+    // Larger than the buffers of a connection, as is not the request.
+    let body = json!({"content": "a ".repeat(200_000), "with_pieces": true});
+    let request = post("/tokenize", &body.to_string(), "");
+    let ask = || {
+        let mut stream = begin(server.connect(), &request);
+        stream.read_exact(&mut [0; 100]).unwrap();
+        stream
+    };
+    let held: Vec<_> = (0..8).map(|_| ask()).collect();
+    let refused = server.post("/tokenize", &body);
+    assert_eq!(refused.error(503)["code"], "bodies_full");
+    // An error repeats no more than the beginning and the end of a text.
+    let long = "\u{7f}".repeat(1 << 20);
+    drop(held);
+    let start = Instant::now();
+    while server.post("/tokenize", &body).status != 200 {
+        assert!(start.elapsed() < Duration::from_secs(60), "it stays held");
+    }
+    for body in [
+        json!({"prompt": "a", "lora": [{"name": long}]}),
+        json!({"prompt": "a", long: 1}),
+    ] {
+        let reply = server.post(TEXT, &body);
+        assert!(
+            reply.status == 400 && reply.body.len() < 20_000,
+            "{}",
+            reply.body.len()
+        );
+    }
+}
+
+#[test]
 fn turns_are_of_keys_from_one_address_or_many() {
     let server = Server::with(|options| {
         with_keys(options);
