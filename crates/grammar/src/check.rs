@@ -73,7 +73,8 @@ impl Checker {
         Self { time, ..self }
     }
 
-    /// Compiles `source` in a separate process that has the tokens of `vocabulary`.
+    /// Compiles `source` in a separate process that has the tokens of `vocabulary`. Returns how many bytes of memory the
+    /// grammar takes, if the system reports them.
     ///
     /// # Errors
     /// If `source` can't be compiled or exceeds a limit, `cancel` is set, or the process can't be started.
@@ -82,7 +83,7 @@ impl Checker {
         source: &GrammarSource,
         vocabulary: &Value,
         cancel: &Cancel,
-    ) -> Result<()> {
+    ) -> Result<Option<usize>> {
         let kind = source.kind();
         let failed = |problem: String| Error::Checker { problem };
         let question = json!({
@@ -105,7 +106,9 @@ impl Checker {
         };
         // Any other answer is an error.
         match serde_json::from_slice::<Value>(&answer) {
-            Ok(answer) if status.success() && answer["passes"] == true => Ok(()),
+            Ok(answer) if status.success() && answer["passes"] == true => Ok(answer["bytes"]
+                .as_u64()
+                .and_then(|bytes| bytes.try_into().ok())),
             Ok(answer) if status.success() && answer["is_costly"] == true => {
                 Err(Error::TooCostly { kind })
             }
@@ -208,7 +211,7 @@ pub fn answer(input: impl Read, mut output: impl Write) -> io::Result<()> {
     let source = GrammarSource::from_json(&question["source"]).ok_or_else(no_question)?;
     let environment = tokens::told(&question["vocabulary"]).ok_or_else(no_question)?;
     let answer = match compile_alone(&environment, &source) {
-        Ok(()) => json!({ "passes": true }),
+        Ok(bytes) => json!({ "passes": true, "bytes": bytes }),
         Err(Error::Unsupported { problem, .. }) => {
             // A character takes at most six bytes in JSON.
             json!({ "problem": problem.chars().take(MAX_ANSWER / 8).collect::<String>() })
@@ -219,11 +222,25 @@ pub fn answer(input: impl Read, mut output: impl Write) -> io::Result<()> {
     output.flush()
 }
 
-fn compile_alone(environment: &TokEnv, source: &GrammarSource) -> Result<()> {
+/// Compiles `source`, and returns how many bytes of memory the result takes, if the system reports them.
+fn compile_alone(environment: &TokEnv, source: &GrammarSource) -> Result<Option<usize>> {
     let factory = compile::factory(environment)?;
     let grammar = compile::read(source)?;
     let owner = [0; 32];
-    compile::compile(&factory, (source.kind(), grammar), owner, &Cancel::new()).map(drop)
+    let before = memory();
+    let _compiled = compile::compile(&factory, (source.kind(), grammar), owner, &Cancel::new())?;
+    let bytes = memory().zip(before);
+    Ok(bytes.map(|(after, before)| after.saturating_sub(before)))
+}
+
+/// Returns the memory of this process in bytes, on Linux.
+fn memory() -> Option<usize> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("RssAnon:"))?;
+    let kibibytes: usize = line.trim().strip_suffix(" kB")?.parse().ok()?;
+    Some(kibibytes << 10)
 }
 
 /// Limits the address space and the CPU time of this process. On systems without such limits, only the time limit of
@@ -268,4 +285,26 @@ pub(crate) fn vocabulary(trie: &TokTrie) -> Value {
         }
     }
     json!({ "count": count, "ends": trie.eos_tokens(), "names": names, "bytes": bytes })
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_large_schema_takes_more_memory_than_a_small_one() {
+        let vocabulary = json!({"count": 256, "ends": [0], "names": [], "bytes": []});
+        let environment = tokens::told(&vocabulary).unwrap();
+        let bytes = |count: usize| {
+            let properties = (0..count).map(|index| {
+                let number = json!({"type": "number", "minimum": index, "maximum": 100 + index});
+                (format!("property{index}"), number)
+            });
+            let schema = json!({"type": "object", "properties": Value::from_iter(properties)});
+            let source = GrammarSource::JsonSchema(schema.to_string());
+            compile_alone(&environment, &source).unwrap().unwrap()
+        };
+        let (small, large) = (bytes(1), bytes(200));
+        assert!(large > 1 << 20 && large > small, "{small} {large}");
+    }
 }

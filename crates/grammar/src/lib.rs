@@ -35,6 +35,7 @@ mod check;
 mod compile;
 mod constraint;
 mod error;
+mod kept;
 mod kind;
 mod objects;
 mod references;
@@ -49,20 +50,21 @@ pub use kind::Kind;
 pub use source::{GrammarSource, for_llguidance};
 pub use tokens::HasTokenizer;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use llguidance::ParserFactory;
 use serde_json::Value;
 use triad_engine::Cancel;
 
-/// Maximum number of compiled grammars that are kept.
-const KEPT: usize = 64;
+use kept::Kept;
+
+/// Estimated memory of a compiled grammar in bytes for each byte of its source, where it was not measured.
+const BYTES_PER_BYTE: usize = 512;
 
 /// The compiler and cache of grammars for the tokens of one model.
 pub struct Grammars {
     factory: Arc<ParserFactory>,
-    /// The cached grammars, each with its owner. The latest one is last.
-    kept: Mutex<Vec<([u8; 32], Arc<Grammar>)>>,
+    kept: Kept,
     /// The checker, with the vocabulary that it receives.
     checker: Option<(Checker, Value)>,
 }
@@ -76,7 +78,7 @@ impl Grammars {
     pub fn new(tokenizer: Arc<dyn HasTokenizer>) -> Result<Self> {
         Ok(Self {
             factory: compile::factory(&tokens::environment(tokenizer)?)?,
-            kept: Mutex::default(),
+            kept: Kept::default(),
             checker: None,
         })
     }
@@ -112,32 +114,25 @@ impl Grammars {
         source: &GrammarSource,
         cancel: &Cancel,
     ) -> Result<Arc<Grammar>> {
-        if let Some(grammar) = self.find(owner, source) {
+        if let Some(grammar) = self.kept.find(owner, source) {
             return Ok(grammar);
         }
         let read = compile::read(source)?;
-        if let Some((checker, vocabulary)) = &self.checker
-            && *source != GrammarSource::JsonObject
-        {
-            checker.check(source, vocabulary, cancel)?;
-        }
+        let bytes = match &self.checker {
+            Some((checker, vocabulary)) if *source != GrammarSource::JsonObject => {
+                checker.check(source, vocabulary, cancel)?
+            }
+            _ => None,
+        };
         let matcher = compile::compile(&self.factory, (source.kind(), read), owner, cancel)?;
         let grammar = Arc::new(Grammar::new(source.clone(), matcher));
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.len() == KEPT {
-            kept.remove(0);
-        }
-        kept.push((owner, Arc::clone(&grammar)));
+        let bytes = bytes.unwrap_or(source.text().len() * BYTES_PER_BYTE);
+        self.kept.add(owner, bytes, Arc::clone(&grammar));
         Ok(grammar)
     }
 
-    fn find(&self, owner: [u8; 32], source: &GrammarSource) -> Option<Arc<Grammar>> {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let place = kept
-            .iter()
-            .position(|(of, grammar)| *of == owner && grammar.source() == source)?;
-        let (_, grammar) = kept.remove(place);
-        kept.push((owner, Arc::clone(&grammar)));
-        Some(grammar)
+    /// Drops all grammars that are kept for later. Completions go on with theirs.
+    pub fn release(&self) {
+        self.kept.clear();
     }
 }

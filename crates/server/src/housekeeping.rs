@@ -115,12 +115,13 @@ impl ModelRegistry {
     }
 }
 
-/// Gives back kept prompts of `model` beyond `keep` bytes, and counts and logs them.
+/// Gives back compiled grammars of `model`, and its kept prompts beyond `keep` bytes, which are counted and logged.
 fn release(model: &Weak<ServedModel>, keep: usize, reason: &'static str) {
     // It may have left the memory meanwhile.
     let Some(model) = model.upgrade() else { return };
     let before = machine::resident();
     let bytes = model.engine().release(keep);
+    model.release_grammars();
     heap::give_back();
     if bytes == 0 {
         return;

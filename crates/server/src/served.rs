@@ -185,6 +185,13 @@ impl ServedModel {
         grammars.as_ref().map_err(Clone::clone)
     }
 
+    /// Drops the compiled grammars that no request uses.
+    pub(crate) fn release_grammars(&self) {
+        if let Some(Ok(grammars)) = self.grammars.get() {
+            grammars.release();
+        }
+    }
+
     /// Returns the default sampling options of requests with this temperature.
     pub(crate) fn sampling(&self, temperature: Option<f32>) -> SamplerOptions {
         SamplerOptions::recommended(self.model().generation_defaults(), temperature)

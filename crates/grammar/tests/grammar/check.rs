@@ -45,6 +45,32 @@ fn only_a_process_that_says_so_lets_a_grammar_pass() {
 }
 
 #[test]
+fn grammars_are_kept_in_bounded_memory_and_the_owner_of_most_loses_its_oldest() {
+    let says = r#"{"passes": true, "bytes": 30000000}"#;
+    let grammars = with_shell(&format!("cat > /dev/null; echo '{says}'"));
+    let compiled = |owner: u8, text: &str| {
+        let compiled = grammars.compile_for([owner; 32], &regex(text), &Cancel::new());
+        compiled.unwrap()
+    };
+    let (first, second) = (compiled(1, "a"), compiled(1, "b"));
+    assert!(Arc::ptr_eq(&first, &compiled(1, "a")) && Arc::ptr_eq(&second, &compiled(1, "b")));
+    // The third does not fit.
+    let other = compiled(2, "c");
+    assert!(!Arc::ptr_eq(&first, &compiled(1, "a")));
+    assert!(Arc::ptr_eq(&other, &compiled(2, "c")));
+    grammars.release();
+    assert!(!Arc::ptr_eq(&other, &compiled(2, "c")));
+    // Without a checker, the length of the source counts.
+    let grammars = crate::grammars(&byte_level());
+    let one = grammars.compile(&regex("a")).unwrap();
+    assert!(Arc::ptr_eq(&one, &grammars.compile(&regex("a")).unwrap()));
+    for count in 2..80 {
+        grammars.compile(&regex(&"a".repeat(count))).unwrap();
+    }
+    assert!(!Arc::ptr_eq(&one, &grammars.compile(&regex("a")).unwrap()));
+}
+
+#[test]
 fn a_process_that_the_system_ends_or_that_finds_a_grammar_too_costly_refuses_it() {
     for script in [
         "kill -ABRT $$",
