@@ -13,6 +13,7 @@ use triad_engine::Cancel;
 
 use crate::error::{Error, Result};
 use crate::kind::Kind;
+use crate::patterns;
 use crate::source::{GrammarSource, schema};
 
 /// Time limit of a compilation. Typical grammars take milliseconds, the largest ones a second.
@@ -112,7 +113,9 @@ pub(crate) fn read(source: &GrammarSource) -> Result<GrammarWithLexer> {
         GrammarSource::JsonObject => {
             GrammarWithLexer::from_json_schema(schema(r#"{"type": "object"}"#)?)
         }
-        GrammarSource::Regex(text) => GrammarWithLexer::from_regex(text),
+        GrammarSource::Regex(text) => {
+            GrammarWithLexer::from_regex(&llguidance::regex_to_lark(text, patterns::ASCII))
+        }
         GrammarSource::Lark(text) => GrammarWithLexer::from_lark(text.clone()),
     })
 }
@@ -177,6 +180,10 @@ pub(crate) fn problem(kind: Kind, message: &str) -> String {
         .filter_map(|mark| message.find(mark))
         .min();
     let message = message[..end.unwrap_or(message.len())].trim();
+    // llguidance's word for a grammar that allows no token.
+    if message.contains("NoExtensionBias") {
+        return "no answer matches it".into();
+    }
     let message = match message.strip_prefix("Unimplemented keys: ") {
         Some(keys) if kind == Kind::JsonSchema => {
             format!("keywords that are not supported: {keys}")

@@ -5,7 +5,9 @@ use serde_json::{Value, json};
 use crate::annotations::without_annotations;
 use crate::error::{Error, Result};
 use crate::kind::Kind;
+use crate::numbers;
 use crate::objects::{self, TooManyNames};
+use crate::patterns;
 use crate::references::without_escapes;
 
 /// Maximum sizes of sources in bytes. The longest known schemas, which may also be parts of grammars, are a few hundred
@@ -34,7 +36,8 @@ pub enum GrammarSource {
     JsonSchema(String),
     /// Any JSON object.
     JsonObject,
-    /// A regular expression that matches the whole output, in the syntax of the crate `regex`.
+    /// A regular expression that matches the whole output, in the syntax of the crate `regex`. As in patterns of JSON
+    /// schemas, `\d` and `\w` stand for ASCII characters.
     Regex(String),
     /// A grammar in llguidance's variant of Lark. The output is derived from its rule `start`.
     Lark(String),
@@ -244,6 +247,7 @@ pub(crate) fn schema(text: &str) -> Result<Value> {
     check_parts(Kind::JsonSchema, count_parts(&schema)?)?;
     let mut schema = objects::closed(&without_annotations(schema)).map_err(|_| too_many_names())?;
     check_keywords(&schema)?;
+    numbers::adapt(&mut schema)?;
     adapt(&mut schema);
     Ok(schema)
 }
@@ -301,13 +305,17 @@ pub fn for_llguidance(schema: Value) -> Value {
     // The compiler refuses this type, and its error contains the text.
     let mut schema =
         objects::closed(&schema).unwrap_or_else(|_| json!({ "type": TooManyNames::TEXT }));
+    if let Err(error) = numbers::adapt(&mut schema) {
+        schema = json!({ "type": error.to_string() });
+    }
     adapt(&mut schema);
     schema
 }
 
-/// Adds patterns of formats and the pattern of whitespace.
+/// Adds patterns of formats and the pattern of whitespace, and makes all patterns exact.
 fn adapt(schema: &mut Value) {
     narrow_formats(schema);
+    patterns::adapt(schema);
     if let Some(keywords) = schema.as_object_mut() {
         keywords
             .entry("x-guidance")

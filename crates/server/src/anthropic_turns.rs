@@ -68,6 +68,8 @@ pub(crate) fn turns(given: Vec<BlockMessage>) -> ApiResult<Turns> {
                 add(&mut turns, &field, role, blocks)?;
             }
         }
+        // Each result of a call is a message for the template.
+        check_count("messages", turns.count().max(1))?;
     }
     Ok(turns)
 }

@@ -22,7 +22,7 @@ use crate::forms::{self, FormFields};
 use crate::guard::{Caller, Client};
 use crate::infill;
 use crate::jobs::{Answers, GenerationJob, StreamItem};
-use crate::log_probabilities::{TextLogProbabilities, characters};
+use crate::log_probabilities::{TextLogProbabilities, TextOffset};
 use crate::prompts::{Prompts, TextFields, encode};
 use crate::reply::{Reply, finish_reason};
 use crate::sampling::{Sampling, likeliest, limit, whole};
@@ -214,8 +214,8 @@ struct Texts {
     /// The text that precedes the completions of each prompt.
     echoes: Vec<Echo>,
     wants_tokens: bool,
-    /// The offset in characters of each completion's next token.
-    offsets: Vec<usize>,
+    /// The offset of each completion's next token.
+    offsets: Vec<TextOffset>,
 }
 
 /// The parts of a prompt that are returned with its completions.
@@ -256,7 +256,7 @@ impl Texts {
             choices,
             echoes,
             wants_tokens,
-            offsets: vec![0; reply.count()],
+            offsets: vec![TextOffset::default(); reply.count()],
             reply,
         })
     }
@@ -275,7 +275,9 @@ impl Texts {
             return Ok(None);
         }
         let mut more = TextLogProbabilities::default();
-        self.offsets[choice] = more.extend(self.tokenizer()?, tokens, self.offsets[choice]);
+        let mut offset = std::mem::take(&mut self.offsets[choice]);
+        more.extend(self.tokenizer()?, tokens, &mut offset);
+        self.offsets[choice] = offset;
         Ok(Some(more))
     }
 
@@ -287,12 +289,12 @@ impl Texts {
     ) -> ApiResult<TextLogProbabilities> {
         let (mut told, tokenizer) = (TextLogProbabilities::default(), self.tokenizer()?);
         let first = self.echoes[choice / self.choices].tokens.first().copied();
-        let mut offset = 0;
+        let mut offset = TextOffset::default();
         if let Some(first) = first {
-            told.push_unknown(tokenizer, first, 0);
-            offset = characters(tokenizer, first);
+            told.push_unknown(tokenizer, first, offset.push(&tokenizer.bytes(first)));
         }
-        self.offsets[choice] = told.extend(tokenizer, scores, offset);
+        told.extend(tokenizer, scores, &mut offset);
+        self.offsets[choice] = offset;
         Ok(told)
     }
 

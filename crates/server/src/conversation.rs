@@ -87,10 +87,13 @@ impl Conversation<'_> {
             tools,
             form,
             prompt,
-            reasoning: of_reasoning,
+            reasoning: mut of_reasoning,
         } = self;
         prompt.check(&messages)?;
         let words = reasoning(&model, of_reasoning)?;
+        if prompt.disables_reasoning(model.model().chat_template()) {
+            of_reasoning.budget = Some(0);
+        }
         let continued = continued(&prompt, &messages);
         let (arrived, time_out) = (Instant::now(), app.options.client_time_out);
         let choices = sampling.choices(&model)?;

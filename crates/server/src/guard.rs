@@ -141,6 +141,15 @@ fn check_head(request: &Request) -> Result<(), ApiError> {
             format!("the head of the request has more than {HEAD_BYTES} bytes"),
         ));
     }
+    // hyper reads the chunks of every body whose last encoding they are, and leaves the encodings before as they are.
+    let mut encodings = headers.get_all(header::TRANSFER_ENCODING).iter();
+    if encodings.any(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"chunked")) {
+        return Err(ApiError::refused(
+            StatusCode::NOT_IMPLEMENTED,
+            "unsupported_transfer_encoding",
+            "the header Transfer-Encoding has another value than chunked",
+        ));
+    }
     let is_repeated = |name: &&HeaderName| headers.get_all(*name).iter().nth(1).is_some();
     match [&header::HOST, &header::CONTENT_TYPE]
         .into_iter()

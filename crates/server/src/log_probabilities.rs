@@ -84,13 +84,13 @@ impl TextLogProbabilities {
         self.text_offset.append(&mut more.text_offset);
     }
 
-    /// Adds tokens, the first of which starts at `offset` in the text. Returns the offset of the next token.
+    /// Adds tokens, the first of which starts at `offset` in the text. It becomes that of the next token.
     pub(crate) fn extend(
         &mut self,
         tokenizer: &Tokenizer,
         tokens: &[LogProbabilities],
-        mut offset: usize,
-    ) -> usize {
+        offset: &mut TextOffset,
+    ) {
         for one in tokens {
             let mut likeliest = Map::new();
             for (token, log_probability) in &one.likeliest {
@@ -106,17 +106,40 @@ impl TextLogProbabilities {
             self.tokens.push(name(tokenizer, one.token));
             self.token_logprobs.push(Some(one.log_probability.into()));
             self.top_logprobs.push(Some(likeliest));
-            self.text_offset.push(offset);
-            offset += characters(tokenizer, one.token);
+            self.text_offset
+                .push(offset.push(&tokenizer.bytes(one.token)));
         }
-        offset
     }
 }
 
-/// Counts the characters that begin in `token`.
-pub(crate) fn characters(tokenizer: &Tokenizer, token: u32) -> usize {
-    let is_begin = |byte: &&u8| (**byte as i8) >= -0x40;
-    tokenizer.bytes(token).iter().filter(is_begin).count()
+/// A position in a text, in characters. Bytes that form no character are U+FFFD in the text, as
+/// [`String::from_utf8_lossy`] has them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TextOffset {
+    characters: usize,
+    /// The bytes of a character that is not complete.
+    open: Vec<u8>,
+}
+
+impl TextOffset {
+    /// Moves over the bytes of a token. Returns where the token starts.
+    pub(crate) fn push(&mut self, bytes: &[u8]) -> usize {
+        let start = self.characters + usize::from(!self.open.is_empty());
+        self.open.extend_from_slice(bytes);
+        let text = std::mem::take(&mut self.open);
+        let mut chunks = text.utf8_chunks().peekable();
+        while let Some(chunk) = chunks.next() {
+            self.characters += chunk.valid().chars().count();
+            let rest = chunk.invalid();
+            let is_open = str::from_utf8(rest).is_err_and(|error| error.error_len().is_none());
+            if is_open && chunks.peek().is_none() {
+                self.open = rest.to_vec();
+            } else if !rest.is_empty() {
+                self.characters += 1;
+            }
+        }
+        start
+    }
 }
 
 /// Returns the bytes of a token's text, or the name of a control token.
@@ -143,4 +166,32 @@ fn name(tokenizer: &Tokenizer, token: u32) -> String {
                 name
             })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_starts_where_the_text_of_the_bytes_before_it_ends() {
+        let tokens: [&[u8]; 10] = [
+            b"h",
+            "é".as_bytes(),
+            &[0xf0, 0x9f],
+            &[0x98, 0x80],
+            b" ",
+            &[0xa9],
+            &[0x91],
+            &[0xe2],
+            b">",
+            "ü".as_bytes(),
+        ];
+        let mut offset = TextOffset::default();
+        let starts = tokens.map(|token| offset.push(token));
+        // The second half of a character starts after the first one, which is a character of the text by then.
+        assert_eq!(starts, [0, 1, 2, 3, 3, 4, 5, 6, 7, 8]);
+        let text = String::from_utf8_lossy(&tokens.concat()).into_owned();
+        let last = text.char_indices().nth(starts[9]).unwrap().0;
+        assert_eq!(&text[last..], "ü");
+    }
 }

@@ -164,6 +164,11 @@ pub(crate) struct Turns {
 }
 
 impl Turns {
+    /// Returns the number of messages.
+    pub(crate) fn count(&self) -> usize {
+        self.messages.len()
+    }
+
     /// Adds a message with a string or a list of parts.
     pub(crate) fn say(&mut self, role: Role, content: impl Into<Value>) {
         if role != Role::Assistant {

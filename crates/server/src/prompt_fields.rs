@@ -166,6 +166,15 @@ impl PromptOptions {
         Ok(())
     }
 
+    /// Returns whether the request turns the reasoning off, and the template reads no variable for it.
+    pub(crate) fn disables_reasoning(&self, template: Option<&ChatTemplate>) -> bool {
+        let is_read = |name| template.is_some_and(|template| template.mentions(name));
+        let turns_off = |name| self.variables.get(name) == Some(&Value::Bool(false));
+        turns_off("enable_thinking")
+            && !is_read("enable_thinking")
+            && !(turns_off("thinking") && is_read("thinking"))
+    }
+
     /// Sets a variable unless the request has set it.
     pub(crate) fn set(&mut self, name: &str, value: Value) {
         self.variables.entry(name).or_insert(value);

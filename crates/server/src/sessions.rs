@@ -256,6 +256,10 @@ pub(crate) async fn restore(
             .engine()
             .restore_salted(&path, &Adapters::default(), client.owner.salt())
             .map_err(|error| {
+                // Another request may have deleted it.
+                if let Err(error) = existing(&path, &name) {
+                    return error;
+                }
                 tracing::warn!("session {name}: {error}");
                 let message = format!(
                     "session {name} is damaged, or was saved with another model, context or format"

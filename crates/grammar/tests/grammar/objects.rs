@@ -167,3 +167,84 @@ fn annotations_restrict_nothing() {
         assert_answers(&schema, &[json!({"a": 1})], &[json!({"b": 1})]);
     }
 }
+
+#[test]
+fn a_class_without_a_quote_or_a_backslash_allows_neither() {
+    for pattern in [
+        r#"^[^"\\]{3}$"#,
+        r#"^[\x00-!#-\[\]-\x7f]{3}$"#,
+        r#"^[^\W"\\]{3}$"#,
+    ] {
+        let schema = json!({"type": "string", "pattern": pattern});
+        let allowed = [json!("a1b")];
+        assert_answers(
+            &schema,
+            &allowed,
+            &[json!("a\"b"), json!("a\\b"), json!("\\\\\\")],
+        );
+    }
+    let both = json!({"type": "string", "pattern": "^[^/]{3}$"});
+    assert_answers(
+        &both,
+        &[json!("a\"b"), json!("a\\b"), json!("a\nb")],
+        &[json!("a/b")],
+    );
+    let names = json!({"type": "object", "patternProperties": {"^[^\"]+$": {"type": "null"}}});
+    assert_answers(&names, &[json!({"ab": null})], &[json!({"a\"": null})]);
+}
+
+#[test]
+fn an_excluded_end_of_a_narrow_range_is_outside() {
+    for (schema, allowed, refused) in [
+        (
+            json!({"exclusiveMinimum": 0, "maximum": 0.5}),
+            "0.25",
+            ["0", "0.0", "-0"],
+        ),
+        (
+            json!({"exclusiveMinimum": 5, "exclusiveMaximum": 5.5}),
+            "5.25",
+            ["5", "5.0", "5.5"],
+        ),
+        (
+            json!({"minimum": -0.5, "exclusiveMaximum": 0}),
+            "-0.25",
+            ["-0", "0", "-0.0"],
+        ),
+        (
+            json!({"minimum": -5.5, "exclusiveMaximum": -5}),
+            "-5.25",
+            ["-5", "-5.0", "-5.6"],
+        ),
+        (
+            json!({"allOf": [{"exclusiveMinimum": 0}, {"maximum": 0.5}]}),
+            "0.25",
+            ["0", "0.0", "-0"],
+        ),
+    ] {
+        let mut schema = schema;
+        schema["type"] = "number".into();
+        let (tokenizer, grammars) = &*GRAMMARS;
+        let source = GrammarSource::JsonSchema(schema.to_string());
+        let grammar = grammars.compile(&source).unwrap();
+        assert!(may_be(&grammar, tokenizer, allowed), "{schema}: {allowed}");
+        for text in refused {
+            assert!(!may_be(&grammar, tokenizer, text), "{schema}: {text}");
+        }
+    }
+}
+
+#[test]
+fn digits_and_words_of_an_expression_are_ascii() {
+    let (tokenizer, grammars) = &*GRAMMARS;
+    let grammar = grammars
+        .compile(&GrammarSource::Regex(r"\d\w/[\d]".into()))
+        .unwrap();
+    assert!(may_be(&grammar, tokenizer, "4a/2"));
+    for text in ["4ä/2", "4a/ä", "\u{1fbf1}a/2"] {
+        let mut constraint = grammar.begin();
+        let tokens = tokenizer.encode_part(text).unwrap();
+        let allowed = constraint.allowed(&tokens).unwrap();
+        assert!(allowed < tokens.len(), "{text}");
+    }
+}

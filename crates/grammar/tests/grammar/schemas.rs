@@ -37,10 +37,16 @@ fn leaf() -> impl Strategy<Value = Value> {
             let least = f64::from(least) / 8.0;
             json!({ "type": "number", "exclusiveMinimum": least, "maximum": least + f64::from(more) })
         }),
+        // Narrow ranges without their ends.
+        (-16i32..16, 1i32..8).prop_map(|(least, more)| {
+            let (least, more) = (f64::from(least) / 4.0, f64::from(more) / 8.0);
+            json!({ "type": "number", "exclusiveMinimum": least, "exclusiveMaximum": least + more })
+        }),
         (1i64..20).prop_map(|of| json!({ "type": "integer", "multipleOf": of, "minimum": 0, "maximum": 9999 })),
         (0u64..4, 0u64..6)
             .prop_map(|(least, more)| { json!({ "type": "string", "minLength": least, "maxLength": least + more }) }),
-        prop_oneof![Just("^[a-c]{2,5}$"), Just("^[0-9]+-x$"), Just("b"), Just("^(yes|no|né)$")]
+        prop_oneof![Just("^[a-c]{2,5}$"), Just("^[0-9]+-x$"), Just("b"), Just("^(yes|no|né)$"), Just(r#"^[^"/]{1,3}$"#),
+                      Just(r"^[^\\]+[^ -~]$")]
             .prop_map(|pattern| json!({ "type": "string", "pattern": pattern })),
         prop_oneof![Just("date"), Just("uuid"), Just("ipv4"), Just("time"), Just("date-time")]
             .prop_map(|format| json!({ "type": "string", "format": format })),

@@ -59,7 +59,11 @@ pub(super) const HOW: &[Field] = &[
         "L",
         "ends the completion before a line with less indentation",
     ),
-    noted("response_fields", "L", "at most 64 paths with /"),
+    noted(
+        "response_fields",
+        "L",
+        "at most 64 paths with /; as in llama.cpp, what the response does not have is left out",
+    ),
     noted("seed", "L", "-1 means a different seed for each request"),
     refused(
         "n_probs",

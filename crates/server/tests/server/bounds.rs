@@ -464,3 +464,27 @@ fn a_client_that_leaves_ends_what_checks_its_grammar() {
     }
     server.post(TEXT, &json!({"prompt": "a"})).good();
 }
+
+#[test]
+fn results_of_calls_count_as_the_messages_that_they_become() {
+    let server = Server::start();
+    let results = |count: usize| {
+        let results: Vec<_> = (0..count)
+            .map(|_| json!({"type": "tool_result", "tool_use_id": "a", "content": "1"}))
+            .collect();
+        let call = json!({"type": "tool_use", "id": "a", "name": "f", "input": {}});
+        json!({"max_tokens": 1, "messages": [
+            {"role": "user", "content": "Hi"}, {"role": "assistant", "content": [call]},
+            {"role": "user", "content": results},
+        ]})
+    };
+    server.post("/v1/messages", &results(2)).good();
+    let refused = server.post("/v1/messages", &results(5000));
+    assert_eq!(refused.status, 400);
+    let refused = refused.json();
+    let message = refused["error"]["message"].as_str().unwrap();
+    assert!(
+        message.starts_with("messages: 5002 messages, expected"),
+        "{message}"
+    );
+}

@@ -408,6 +408,17 @@ fn a_head_has_its_bound_and_headers_that_others_may_read_differently_come_once()
     ] {
         assert_eq!(ask(headers).error(status)["code"], code, "{code}");
     }
+    let chunked = |encoding: &str| {
+        let head = format!(
+            "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\nTransfer-Encoding: {encoding}\r\n"
+        );
+        server.send(&format!(
+            "{head}\r\n11\r\n{{\"content\": \"a\"}} \r\n0\r\n\r\n"
+        ))
+    };
+    chunked("Chunked").good();
+    let refused = chunked("gzip, chunked").error(501);
+    assert_eq!(refused["code"], "unsupported_transfer_encoding");
 }
 
 #[test]

@@ -290,6 +290,39 @@ fn a_budget_ends_the_reasoning_and_the_answer_follows() {
 }
 
 #[test]
+fn reasoning_that_is_turned_off_does_not_come_where_the_template_has_no_variable_for_it() {
+    let server = dreamer().serve(TEMPLATE);
+    assert!(chat(&server, json!({}))["reasoning_content"].is_string());
+    for off in [
+        json!({"reasoning_effort": "none"}),
+        json!({"enable_thinking": false}),
+        json!({"chat_template_kwargs": {"enable_thinking": false}}),
+    ] {
+        let message = chat(&server, off.clone());
+        let text = message["content"].as_str().unwrap();
+        assert!(
+            message.get("reasoning_content").is_none(),
+            "{off}: {message}"
+        );
+        assert!(!text.contains("<think>"), "{off}: {message}");
+    }
+    let off = ask(json!({"thinking": {"type": "disabled"}}));
+    let message = server.post("/v1/messages", &off).good();
+    assert_eq!(message["content"][0]["type"], "text", "{message}");
+    let off = json!({"messages": [{"role": "user", "content": "Hi"}], "think": false, "stream": false,
+                     "options": {"num_predict": 64}});
+    let message = server.post("/api/chat", &off).good()["message"].clone();
+    assert!(message.get("thinking").is_none(), "{message}");
+    // A template that reads the variable is trusted with it.
+    let reads = format!(
+        "{{% if enable_thinking is undefined or enable_thinking %}}{{% endif %}}{TEMPLATE}"
+    );
+    let server = dreamer().serve(&reads);
+    let message = chat(&server, json!({"enable_thinking": false}));
+    assert!(message["reasoning_content"].is_string(), "{message}");
+}
+
+#[test]
 fn reasoning_passes_before_an_answer_in_a_form() {
     let server = thinker().serve(TEMPLATE);
     let format = json!({"type": "json_schema", "json_schema": {"schema": {"enum": ["a"]}}});

@@ -1,0 +1,139 @@
+//! Patterns of strings whose classes keep their meaning in JSON.
+//!
+//! For a class that contains all control characters, derivre (0.3.13, `json_quote`) allows every short escape, `\"` and
+//! `\\` among them, whether the class contains these two characters or not. A class that lacks one of the two therefore
+//! loses U+0001: fewer strings match, and all of them match the pattern.
+
+use llguidance::regex_to_lark;
+use regex_syntax::ast::parse::Parser;
+use regex_syntax::ast::{Ast, Visitor, visit};
+use regex_syntax::hir::{Class, HirKind};
+use serde_json::Value;
+
+use crate::objects;
+
+/// Escapes that mean ASCII characters alone in patterns, as llguidance reads them.
+pub(crate) const ASCII: &str = "dw";
+
+/// Adapts all patterns in `schema`, but not literal values.
+pub(crate) fn adapt(schema: &mut Value) {
+    match schema {
+        Value::Array(items) => items.iter_mut().for_each(adapt),
+        Value::Object(keywords) => {
+            for (keyword, part) in keywords.iter_mut() {
+                match (keyword.as_str(), part) {
+                    ("pattern", Value::String(pattern)) => *pattern = exact(pattern),
+                    ("patternProperties", Value::Object(patterns)) => {
+                        let adapted = std::mem::take(patterns).into_iter();
+                        *patterns = adapted
+                            .map(|(pattern, mut part)| {
+                                adapt(&mut part);
+                                (exact(&pattern), part)
+                            })
+                            .collect();
+                    }
+                    (keyword, part) if !objects::is_value(keyword) => adapt(part),
+                    _ => {}
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Returns `pattern` without U+0001 in classes that lack `"` or `\`. Invalid patterns are left to the compiler.
+fn exact(pattern: &str) -> String {
+    let Ok(ast) = Parser::new().parse(pattern) else {
+        return pattern.to_owned();
+    };
+    let places = visit(&ast, Classes::default()).unwrap_or_default();
+    let (mut adapted, mut end) = (String::new(), 0);
+    for (start, next) in places {
+        let class = &pattern[start..next];
+        if is_affected(class) {
+            adapted += &pattern[end..start];
+            adapted += &format!(r"[{class}--\x01]");
+            end = next;
+        }
+    }
+    adapted + &pattern[end..]
+}
+
+/// Returns whether a class contains U+0001 and lacks `"` or `\`.
+fn is_affected(class: &str) -> bool {
+    let Ok(hir) = regex_syntax::parse(&regex_to_lark(class, ASCII)) else {
+        return false;
+    };
+    let HirKind::Class(Class::Unicode(class)) = hir.kind() else {
+        return false;
+    };
+    let contains = |letter| {
+        let mut ranges = class.iter();
+        ranges.any(|range| (range.start()..=range.end()).contains(&letter))
+    };
+    contains('\u{1}') && !(contains('"') && contains('\\'))
+}
+
+/// The places of bracketed classes.
+#[derive(Default)]
+struct Classes(Vec<(usize, usize)>);
+
+impl Visitor for Classes {
+    type Output = Vec<(usize, usize)>;
+    type Err = ();
+
+    fn finish(self) -> Result<Self::Output, ()> {
+        Ok(self.0)
+    }
+
+    fn visit_pre(&mut self, ast: &Ast) -> Result<(), ()> {
+        if let Ast::ClassBracketed(class) = ast {
+            self.0
+                .push((class.span.start.offset, class.span.end.offset));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn classes_that_lack_a_quote_or_a_backslash_lose_one_control_character() {
+        for (pattern, adapted) in [
+            (r#"^[^"]+$"#, r#"^[[^"]--\x01]+$"#),
+            (r"[^\\/]{3}x[a-z]", r"[[^\\/]--\x01]{3}x[a-z]"),
+            (
+                r"([\x00-\x1f]|é[^\w\\])",
+                r"([[\x00-\x1f]--\x01]|é[[^\w\\]--\x01])",
+            ),
+            // These classes have both, or no control characters.
+            (r"^[^/]*.\D[\d\w -]$", r"^[^/]*.\D[\d\w -]$"),
+            (r"[", r"["),
+        ] {
+            assert_eq!(exact(pattern), adapted, "{pattern}");
+        }
+    }
+
+    #[test]
+    fn patterns_are_adapted_where_they_are_and_literal_values_are_not() {
+        let mut schema = json!({
+            "properties": {"pattern": {"type": "string", "pattern": "[^\"]"}},
+            "patternProperties": {"^[^\"]$": {"items": {"pattern": "[^\"]"}}},
+            "const": {"pattern": "[^\"]"},
+        });
+        adapt(&mut schema);
+        let adapted = r#"[[^"]--\x01]"#;
+        assert_eq!(
+            schema,
+            json!({
+                "properties": {"pattern": {"type": "string", "pattern": adapted}},
+                "patternProperties": {format!("^{adapted}$"): {"items": {"pattern": adapted}}},
+                "const": {"pattern": "[^\"]"},
+            })
+        );
+    }
+}
