@@ -9,7 +9,6 @@ use serde::Deserialize;
 use serde::Serialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
-use triad_model::template::ChatTemplate;
 use utoipa::ToSchema;
 
 use crate::adapters::LoraField;
@@ -22,7 +21,6 @@ use crate::error::{ApiError, ApiResult};
 use crate::fields;
 use crate::forms::{AskedForm, TextFormat};
 use crate::guard::Client;
-use crate::left_out;
 use crate::messages::{Content, text};
 use crate::prompt_fields::{PromptFields, PromptOptions};
 use crate::reasoning::ReasoningOptions;
@@ -103,7 +101,7 @@ enum ThinkingDisplay {
 struct OutputConfig {
     /// The format of the output.
     format: Option<TextFormat>,
-    /// The amount of reasoning. Values other than `high` are refused if the model's template does not use it.
+    /// The amount of reasoning, as `reasoning_effort` of `/v1/chat/completions`.
     effort: Option<String>,
 }
 
@@ -161,8 +159,8 @@ pub(crate) async fn create(
     let template = model.model().chat_template();
     let mut prompt = prompt.read(template)?;
     set_thinking(&mut prompt, request.thinking.as_ref(), &messages);
-    if let Some(effort) = effort.filter(|effort| effort != "high" || reads_effort(template)) {
-        prompt.set_effort("output_config.effort", effort, template)?;
+    if let Some(effort) = effort {
+        prompt.ask_effort("output_config.effort", effort, template)?;
     }
     let (max_tokens, log_probabilities) = (Some(request.max_tokens), None);
     let asked = Conversation {
@@ -184,7 +182,7 @@ pub(crate) async fn create(
         reply,
         answers,
         mut readers,
-        left_out: other_tools,
+        left_out,
     } = asked.begin(&app, client, prefixes).await?;
     let reader = readers
         .pop()
@@ -195,7 +193,7 @@ pub(crate) async fn create(
     } else {
         Json(answer.collect(answers).await?).into_response()
     };
-    Ok(left_out::say(&other_tools, response))
+    Ok(left_out.say(response))
 }
 
 /// Returns the constraint of `output_config.format`, or of its alias `output_format`.
@@ -210,10 +208,6 @@ fn form(alias: Option<TextFormat>, format: Option<TextFormat>) -> ApiResult<Opti
     let format = one_of(("output_format", alias), ("output_config.format", format))?;
     let form = format.map(|format| format.form(field, of_schema));
     Ok(form.transpose()?.flatten())
-}
-
-fn reads_effort(template: Option<&ChatTemplate>) -> bool {
-    template.is_some_and(|template| template.mentions("reasoning_effort"))
 }
 
 /// Sets the options of the prompt. If the last message is the assistant's, generation continues it, as in Anthropic's
@@ -241,18 +235,18 @@ fn of_thinking(thinking: Option<&Thinking>, max_tokens: usize) -> ApiResult<Reas
     let Some(thinking) = thinking else {
         return Ok(ReasoningOptions::default());
     };
-    let (budget, field) = match (thinking.kind, thinking.budget_tokens) {
+    let budget = match (thinking.kind, thinking.budget_tokens) {
         (ThinkingKind::Enabled, Some(tokens)) if !(1..max_tokens).contains(&tokens) => {
             let message = format!("{tokens}, expected 1 or more and less than max_tokens");
             return Err(ApiError::field(field, message));
         }
-        (ThinkingKind::Enabled, budget) => (budget, Some("thinking.type")),
+        (ThinkingKind::Enabled, budget) => budget,
         (_, Some(_)) => return Err(ApiError::field(field, "it requires the type enabled")),
-        (_, None) => (None, None),
+        (_, None) => None,
     };
+    // A model that marks no reasoning keeps every budget: clients ask for thinking by the name of the model alone.
     Ok(ReasoningOptions {
         budget,
-        field,
         ..ReasoningOptions::default()
     })
 }

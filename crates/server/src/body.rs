@@ -209,22 +209,21 @@ async fn collect(
     Ok((bytes.into(), share))
 }
 
-/// Checks that a body is sent as JSON. Programs that are not browsers may also send no type, as some client libraries
-/// do, or the type of forms, as `curl -d` does.
+/// Checks that a browser sends a body as JSON. A body of another program is read as JSON whatever its type is: client
+/// libraries send none, that of forms (`curl -d`), `text/plain` (Node's `fetch`) or `application/octet-stream` (aiohttp).
 ///
-/// A web page of another origin can send these types without a CORS preflight, but its browser adds `Origin` then.
+/// A web page of another origin can send some types without a CORS preflight, but its browser adds `Origin` then.
 ///
 /// # Errors
-/// If the type is another one, or a browser sends a type other than JSON.
+/// If a browser sends another type.
 fn check_type(headers: &HeaderMap) -> ApiResult<()> {
-    let essence = headers.get(header::CONTENT_TYPE).map(|value| {
-        let kind = value.to_str().unwrap_or_default();
-        kind.split(';').next().unwrap_or_default().trim()
-    });
-    let is = |kind: &str| essence.is_some_and(|essence| essence.eq_ignore_ascii_case(kind));
     let is_browser = headers.contains_key(header::ORIGIN) || headers.contains_key(SEC_FETCH_SITE);
-    let is_untyped = essence.is_none() || is("application/x-www-form-urlencoded");
-    if is("application/json") || (is_untyped && !is_browser) {
+    let is_json = headers.get(header::CONTENT_TYPE).is_some_and(|value| {
+        let kind = value.to_str().unwrap_or_default();
+        let essence = kind.split(';').next().unwrap_or_default().trim();
+        essence.eq_ignore_ascii_case("application/json")
+    });
+    if is_json || !is_browser {
         return Ok(());
     }
     let message = "expected a body with the header Content-Type: application/json";

@@ -21,7 +21,6 @@ use crate::fields;
 use crate::forms::FormFields;
 use crate::guard::Client;
 use crate::jobs::{Answers, End, StreamItem};
-use crate::left_out;
 use crate::log_probabilities::ChatLogProbabilities;
 use crate::messages::{ChatMessage, messages};
 use crate::pieces::{Piece, PieceReader, Section};
@@ -106,7 +105,7 @@ pub(crate) async fn complete(
     sampling.check(app.options.parallel)?;
     let wants_tokens = request.logprobs.unwrap_or(false);
     let likeliest = likeliest("top_logprobs", request.top_logprobs)?;
-    if likeliest.is_some() && !wants_tokens {
+    if likeliest.is_some_and(|count| count > 0) && !wants_tokens {
         return Err(ApiError::field(
             "top_logprobs",
             "it requires logprobs: true",
@@ -147,7 +146,7 @@ pub(crate) async fn complete(
         reply,
         answers,
         readers,
-        left_out: other_tools,
+        left_out,
     } = asked.begin(&app, client, prefixes).await?;
     let chat = Chat {
         reply,
@@ -161,10 +160,10 @@ pub(crate) async fn complete(
             tokens,
             includes_usage: sampling.includes_usage(),
         };
-        return Ok(left_out::say(&other_tools, sse::respond(answers, stream)));
+        return Ok(left_out.say(sse::respond(answers, stream)));
     }
     let response = Json(chat.collect(answers).await?).into_response();
-    Ok(left_out::say(&other_tools, response))
+    Ok(left_out.say(response))
 }
 
 /// The completions as generated so far.

@@ -17,6 +17,7 @@ use crate::forms::{AskedForm, Asker, check_end};
 use crate::gathered_pictures::{Gathered, gather};
 use crate::guard::Caller;
 use crate::jobs::{Answers, GenerationJob};
+use crate::left_out::LeftOut;
 use crate::messages::bytes;
 use crate::pieces::{AnswerStyle, CallFormat, PieceReader};
 use crate::prepare::Work;
@@ -55,8 +56,8 @@ pub(crate) struct Begun {
     pub(crate) answers: Answers,
     /// One parser per completion.
     pub(crate) readers: Vec<PieceReader>,
-    /// The kinds of tools that the prompt does not list.
-    pub(crate) left_out: Vec<String>,
+    /// The parts of the request that the prompt does not have.
+    pub(crate) left_out: LeftOut,
 }
 
 /// The prefixes of the ids of completions and tool calls.
@@ -103,7 +104,10 @@ impl Conversation<'_> {
         // Take a place in the queue before any work is done.
         let place = model.enter(client.address)?;
         let is_formed = tools.is_allowed() || form.is_some();
-        let left_out = tools.left_out().to_vec();
+        let left_out = LeftOut {
+            tools: tools.left_out().to_vec(),
+            fields: prompt.left_out().to_vec(),
+        };
         let tools = Arc::new(tools);
         let caller = (app, &*model, client.address);
         let gathered = gather(caller, &mut messages).await?;

@@ -14,9 +14,10 @@ use crate::app::App;
 use crate::body::JsonBody;
 use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::fields;
-use crate::guard::Client;
+use crate::guard::{Caller, Client};
 use crate::prompts::{Prompts, TextFields};
 use crate::sampling::one_of;
+use crate::served::ServedModel;
 use crate::vectors::Wanted;
 
 /// A request for embeddings.
@@ -132,7 +133,119 @@ pub(crate) async fn create(
     body: JsonBody,
 ) -> ApiResult<Json<Embeddings>> {
     let body = body.checked(&fields::EMBEDDINGS)?;
-    let (request, text): (EmbeddingRequest, TextFields) = (body.parse()?, body.parse()?);
+    let request: EmbeddingRequest = body.parse()?;
+    let format = request.encoding_format.unwrap_or_default();
+    let (model, (vectors, tokens)) = vectors(&app, client, request, body.parse()?).await?;
+    let embedding = |(index, vector)| Embedding {
+        object: "embedding",
+        index,
+        embedding: written(vector, format),
+    };
+    let data = vectors.into_iter().enumerate().map(embedding).collect();
+    let usage = EmbeddingUsage {
+        prompt_tokens: tokens,
+        total_tokens: tokens,
+    };
+    Ok(Json(Embeddings {
+        object: "list",
+        data,
+        model: model.name().to_owned(),
+        usage,
+    }))
+}
+
+/// A vector in the form of llama.cpp's server.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct PlainEmbedding {
+    index: usize,
+    /// The vector, which is the only one of its text.
+    embedding: [Vec<f32>; 1],
+}
+
+/// Computes embeddings of texts, in the form of llama.cpp's server.
+#[utoipa::path(
+    post, path = "/embedding", tag = "text", request_body = EmbeddingBody,
+    responses(
+        (status = 200, body = Vec<PlainEmbedding>), (status = 400, body = ErrorBody),
+        (status = 404, body = ErrorBody), (status = 429, body = ErrorBody)
+    )
+)]
+pub(crate) async fn plain(
+    State(app): State<Arc<App>>,
+    Client(client): Client,
+    body: JsonBody,
+) -> ApiResult<Json<Vec<PlainEmbedding>>> {
+    let body = body.checked(&fields::EMBEDDINGS)?;
+    let request: EmbeddingRequest = body.parse()?;
+    if matches!(request.encoding_format, Some(EncodingFormat::Base64)) {
+        let message = "expected float, or /v1/embeddings";
+        return Err(ApiError::unsupported("encoding_format", message));
+    }
+    let (_, (vectors, _)) = vectors(&app, client, request, body.parse()?).await?;
+    let embedding = |(index, vector)| PlainEmbedding {
+        index,
+        embedding: [vector],
+    };
+    Ok(Json(
+        vectors.into_iter().enumerate().map(embedding).collect(),
+    ))
+}
+
+/// A request for vectors in the form of text-embeddings-inference.
+#[derive(Debug, Deserialize, ToSchema)]
+pub(crate) struct EmbedRequest {
+    /// The model's name, as in `/v1/models`. The default is the first model. An extension.
+    model: Option<String>,
+    /// A string, or an array of strings or of arrays of token ids.
+    inputs: Prompts,
+    /// Whether vectors have length 1. The default is true.
+    normalize: Option<bool>,
+    /// Whether texts that are too long are cut at their end. The default is false: they are refused.
+    truncate: Option<bool>,
+    /// The name of a text that is put before each input, as the model's files state it, such as `query`.
+    prompt_name: Option<String>,
+    /// The number of leading components of each vector. The default is all.
+    #[schema(minimum = 1)]
+    dimensions: Option<usize>,
+}
+
+/// Computes vectors of texts, in the form of text-embeddings-inference.
+#[utoipa::path(
+    post, path = "/embed", tag = "text", request_body = EmbedRequest,
+    responses(
+        (status = 200, body = Vec<Vec<f32>>), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
+        (status = 429, body = ErrorBody)
+    )
+)]
+pub(crate) async fn embed(
+    State(app): State<Arc<App>>,
+    Client(client): Client,
+    body: JsonBody,
+) -> ApiResult<Json<Vec<Vec<f32>>>> {
+    let body = body.checked(&fields::EMBED)?;
+    let request: EmbedRequest = body.parse()?;
+    let wanted = Wanted {
+        field: "inputs",
+        input: request.inputs,
+        text: TextFields::default(),
+        pooling: None,
+        prompt_name: request.prompt_name,
+        dimensions: request.dimensions,
+        normalizes: request.normalize.unwrap_or(true),
+        truncates: request.truncate.unwrap_or(false),
+    };
+    wanted.check()?;
+    let model = app.model(request.model.as_deref()).await?;
+    Ok(Json(wanted.compute(&model, client).await?.0))
+}
+
+/// Returns the model, the vectors that the request asks for, and the number of tokens of all inputs.
+async fn vectors(
+    app: &App,
+    client: Caller,
+    request: EmbeddingRequest,
+    text: TextFields,
+) -> ApiResult<(Arc<ServedModel>, (Vec<Vec<f32>>, usize))> {
     let (field, input) = match (request.input, request.content) {
         (Some(input), None) => ("input", input),
         (None, Some(content)) => ("content", content),
@@ -164,24 +277,8 @@ pub(crate) async fn create(
     };
     wanted.check()?;
     let model = app.model(request.model.as_deref()).await?;
-    let (vectors, tokens) = wanted.compute(&model, client).await?;
-    let format = request.encoding_format.unwrap_or_default();
-    let embedding = |(index, vector)| Embedding {
-        object: "embedding",
-        index,
-        embedding: written(vector, format),
-    };
-    let data = vectors.into_iter().enumerate().map(embedding).collect();
-    let usage = EmbeddingUsage {
-        prompt_tokens: tokens,
-        total_tokens: tokens,
-    };
-    Ok(Json(Embeddings {
-        object: "list",
-        data,
-        model: model.name().to_owned(),
-        usage,
-    }))
+    let computed = wanted.compute(&model, client).await?;
+    Ok((model, computed))
 }
 
 fn written(vector: Vec<f32>, format: EncodingFormat) -> Vector {

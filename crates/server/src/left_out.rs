@@ -1,4 +1,5 @@
-//! Tools that OpenAI's and Anthropic's services run themselves. This server leaves them out of prompts, and says so.
+//! Parts of requests that prompts do not have: tools that OpenAI's and Anthropic's services run themselves, and fields
+//! that the model's template does not read. Headers of the answer say so.
 
 use axum::http::HeaderValue;
 use axum::response::Response;
@@ -7,10 +8,21 @@ use triad_frontend::tool_calls::ToolChoice;
 use crate::error::{ApiError, ApiResult};
 
 /// The header with the kinds of tools that a request has and the prompt does not list.
-const LEFT_OUT: &str = "x-triad-tools-left-out";
+const TOOLS: &str = "x-triad-tools-left-out";
+/// The header with the fields that a request has and the model's template does not read.
+const FIELDS: &str = "x-triad-fields-left-out";
 
 /// Maximum number of kinds in the header and in the log. Clients refuse long heads.
 const MAX_KINDS: usize = 16;
+
+/// The parts of a request that its prompt does not have.
+#[derive(Debug, Default)]
+pub(crate) struct LeftOut {
+    /// The kinds of tools, and of items in which such a tool was used, each once.
+    pub(crate) tools: Vec<String>,
+    /// The names of fields.
+    pub(crate) fields: Vec<&'static str>,
+}
 
 /// The client's own tools, each with its place in the list, and the kinds of those that are left out, each once.
 type OwnTools<T> = (Vec<(usize, T)>, Vec<String>);
@@ -31,11 +43,7 @@ pub(crate) fn own<T>(
         match other(&tool) {
             None => own.push((index, tool)),
             // A header names the kind.
-            Some(kind) if is_optional && is_kind(kind) => {
-                if left_out.len() <= MAX_KINDS && !left_out.iter().any(|known| known == kind) {
-                    left_out.push(kind.to_owned());
-                }
-            }
+            Some(kind) if is_optional && is_kind(kind) => add(&mut left_out, kind),
             Some(kind) => {
                 let message = format!(
                     "{kind}: this server has no tools of its own, expected functions, or the tool_choice auto, which \
@@ -51,23 +59,35 @@ pub(crate) fn own<T>(
     Ok((own, left_out))
 }
 
+/// Adds the kind of a tool unless it is there.
+pub(crate) fn add(kinds: &mut Vec<String>, kind: &str) {
+    if kinds.len() <= MAX_KINDS && !kinds.iter().any(|known| known == kind) {
+        kinds.push(kind.to_owned());
+    }
+}
+
 /// Returns whether a text may be the kind of a tool.
 fn is_kind(kind: &str) -> bool {
     let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
     (1..=64).contains(&kind.len()) && kind.bytes().all(is_letter)
 }
 
-/// Adds a header to `response` with the kinds of tools that the prompt does not list, if there are any.
-pub(crate) fn say(left_out: &[String], mut response: Response) -> Response {
-    let mut names: Vec<_> = left_out.iter().map(String::as_str).collect();
-    if names.len() > MAX_KINDS {
-        names[MAX_KINDS] = "...";
+impl LeftOut {
+    /// Adds headers to `response` with what is left out, if there is anything.
+    pub(crate) fn say(&self, mut response: Response) -> Response {
+        let mut tools: Vec<_> = self.tools.iter().map(String::as_str).collect();
+        if tools.len() > MAX_KINDS {
+            tools[MAX_KINDS] = "...";
+        }
+        for (header, names) in [(TOOLS, &tools), (FIELDS, &self.fields)] {
+            if let (false, Ok(names)) = (names.is_empty(), HeaderValue::from_str(&names.join(", ")))
+            {
+                tracing::info!("{header}: {names:?}");
+                response.headers_mut().insert(header, names);
+            }
+        }
+        response
     }
-    if let (false, Ok(names)) = (names.is_empty(), HeaderValue::from_str(&names.join(", "))) {
-        tracing::info!("tools that this server does not run are left out: {names:?}");
-        response.headers_mut().insert(LEFT_OUT, names);
-    }
-    response
 }
 
 #[cfg(test)]
@@ -77,10 +97,11 @@ mod tests {
     #[test]
     fn the_header_has_each_kind_once_and_a_bounded_number_of_them() {
         let header = |kinds: Vec<String>| {
-            let (own, left_out) = own(Some(kinds), None, |kind| Some(kind)).unwrap();
+            let (own, tools) = own(Some(kinds), None, |kind| Some(kind)).unwrap();
             assert!(own.is_empty());
-            let response = say(&left_out, Response::default());
-            let value = response.headers().get(LEFT_OUT).map(|value| value.to_str());
+            let fields = Vec::new();
+            let response = LeftOut { tools, fields }.say(Response::default());
+            let value = response.headers().get(TOOLS).map(|value| value.to_str());
             value.map(|value| value.unwrap().to_owned())
         };
         assert_eq!(header(Vec::new()), None);

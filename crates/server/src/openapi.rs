@@ -24,7 +24,13 @@ use crate::{
         stored_routes::delete_response,
         stored_routes::create,
         stored_routes::conversation_of,
+        stored_routes::update,
         stored_routes::delete_conversation,
+        stored_routes::items,
+        stored_routes::add_items,
+        stored_routes::item,
+        stored_routes::delete_item,
+        stored_routes::inputs,
         anthropic::create,
         anthropic::count_tokens,
         models::health,
@@ -36,6 +42,8 @@ use crate::{
         text::detokenize,
         text::apply_template,
         embeddings::create,
+        embeddings::plain,
+        embeddings::embed,
         rerank::rerank,
         predict::predict,
         sessions::list,
@@ -63,21 +71,38 @@ use crate::{
 )]
 struct Api;
 
+/// The other paths of endpoints that have several.
+const ALIASES: [(&str, &str); 11] = [
+    (rerank::PATHS[0], rerank::PATHS[1]),
+    (rerank::PATHS[0], rerank::PATHS[2]),
+    (rerank::PATHS[0], rerank::PATHS[3]),
+    ("/health", "/v1/health"),
+    ("/v1/models", "/models"),
+    ("/v1/chat/completions", "/chat/completions"),
+    ("/v1/responses", "/responses"),
+    ("/v1/responses/input_tokens", "/responses/input_tokens"),
+    ("/completion", "/completions"),
+    ("/embedding", "/embeddings"),
+    ("/embed", "/"),
+];
+
 /// Adds the other paths of endpoints that have several.
 struct Aliases;
 
 impl Modify for Aliases {
     fn modify(&self, document: &mut Document) {
         let paths = &mut document.paths.paths;
-        let Some(item) = paths.get(rerank::PATHS[0]).cloned() else {
-            return;
-        };
-        for path in &rerank::PATHS[1..] {
-            let mut item = item.clone();
-            if let Some(operation) = &mut item.post {
-                operation.operation_id = Some(path.trim_start_matches('/').replace('/', "_"));
+        for (path, alias) in ALIASES {
+            let Some(mut item) = paths.get(path).cloned() else {
+                continue;
+            };
+            for operation in [&mut item.get, &mut item.post].into_iter().flatten() {
+                operation.operation_id = Some(match alias.trim_start_matches('/') {
+                    "" => "root".to_owned(),
+                    name => name.replace('/', "_"),
+                });
             }
-            paths.insert((*path).to_owned(), item);
+            paths.insert(alias.to_owned(), item);
         }
     }
 }
@@ -93,7 +118,10 @@ impl Modify for Refusals {
             ("404", "There is no such model"),
             ("408", "The body did not arrive in time"),
             ("413", "The body is too large"),
-            ("415", "The Content-Type is not application/json"),
+            (
+                "415",
+                "A browser's Content-Type is not application/json, or the body is encoded",
+            ),
             ("503", "The server is stopping or lacks memory"),
         ];
         for (path, item) in &mut document.paths.paths {

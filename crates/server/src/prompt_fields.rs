@@ -20,6 +20,9 @@ const RESERVED: [&str; 5] = [
     "continue_final_message",
 ];
 
+/// The usual amounts of reasoning except `none`, in the APIs of OpenAI and Anthropic.
+const EFFORTS: [&str; 6] = ["minimal", "low", "medium", "high", "xhigh", "max"];
+
 /// The prompt fields, common to all requests with a conversation.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 pub(crate) struct PromptFields {
@@ -35,7 +38,7 @@ pub(crate) struct PromptFields {
     documents: Option<Vec<Value>>,
     /// Whether the model reasons before it answers. Alias of the template variable of this name.
     enable_thinking: Option<bool>,
-    /// The amount of reasoning. Values other than `none` are refused if the model's template does not use it.
+    /// The amount of reasoning: `none`, or `minimal` to `max`, which have no effect if the model's template reads none.
     reasoning_effort: Option<String>,
 }
 
@@ -45,6 +48,8 @@ pub(crate) struct PromptOptions {
     variables: Map<String, Value>,
     documents: Vec<Value>,
     end: PromptEnd,
+    /// The fields that the template does not read.
+    left_out: Vec<&'static str>,
 }
 
 impl PromptFields {
@@ -67,6 +72,7 @@ impl PromptFields {
             variables: chat_template_kwargs.unwrap_or_default(),
             documents: documents.unwrap_or_default(),
             end,
+            left_out: Vec::new(),
         };
         if !options.documents.is_empty()
             && !template.is_some_and(|template| template.mentions("documents"))
@@ -80,7 +86,7 @@ impl PromptFields {
             options.set("enable_thinking", enables.into());
         }
         if let Some(effort) = reasoning_effort {
-            options.set_effort("reasoning_effort", effort, template)?;
+            options.ask_effort("reasoning_effort", effort, template)?;
         }
         Ok(options)
     }
@@ -180,6 +186,31 @@ impl PromptOptions {
         self.variables.entry(name).or_insert(value);
     }
 
+    /// Like [`set_effort`](Self::set_effort), but leaves a usual effort out if `template` does not use it: it is a wish,
+    /// which clients send by the name of the model alone.
+    ///
+    /// # Errors
+    /// If `template` does not use `reasoning_effort`, and the effort is not a usual one.
+    pub(crate) fn ask_effort(
+        &mut self,
+        field: &'static str,
+        effort: String,
+        template: Option<&ChatTemplate>,
+    ) -> ApiResult<()> {
+        if EFFORTS.contains(&effort.as_str())
+            && !template.is_some_and(|template| template.mentions("reasoning_effort"))
+        {
+            self.left_out.push(field);
+            return Ok(());
+        }
+        self.set_effort(field, effort, template)
+    }
+
+    /// Returns the fields that the template does not read.
+    pub(crate) fn left_out(&self) -> &[&'static str] {
+        &self.left_out
+    }
+
     /// Returns the options of a prompt that ends after the last message.
     pub(crate) fn of_messages() -> Self {
         Self {
@@ -226,6 +257,7 @@ impl PromptOptions {
             variables,
             documents,
             end,
+            ..
         } = self;
         Conversation {
             messages,
@@ -260,6 +292,14 @@ mod tests {
                 .set_effort("reasoning_effort", effort.into(), None)
                 .map(|()| options.variables)
         };
+        let mut asked = PromptOptions::default();
+        for effort in EFFORTS {
+            asked.ask_effort("effort", effort.into(), None).unwrap();
+        }
+        assert!(asked.variables.is_empty() && asked.left_out == ["effort"; 6]);
+        assert!(asked.ask_effort("effort", "lots".into(), None).is_err());
+        asked.ask_effort("effort", "none".into(), None).unwrap();
+        assert_eq!(asked.variables["enable_thinking"], false);
         let refused = effort("low").unwrap_err();
         assert_eq!(refused.detail.code, Some("unsupported_parameter"));
         assert_eq!(

@@ -2,10 +2,11 @@
 
 use axum::response::sse::Event;
 use serde_json::{Value, json};
-use triad_engine::Finish;
+use triad_engine::{Finish, LogProbabilities};
 
 use crate::error::{ApiError, ApiResult};
 use crate::jobs::{Answers, End, StreamItem};
+use crate::log_probabilities::ChatLogProbabilities;
 use crate::names::new_id;
 use crate::pieces::{Piece, PieceReader};
 use crate::reply::Reply;
@@ -21,6 +22,10 @@ pub(crate) struct ResponseAnswer {
     /// Stores the response.
     keeper: Keeper,
     items: Vec<Item>,
+    /// Whether texts have the log probabilities of their tokens.
+    wants_tokens: bool,
+    /// Tokens that may belong to the next text.
+    tokens: Vec<LogProbabilities>,
     /// The number of events that were sent.
     events: u64,
 }
@@ -35,6 +40,8 @@ enum Item {
     Message {
         id: String,
         text: String,
+        /// The log probabilities of the text's tokens.
+        tokens: Vec<Value>,
     },
     Call {
         id: String,
@@ -49,6 +56,7 @@ impl Item {
         Self::Message {
             id: new_id("msg_"),
             text: String::new(),
+            tokens: Vec::new(),
         }
     }
 
@@ -72,11 +80,11 @@ impl Item {
                     "encrypted_content": null,
                 })
             }
-            Self::Message { id, text } => {
+            Self::Message { id, text, tokens } => {
                 let content = if status == "in_progress" {
                     Vec::new()
                 } else {
-                    vec![content(text)]
+                    vec![content(text, tokens)]
                 };
                 json!({"type": "message", "id": id, "status": status, "role": "assistant", "content": content})
             }
@@ -101,8 +109,8 @@ impl Item {
 }
 
 /// Returns the content of a message.
-fn content(text: &str) -> Value {
-    json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []})
+fn content(text: &str, tokens: &[Value]) -> Value {
+    json!({"type": "output_text", "text": text, "annotations": [], "logprobs": tokens})
 }
 
 /// Returns the content of reasoning.
@@ -112,8 +120,15 @@ fn reasoning(text: &str) -> Value {
 
 impl ResponseAnswer {
     /// Creates an empty response, which repeats the fields of `echoed`.
-    pub(crate) fn new(reply: Reply, reader: PieceReader, echoed: Value, keeper: Keeper) -> Self {
+    pub(crate) fn new(
+        (reply, reader): (Reply, PieceReader),
+        wants_tokens: bool,
+        echoed: Value,
+        keeper: Keeper,
+    ) -> Self {
         Self {
+            wants_tokens,
+            tokens: Vec::new(),
             reply,
             reader,
             echoed,
@@ -152,7 +167,7 @@ impl ResponseAnswer {
         let mut response = json!({
             "id": self.reply.id, "object": "response", "created_at": self.reply.created, "status": status,
             "model": self.reply.model.name(), "output": output, "usage": usage, "error": error,
-            "incomplete_details": details, "truncation": "disabled",
+            "incomplete_details": details,
         });
         if let (Value::Object(response), Value::Object(echoed)) = (&mut response, &self.echoed) {
             response.extend(echoed.clone());
@@ -168,10 +183,12 @@ impl ResponseAnswer {
         while let Some(part) = answers.parts.recv().await {
             match part {
                 StreamItem::Prompt { .. } => {}
-                StreamItem::Text { text, count, .. } => {
-                    let pieces = self.reader.push(text, count);
-                    self.take(pieces);
-                }
+                StreamItem::Text {
+                    text,
+                    tokens,
+                    count,
+                    ..
+                } => drop(self.push(text, tokens, count)),
                 StreamItem::End { choice, end } => {
                     self.end_items();
                     self.end(choice, end);
@@ -198,7 +215,37 @@ impl ResponseAnswer {
         if self.items.is_empty() {
             events.extend(self.add(Item::message()));
         }
+        let rest = self.log_probabilities();
+        if let Some(Item::Message { tokens, .. }) = self.items.last_mut() {
+            tokens.extend(rest);
+        }
         events
+    }
+
+    /// Adds more text of the completion, which has `count` tokens, and returns its events.
+    fn push(&mut self, text: String, tokens: Vec<LogProbabilities>, count: usize) -> Vec<Event> {
+        let before = self.reader.reasoning_tokens();
+        let pieces = self.reader.push(text, count);
+        let is_reasoning = self.reader.reasoning_tokens() > before;
+        if is_reasoning {
+            self.tokens.clear();
+        }
+        // The first token of the text ends the reasoning, and counts as a part of it.
+        if !is_reasoning || pieces.iter().any(|piece| matches!(piece, Piece::Text(_))) {
+            self.tokens.extend(tokens);
+        }
+        self.take(pieces)
+    }
+
+    /// Takes the log probabilities of the tokens that no text has yet.
+    fn log_probabilities(&mut self) -> Vec<Value> {
+        let tokens = std::mem::take(&mut self.tokens);
+        let model = self.reply.model.model();
+        let Some(tokenizer) = model.tokenizer().ok().filter(|_| self.wants_tokens) else {
+            return Vec::new();
+        };
+        let tokens = ChatLogProbabilities::new(tokenizer, &tokens).content;
+        tokens.iter().map(|token| json!(token)).collect()
     }
 
     /// Adds pieces of the completion to the items, and returns their events.
@@ -207,6 +254,7 @@ impl ResponseAnswer {
         for piece in pieces {
             match piece {
                 Piece::Reasoning(more) => {
+                    self.tokens.clear();
                     if !matches!(self.items.last(), Some(Item::Reasoning { .. })) {
                         let (id, text) = (new_id("rs_"), String::new());
                         events.extend(self.add(Item::Reasoning { id, text }));
@@ -221,13 +269,16 @@ impl ResponseAnswer {
                     if !matches!(self.items.last(), Some(Item::Message { .. })) {
                         events.extend(self.add(Item::message()));
                     }
-                    if let Some(Item::Message { text, .. }) = self.items.last_mut() {
+                    let more_tokens = self.log_probabilities();
+                    let data = json!({"content_index": 0, "delta": more, "logprobs": more_tokens});
+                    if let Some(Item::Message { text, tokens, .. }) = self.items.last_mut() {
                         text.push_str(&more);
+                        tokens.extend(more_tokens);
                     }
-                    let data = json!({"content_index": 0, "delta": more, "logprobs": []});
                     events.push(self.event_of_item("response.output_text.delta", data));
                 }
                 Piece::Call { id: call, name, .. } => {
+                    self.tokens.clear();
                     events.extend(self.add(Item::Call {
                         id: new_id("fc_"),
                         call,
@@ -236,6 +287,7 @@ impl ResponseAnswer {
                     }));
                 }
                 Piece::Arguments { text, .. } => {
+                    self.tokens.clear();
                     if let Some(Item::Call { arguments, .. }) = self.items.last_mut() {
                         arguments.push_str(&text);
                     }
@@ -252,7 +304,7 @@ impl ResponseAnswer {
         let mut events = self.item_done("completed");
         let part = match item {
             Item::Reasoning { .. } => Some(reasoning("")),
-            Item::Message { .. } => Some(content("")),
+            Item::Message { .. } => Some(content("", &[])),
             Item::Call { .. } => None,
         };
         let data = json!({"output_index": self.items.len(), "item": item.json("in_progress")});
@@ -280,9 +332,9 @@ impl ResponseAnswer {
                     self.event_of_item("response.content_part.done", part),
                 ]
             }
-            Item::Message { text, .. } => {
-                let whole = json!({"content_index": 0, "text": text, "logprobs": []});
-                let part = json!({"content_index": 0, "part": content(text)});
+            Item::Message { text, tokens, .. } => {
+                let whole = json!({"content_index": 0, "text": text, "logprobs": tokens});
+                let part = json!({"content_index": 0, "part": content(text, tokens)});
                 vec![
                     self.event_of_item("response.output_text.done", whole),
                     self.event_of_item("response.content_part.done", part),
@@ -327,10 +379,12 @@ impl Render for ResponseAnswer {
     fn part(&mut self, part: StreamItem) -> Vec<Event> {
         match part {
             StreamItem::Prompt { .. } => Vec::new(),
-            StreamItem::Text { text, count, .. } => {
-                let pieces = self.reader.push(text, count);
-                self.take(pieces)
-            }
+            StreamItem::Text {
+                text,
+                tokens,
+                count,
+                ..
+            } => self.push(text, tokens, count),
             StreamItem::End { choice, end } => {
                 let mut events = self.end_items();
                 self.end(choice, end);

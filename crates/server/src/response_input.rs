@@ -14,7 +14,9 @@ use crate::app::App;
 use crate::body::LARGE;
 use crate::error::{ApiError, ApiResult};
 use crate::guard::Caller;
+use crate::left_out;
 use crate::messages::{Content, MAX_MESSAGES, Role, Turns, check_count, parts, text};
+use crate::names::new_id;
 use crate::owner::{Owner, Tenant};
 use crate::prepare::Work;
 use crate::served::ServedModel;
@@ -27,6 +29,17 @@ pub(crate) const RESPONSE: &str = "resp_";
 const STORED_PER_BODY: usize = 4;
 /// The bytes of stored items whose reading takes as much memory as a byte of text.
 const TEXT_PER_STORED: usize = 16;
+
+/// The types of items of tools that OpenAI's service runs itself.
+const HOSTED: [&str; 7] = [
+    "web_search_call",
+    "file_search_call",
+    "code_interpreter_call",
+    "image_generation_call",
+    "mcp_list_tools",
+    "mcp_call",
+    "tool_search_call",
+];
 
 /// The fields of a request that concern stored items.
 pub(crate) struct Given<'a> {
@@ -164,7 +177,7 @@ pub(crate) fn resolved(
     let mut bytes = 0_usize;
     let item = |(index, item): (usize, Value)| {
         if !is_reference(&item) {
-            return Ok(Item::new(item));
+            return Ok(Item::new(with_id(item)));
         }
         let stored = found.next().flatten().ok_or_else(|| {
             let id = item["id"].as_str().unwrap_or_default();
@@ -178,6 +191,35 @@ pub(crate) fn resolved(
     };
     let items: ApiResult<Vec<_>> = items.into_iter().enumerate().map(item).collect();
     Ok((items?, bytes))
+}
+
+/// Returns an item with an id, by which clients may ask for it later.
+fn with_id(mut item: Value) -> Value {
+    if let Value::Object(fields) = &mut item
+        && fields.get("id").is_none_or(Value::is_null)
+    {
+        let prefix = match fields.get("type").and_then(Value::as_str) {
+            Some("reasoning") => "rs_",
+            Some("function_call") => "fc_",
+            Some("function_call_output") => "fco_",
+            Some("message") | None => "msg_",
+            Some(_) => "item_",
+        };
+        fields.insert("id".to_owned(), new_id(prefix).into());
+    }
+    item
+}
+
+/// Returns the types of items of tools that a service ran, each once. Prompts do not have these items.
+pub(crate) fn hosted(items: &[Arc<Item>]) -> Vec<String> {
+    let mut kinds = Vec::new();
+    let kind = |item: &Arc<Item>| {
+        let kind = item.value()["type"].as_str().unwrap_or_default();
+        HOSTED.iter().find(|hosted| **hosted == kind)
+    };
+    let found = items.iter().filter_map(kind);
+    found.for_each(|kind| left_out::add(&mut kinds, kind));
+    kinds
 }
 
 /// Returns the messages of a request if they can be read at once.
@@ -278,6 +320,8 @@ pub(crate) fn add(turns: &mut Turns, field: &str, item: &Value) -> ApiResult<()>
                 )?,
             );
         }
+        // The assistant's next message says what came of it.
+        kind if HOSTED.contains(&kind) => {}
         kind => {
             let message = format!(
                 "{kind}: expected message, reasoning, function_call, function_call_output or item_reference"

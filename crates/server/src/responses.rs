@@ -16,13 +16,12 @@ use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::fields;
 use crate::forms::TextFormat;
 use crate::guard::Client;
-use crate::left_out;
 use crate::metadata;
 use crate::prompt_fields::PromptFields;
 use crate::reasoning::ReasoningOptions;
 use crate::response_answer::ResponseAnswer;
-use crate::response_input::{Given, InputItem, keeper, read_large, read_small};
-use crate::sampling::{Sampling, check_some, limit, whole};
+use crate::response_input::{Given, InputItem, hosted, keeper, read_large, read_small};
+use crate::sampling::{Sampling, check_some, likeliest, limit, whole};
 use crate::sse::{self, StreamEvent};
 use crate::text::count;
 use crate::tool_fields::{ResponseTool, ToolChoiceField};
@@ -54,6 +53,13 @@ pub(crate) struct ResponsesRequest {
     previous_response_id: Option<String>,
     /// The conversation to which the input and the response are added.
     conversation: Option<ConversationField>,
+    /// Parts that the response has: `message.output_text.logprobs` adds the log probability of each token of a text.
+    /// The API's other parts belong to items that responses do not have.
+    include: Option<Vec<String>>,
+    /// Number of most likely tokens to return with each token, 0 to 20.
+    top_logprobs: Option<usize>,
+    /// `auto` or `disabled`. With both, a conversation that is too long is an error.
+    truncation: Option<Truncation>,
     /// Whether the response is kept for later requests. The default is true.
     store: Option<bool>,
     /// Data of the client, which the response repeats: at most 16 texts.
@@ -76,10 +82,54 @@ impl ResponsesRequest {
     }
 }
 
+/// How a conversation that is too long is handled.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+enum Truncation {
+    Auto,
+    #[default]
+    Disabled,
+}
+
+/// Parts of responses that clients may ask for, by the names of OpenAI's API, except the log probabilities.
+const PARTS: [&str; 7] = [
+    "reasoning.encrypted_content",
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "message.input_image.image_url",
+];
+/// The part with the log probabilities of a text.
+const LOG_PROBABILITIES: &str = "message.output_text.logprobs";
+
+/// Returns how many alternatives are returned with each token's log probability. `None` returns no log probabilities.
+///
+/// # Errors
+/// If a part is unknown, there are too many alternatives, or `include` does not ask for them.
+fn log_probabilities(include: &[String], top_logprobs: Option<usize>) -> ApiResult<Option<usize>> {
+    let is_known = |part: &&String| PARTS.contains(&part.as_str()) || *part == LOG_PROBABILITIES;
+    if let Some(part) = include.iter().find(|part| !is_known(part)) {
+        let message = format!(
+            "{part:?}: expected {LOG_PROBABILITIES} or {}",
+            PARTS.join(", ")
+        );
+        return Err(ApiError::unsupported("include", message));
+    }
+    let likeliest = likeliest("top_logprobs", top_logprobs)?.unwrap_or(0);
+    let wants = include.iter().any(|part| part == LOG_PROBABILITIES);
+    if likeliest > 0 && !wants {
+        let message = format!("it requires {LOG_PROBABILITIES} in include");
+        return Err(ApiError::field("top_logprobs", message));
+    }
+    Ok(wants.then_some(likeliest))
+}
+
 /// Options of reasoning.
 #[derive(Debug, Deserialize, ToSchema)]
 struct Reasoning {
-    /// The amount of reasoning. Values other than `none` are refused if the model's template does not use it.
+    /// The amount of reasoning: `none`, or `minimal` to `max`, which have no effect if the model's template reads none.
     effort: Option<String>,
 }
 
@@ -142,6 +192,8 @@ struct Echoed<'a> {
     previous_response_id: Option<&'a str>,
     conversation: Option<Value>,
     store: bool,
+    truncation: Truncation,
+    top_logprobs: usize,
 }
 
 /// Generates a response.
@@ -168,6 +220,8 @@ pub(crate) async fn create(
     metadata::check(request.metadata.as_ref())?;
     let keeper = keeper(&app, client, request.given(body.parse()?))?;
     sampling.check(app.options.parallel)?;
+    let include = request.include.as_deref().unwrap_or_default();
+    let log_probabilities = log_probabilities(include, request.top_logprobs)?;
     let format = request.text.as_ref().and_then(|text| text.format.as_ref());
     let most = ("max_output_tokens", request.max_output_tokens);
     let max_tokens = limit(None, most, None)?;
@@ -193,13 +247,16 @@ pub(crate) async fn create(
         previous_response_id: request.previous_response_id.as_deref(),
         conversation: keeper.conversation.as_ref().map(|id| json!({"id": id})),
         store: keeper.stores,
+        truncation: request.truncation.unwrap_or_default(),
+        top_logprobs: log_probabilities.unwrap_or(0),
     };
     let echoed = json!(echoed);
-    let tools = ToolUse::of_response(
+    let mut tools = ToolUse::of_response(
         request.tools,
         request.tool_choice.as_ref(),
         request.parallel_tool_calls,
     )?;
+    tools.leave_out(&hosted(&keeper.input));
     let messages = read_small(&keeper, instructions)?;
     prompt.check(messages.as_deref())?;
     let model = app.model(request.model.as_deref()).await?;
@@ -210,9 +267,8 @@ pub(crate) async fn create(
     let template = model.model().chat_template();
     let mut prompt = prompt.read(template)?;
     if let Some(effort) = request.reasoning.and_then(|reasoning| reasoning.effort) {
-        prompt.set_effort("reasoning.effort", effort, template)?;
+        prompt.ask_effort("reasoning.effort", effort, template)?;
     }
-    let log_probabilities = None;
     let asked = Conversation {
         model,
         messages,
@@ -232,7 +288,7 @@ pub(crate) async fn create(
         reply,
         answers,
         mut readers,
-        left_out: other_tools,
+        left_out,
     } = asked
         .begin(&app, client, prefixes)
         .await
@@ -240,14 +296,15 @@ pub(crate) async fn create(
     let reader = readers
         .pop()
         .ok_or_else(|| ApiError::internal("there is no output"))?;
-    let answer = ResponseAnswer::new(reply, reader, echoed, keeper);
+    let wants_tokens = log_probabilities.is_some();
+    let answer = ResponseAnswer::new((reply, reader), wants_tokens, echoed, keeper);
     let response = if sampling.streams() {
         sse::respond(answers, answer)
     } else {
         Json(answer.collect(answers).await?).into_response()
     };
     // The response repeats fields of the body.
-    Ok(left_out::say(&other_tools, body.hold(response)))
+    Ok(left_out.say(body.hold(response)))
 }
 
 /// Returns an error that names `input`, the field of this API that has the messages.
@@ -305,7 +362,7 @@ pub(crate) async fn input_tokens(
     let template = model.model().chat_template();
     let mut prompt = prompt.read(template)?;
     if let Some(effort) = request.reasoning.and_then(|reasoning| reasoning.effort) {
-        prompt.set_effort("reasoning.effort", effort, template)?;
+        prompt.ask_effort("reasoning.effort", effort, template)?;
     }
     let counted = count((&app, &model, client.address), (messages, tools), prompt).await;
     let input_tokens = counted.map_err(of_input)?;

@@ -23,13 +23,18 @@ use crate::{
 fn table() -> Vec<Entry> {
     let mut table = vec![
         Entry::open("/health", models::health),
+        Entry::open("/v1/health", models::health),
         Entry::open("/openapi.json", openapi::document),
         Entry::get("/v1/models", models::list),
+        Entry::get("/models", models::list),
         Entry::get("/v1/models/{*model}", models::one),
         Entry::post("/v1/chat/completions", chat::complete),
+        Entry::post("/chat/completions", chat::complete),
         Entry::post("/v1/completions", completions::complete),
         Entry::get("/v1/timelines/{id}", timelines::one),
         Entry::post("/v1/responses", responses::create),
+        Entry::post("/responses", responses::create),
+        Entry::post("/responses/input_tokens", responses::input_tokens),
         Entry::post("/v1/responses/input_tokens", responses::input_tokens),
         Entry::get("/v1/responses/{id}", stored_routes::response),
         Entry::new(
@@ -37,7 +42,17 @@ fn table() -> Vec<Entry> {
             "/v1/responses/{id}",
             stored_routes::delete_response,
         ),
+        Entry::get("/v1/responses/{id}/input_items", stored_routes::inputs),
         Entry::post("/v1/conversations", stored_routes::create),
+        Entry::post("/v1/conversations/{id}", stored_routes::update),
+        Entry::get("/v1/conversations/{id}/items", stored_routes::items),
+        Entry::post("/v1/conversations/{id}/items", stored_routes::add_items),
+        Entry::get("/v1/conversations/{id}/items/{item}", stored_routes::item),
+        Entry::new(
+            "DELETE",
+            "/v1/conversations/{id}/items/{item}",
+            stored_routes::delete_item,
+        ),
         Entry::get("/v1/conversations/{id}", stored_routes::conversation_of),
         Entry::new(
             "DELETE",
@@ -47,6 +62,10 @@ fn table() -> Vec<Entry> {
         Entry::post("/v1/messages", anthropic::create),
         Entry::post("/v1/messages/count_tokens", anthropic::count_tokens),
         Entry::post("/v1/embeddings", embeddings::create),
+        Entry::post("/embedding", embeddings::plain),
+        Entry::post("/embeddings", embeddings::plain),
+        Entry::post("/embed", embeddings::embed),
+        Entry::post("/", embeddings::embed),
         Entry::post("/predict", predict::predict),
         Entry::get("/sessions", sessions::list),
         Entry::new("DELETE", "/sessions/{name}", sessions::delete),
@@ -57,6 +76,7 @@ fn table() -> Vec<Entry> {
         Entry::post("/apply-template", text::apply_template),
         Entry::get("/props", props::props),
         Entry::post("/completion", llama::completion::completion),
+        Entry::post("/completions", llama::completion::completion),
         Entry::post("/infill", llama::completion::fill),
         Entry::get("/slots", llama::slots::slots),
         Entry::post("/api/chat", ollama::chat::chat),
@@ -145,6 +165,10 @@ async fn unknown(method: Method, uri: Uri) -> ApiError {
 }
 
 async fn wrong_method(method: Method, uri: Uri) -> ApiError {
+    // It has the form of a response's path, and no response has such an id.
+    if uri.path() == "/v1/responses/compact" {
+        return unknown(method, uri).await;
+    }
     let message = format!("{} does not support {method}", uri.path());
     ApiError::refused(
         StatusCode::METHOD_NOT_ALLOWED,

@@ -71,7 +71,7 @@ pub(crate) struct StreamOptions {
 }
 
 /// One string or several.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(untagged, expecting = "expected a text or an array of texts")]
 pub(crate) enum OneOrMany {
     One(String),

@@ -47,7 +47,7 @@ impl Item {
         self.bytes
     }
 
-    fn id(&self) -> Option<&str> {
+    pub(crate) fn id(&self) -> Option<&str> {
         self.value["id"].as_str()
     }
 }
@@ -98,11 +98,19 @@ impl Items {
             .collect()
     }
 
+    /// Returns the items after those of earlier responses.
+    pub(crate) fn own(&self) -> &[Arc<Item>] {
+        &self.items
+    }
+
     /// Returns the number of all items and their memory.
     pub(crate) fn size(&self) -> (usize, usize) {
         self.size
     }
 }
+
+/// The items of an entry: those that it continues, and its own.
+pub(crate) type Parts = (Option<Arc<Items>>, Vec<Arc<Item>>);
 
 /// A response or a conversation.
 #[derive(Debug)]
@@ -224,10 +232,38 @@ impl Store {
     ) -> ApiResult<Value> {
         let id = object["id"].as_str().unwrap_or_default().to_owned();
         if !self.put(owner, id, (None, items), object.to_string().into()) {
-            let message = format!("more than the {} bytes that are kept", self.most_bytes);
-            return Err(ApiError::field("items", message));
+            return Err(self.too_large());
         }
         Ok(object)
+    }
+
+    /// Replaces the items and the description of a conversation by those that `change` returns. Returns the new
+    /// description, or `None` if there is no such conversation.
+    ///
+    /// # Errors
+    /// If `change` fails, or the new items are larger than the memory of the owner. The conversation is unchanged then.
+    pub(crate) fn change(
+        &self,
+        owner: Owner,
+        id: &str,
+        change: impl FnOnce(&Arc<Items>, Bytes) -> ApiResult<(Parts, Bytes)>,
+    ) -> ApiResult<Option<Bytes>> {
+        self.with(owner, |entries| {
+            let Some(entry) = entries.touch(id) else {
+                return Ok(None);
+            };
+            let (parts, object) = change(&entry.items, entry.object.clone())?;
+            if bytes(&parts.1, &object) > self.most_bytes {
+                return Err(self.too_large());
+            }
+            self.place(entries, id.to_owned(), parts, object.clone());
+            Ok(Some(object))
+        })
+    }
+
+    fn too_large(&self) -> ApiError {
+        let message = format!("more than the {} bytes that are kept", self.most_bytes);
+        ApiError::field("items", message)
     }
 
     /// Returns the items of a response or conversation.
@@ -277,25 +313,28 @@ impl Store {
     }
 
     /// Stores an entry in place of those that were not used for the longest time. Returns whether there is room.
-    fn put(
+    fn put(&self, owner: Owner, id: String, parts: Parts, object: Bytes) -> bool {
+        let mut owners = self.lock();
+        self.place(owners.entry(owner).or_default(), id, parts, object)
+    }
+
+    /// Like [`put`](Self::put), among the entries of an owner.
+    fn place(
         &self,
-        owner: Owner,
+        of_owner: &mut OfOwner,
         id: String,
-        (earlier, items): (Option<Arc<Items>>, Vec<Arc<Item>>),
+        (earlier, items): Parts,
         object: Bytes,
     ) -> bool {
-        let of_items = items.iter().map(|item| item.bytes);
-        let of_items = of_items.fold(0, usize::saturating_add);
-        let bytes = of_items.saturating_add(BYTES_PER_ITEM + object.len());
+        of_owner.remove(&id);
+        let bytes = bytes(&items, &object);
         if bytes > self.most_bytes {
-            self.delete(owner, &id);
             return false;
         }
         let (count, of_earlier) = earlier.as_ref().map_or((0, 0), |earlier| earlier.size);
+        let of_items = items.iter().map(|item| item.bytes);
+        let of_items = of_items.fold(0, usize::saturating_add);
         let size = (count + items.len(), of_earlier.saturating_add(of_items));
-        let mut owners = self.lock();
-        let of_owner = owners.entry(owner).or_default();
-        of_owner.remove(&id);
         of_owner.used.fetch_add(bytes, Ordering::Relaxed);
         let first = of_owner.next;
         of_owner.next += items.len() as u64;
@@ -334,14 +373,14 @@ impl Keeper {
         let mut items = std::mem::take(&mut self.input);
         let output = response["output"].as_array().into_iter().flatten();
         items.extend(output.cloned().map(Item::new));
-        if let Some(id) = &self.conversation
-            && let Some((items_before, object)) = self
-                .store
-                .items(self.owner, id)
-                .zip(self.store.object(self.owner, id))
-        {
-            let items = (Some(items_before), items.clone());
-            self.store.put(self.owner, id.clone(), items, object);
+        if let Some(id) = &self.conversation {
+            let grow = |before: &Arc<Items>, object| {
+                Ok(((Some(Arc::clone(before)), items.clone()), object))
+            };
+            // A conversation without its latest turn is not the client's any more.
+            if self.store.change(self.owner, id, grow).is_err() {
+                self.store.delete(self.owner, id);
+            }
         }
         if self.stores {
             let id = response["id"].as_str().unwrap_or_default().to_owned();
@@ -350,6 +389,14 @@ impl Keeper {
             self.store.put(self.owner, id, items, object);
         }
     }
+}
+
+/// Estimates the memory of an entry in bytes, without what it continues.
+fn bytes(items: &[Arc<Item>], object: &Bytes) -> usize {
+    let of_items = items.iter().map(|item| item.bytes);
+    of_items
+        .fold(0, usize::saturating_add)
+        .saturating_add(BYTES_PER_ITEM + object.len())
 }
 
 /// Returns the description of a new conversation.

@@ -15,7 +15,7 @@ use triad_grammar::GrammarSource;
 
 use crate::error::{ApiError, ApiResult};
 use crate::forms::{self, AskedForm, Asker};
-use crate::left_out::own;
+use crate::left_out::{self, own};
 use crate::tool_fields::{
     Allowed, CHAT_NAME, ChatTool, Function, MessageTool, MessageToolChoice, ResponseTool,
     ToolChoiceField,
@@ -270,6 +270,13 @@ impl ToolUse {
     /// Returns the kinds of tools that the prompt does not list.
     pub(crate) fn left_out(&self) -> &[String] {
         &self.left_out
+    }
+
+    /// Adds kinds of which the prompt has nothing.
+    pub(crate) fn leave_out(&mut self, kinds: &[String]) {
+        for kind in kinds {
+            left_out::add(&mut self.left_out, kind);
+        }
     }
 
     /// Returns whether the model may call a tool.

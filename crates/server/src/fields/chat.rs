@@ -2,6 +2,21 @@
 
 use super::{Field, followed, ignored, noted, refused, with};
 
+/// The choice among the tools.
+pub(super) const CHOICE: &[Field] = &[
+    followed("type", "OVL"),
+    with("function", "OVL", &[followed("name", "OVL")]),
+    with(
+        "allowed_tools",
+        "O",
+        &[followed("mode", "O"), with("tools", "O", ALLOWED_TOOL)],
+    ),
+];
+
+/// The note of the amount of reasoning.
+pub(super) const EFFORT: &str =
+    "none, or an effort that has no effect if the template reads none: a header says so";
+
 pub(super) const CACHE: &str = "common prefixes of prompts are always cached";
 const TEXTS: &str = "models of this server read text and pictures, and write text";
 
@@ -16,19 +31,7 @@ pub(super) const FIELDS: &[Field] = &[
     followed("logprobs", "OVL"),
     followed("top_logprobs", "OVL"),
     with("tools", "OVL", TOOL),
-    with(
-        "tool_choice",
-        "OVL",
-        &[
-            followed("type", "OVL"),
-            with("function", "OVL", &[followed("name", "OVL")]),
-            with(
-                "allowed_tools",
-                "O",
-                &[followed("mode", "O"), with("tools", "O", ALLOWED_TOOL)],
-            ),
-        ],
-    ),
+    with("tool_choice", "OVL", CHOICE),
     followed("parallel_tool_calls", "OVL"),
     refused("functions", "O", &["[]"], "expected tools"),
     refused(
@@ -129,11 +132,7 @@ pub(super) const PROMPT: &[Field] = &[
         "V",
         "if the model's template reads them, else refused",
     ),
-    noted(
-        "reasoning_effort",
-        "OVL",
-        "if the template reads it, else refused; none is always accepted",
-    ),
+    noted("reasoning_effort", "OVL", EFFORT),
     noted(
         "enable_thinking",
         "T",

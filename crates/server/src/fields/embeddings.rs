@@ -62,3 +62,27 @@ pub(super) const FIELDS: &[Field] = &[
         "cached prompts are separated by API key",
     ),
 ];
+
+/// The fields of text-embeddings-inference.
+pub(super) const EMBED: &[Field] = &[
+    followed("model", "T"),
+    noted("inputs", "T", "a text, or an array of texts or of tokens"),
+    noted("normalize", "T", "false returns vectors as they are pooled"),
+    noted(
+        "truncate",
+        "T",
+        "true cuts texts that are too long at their end; by default they are refused",
+    ),
+    refused(
+        "truncation_direction",
+        "T",
+        &["\"right\"", "\"Right\""],
+        "texts are cut at their end",
+    ),
+    noted(
+        "prompt_name",
+        "T",
+        "a prompt of the model's files, such as query, which is put before texts",
+    ),
+    noted("dimensions", "T", "leading components, of length 1 again"),
+];

@@ -1,6 +1,6 @@
 //! The fields of `/v1/messages`.
 
-use super::chat::{CACHE, DATA_URL, FORMAT, OTHER_TOOL};
+use super::chat::{CACHE, DATA_URL, EFFORT, FORMAT, OTHER_TOOL};
 use super::{Field, followed, ignored, noted, refused, with};
 
 pub(super) const FIELDS: &[Field] = &[
@@ -21,11 +21,7 @@ pub(super) const FIELDS: &[Field] = &[
         "A",
         &[
             with("format", "A", FORMAT),
-            noted(
-                "effort",
-                "A",
-                "if the template reads reasoning_effort, else refused; high is always accepted",
-            ),
+            noted("effort", "A", EFFORT),
             refused("task_budget", "A", &[], "expected max_tokens"),
         ],
     ),
@@ -201,7 +197,7 @@ const THINKING: &[Field] = &[
     noted(
         "type",
         "A",
-        "enabled is refused for models that do not mark their reasoning",
+        "models that do not mark their reasoning answer without it",
     ),
     noted(
         "budget_tokens",

@@ -135,10 +135,22 @@ pub static INPUT_TOKENS: RequestFields = RequestFields {
 /// The fields of `/v1/conversations`.
 pub static CONVERSATIONS: RequestFields = RequestFields {
     path: "/v1/conversations",
-    groups: &[responses::CONVERSATION],
+    groups: &[responses::ITEMS, responses::METADATA],
 };
 
-/// The fields of `/v1/embeddings`.
+/// The fields of `/v1/conversations/{id}`.
+pub static CONVERSATION: RequestFields = RequestFields {
+    path: "/v1/conversations/{id}",
+    groups: &[responses::METADATA],
+};
+
+/// The fields of `/v1/conversations/{id}/items`.
+pub static CONVERSATION_ITEMS: RequestFields = RequestFields {
+    path: "/v1/conversations/{id}/items",
+    groups: &[responses::ITEMS],
+};
+
+/// The fields of `/v1/embeddings`, `/embeddings` and `/embedding`.
 pub static EMBEDDINGS: RequestFields = RequestFields {
     path: "/v1/embeddings",
     groups: &[embeddings::FIELDS],
@@ -154,6 +166,12 @@ pub static RERANK: RequestFields = RequestFields {
 pub static PREDICT: RequestFields = RequestFields {
     path: "/predict",
     groups: &[predict::FIELDS],
+};
+
+/// The fields of `/embed`.
+pub static EMBED: RequestFields = RequestFields {
+    path: "/embed",
+    groups: &[embeddings::EMBED],
 };
 
 /// The fields of `/mcp/call`.
@@ -246,16 +264,19 @@ pub static OLLAMA_PULL: RequestFields = RequestFields {
 };
 
 /// Returns all tables.
-pub fn requests() -> [&'static RequestFields; 23] {
+pub fn requests() -> [&'static RequestFields; 26] {
     [
         &CHAT,
         &COMPLETIONS,
         &RESPONSES,
         &INPUT_TOKENS,
         &CONVERSATIONS,
+        &CONVERSATION,
+        &CONVERSATION_ITEMS,
         &MESSAGES,
         &COUNT_TOKENS,
         &EMBEDDINGS,
+        &EMBED,
         &PREDICT,
         &RERANK,
         &CALL,

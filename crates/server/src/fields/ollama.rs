@@ -1,6 +1,6 @@
 //! The fields of Ollama's API.
 
-use super::chat::TOOL;
+use super::chat::{CHOICE, TOOL};
 use super::{Field, followed, ignored, noted, refused, with};
 
 const PICTURES: &str = "in base64; refused for models that read only text";
@@ -12,6 +12,7 @@ pub(super) const CHAT: &[Field] = &[
     followed("model", "M"),
     with("messages", "M", MESSAGE),
     with("tools", "M", TOOL),
+    with("tool_choice", "T", CHOICE),
 ];
 
 pub(super) const GENERATE: &[Field] = &[
@@ -43,6 +44,19 @@ pub(super) const GENERATE: &[Field] = &[
 pub(super) const HOW: &[Field] = &[
     noted("format", "M", "json, or a JSON schema"),
     with("options", "M", OPTIONS),
+    noted("max_output_tokens", "T", "alias of options.num_predict"),
+    noted("max_tokens", "T", "alias of options.num_predict"),
+    noted("temperature", "T", "alias of options.temperature"),
+    noted("top_k", "T", "alias of options.top_k"),
+    noted("top_p", "T", "alias of options.top_p"),
+    noted("presence_penalty", "T", "alias of options.presence_penalty"),
+    noted(
+        "frequency_penalty",
+        "T",
+        "alias of options.frequency_penalty",
+    ),
+    noted("seed", "T", "alias of options.seed"),
+    noted("stop", "T", "alias of options.stop"),
     noted("stream", "M", "the default is true"),
     noted("keep_alive", "M", KEEP_ALIVE),
     noted(

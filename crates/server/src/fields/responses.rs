@@ -1,6 +1,6 @@
 //! The fields of `/v1/responses`.
 
-use super::chat::{CACHE, DATA_URL, FORMAT, OTHER_TOOL, RESOLUTION};
+use super::chat::{CACHE, DATA_URL, EFFORT, FORMAT, OTHER_TOOL, RESOLUTION};
 use super::{Field, followed, ignored, noted, refused, with};
 
 pub(super) const FIELDS: &[Field] = &[
@@ -81,23 +81,16 @@ pub(super) const FIELDS: &[Field] = &[
         "pictures are not compressed",
     ),
     ignored("access_programs", "O", "for accounts of hosted services"),
-    refused(
+    noted(
         "include",
         "OV",
-        &["[]", "[\"reasoning.encrypted_content\"]"],
-        "responses have no such parts",
+        "message.output_text.logprobs; responses have no parts with the other names of the API",
     ),
-    refused(
-        "truncation",
-        "OV",
-        &["\"disabled\""],
-        "a conversation that is too long is an error",
-    ),
-    refused(
+    noted("truncation", "OV", TRUNCATION),
+    noted(
         "top_logprobs",
         "OV",
-        &["0"],
-        "expected /v1/chat/completions",
+        "it needs message.output_text.logprobs in include",
     ),
     refused(
         "context_management",
@@ -146,10 +139,12 @@ pub(super) const FIELDS: &[Field] = &[
         "logprobs",
         "OVL",
         &["false"],
-        "expected /v1/chat/completions",
+        "expected message.output_text.logprobs in include",
     ),
     refused("response_format", "OVL", &[], "expected text.format"),
 ];
+
+const TRUNCATION: &str = "auto or disabled; with both, a conversation that is too long is an error";
 
 const KEPT: &str = "if the same key made it lately, else refused";
 
@@ -176,23 +171,18 @@ pub(super) const COUNT: &[Field] = &[
         &[],
         "models here have no styles of their own: expected instructions",
     ),
-    refused(
-        "truncation",
-        "O",
-        &["\"disabled\""],
-        "a conversation that is too long is an error",
-    ),
+    noted("truncation", "O", TRUNCATION),
 ];
 
-/// The fields of `/v1/conversations`.
-pub(super) const CONVERSATION: &[Field] = &[
-    with("items", "O", ITEM),
-    noted(
-        "metadata",
-        "O",
-        "the description repeats it: 16 texts of at most 512 characters",
-    ),
-];
+/// Items of a conversation.
+pub(super) const ITEMS: &[Field] = &[with("items", "O", ITEM)];
+
+/// The metadata of a conversation.
+pub(super) const METADATA: &[Field] = &[noted(
+    "metadata",
+    "O",
+    "the description repeats it: 16 texts of at most 512 characters",
+)];
 
 const ITEM: &[Field] = &[
     followed("type", "OV"),
@@ -217,7 +207,36 @@ const ITEM: &[Field] = &[
         "only the service that encrypted it can read it",
     ),
     ignored("phase", "O", "templates have no variable for it"),
+    ignored("action", "O", OTHER_ITEM),
+    ignored("queries", "O", OTHER_ITEM),
+    ignored("results", "O", OTHER_ITEM),
+    ignored("result", "O", OTHER_ITEM),
+    ignored("code", "O", OTHER_ITEM),
+    ignored("outputs", "O", OTHER_ITEM),
+    ignored("container_id", "O", OTHER_ITEM),
+    ignored("server_label", "O", OTHER_ITEM),
+    ignored("tools", "O", OTHER_ITEM),
+    ignored("error", "O", OTHER_ITEM),
+    ignored("approval_request_id", "O", OTHER_ITEM),
+    ignored("approve", "O", OTHER_ITEM),
+    ignored("reason", "O", OTHER_ITEM),
+    ignored("revised_prompt", "O", OTHER_ITEM),
+    ignored("background", "O", OTHER_ITEM),
+    ignored("output_format", "O", OTHER_ITEM),
+    ignored("quality", "O", OTHER_ITEM),
+    ignored("size", "O", OTHER_ITEM),
+    ignored("input", "O", OTHER_ITEM),
+    ignored("namespace", "O", OTHER_ITEM),
+    ignored("operation", "O", OTHER_ITEM),
+    ignored("environment", "O", OTHER_ITEM),
+    ignored("max_output_length", "O", OTHER_ITEM),
+    ignored("pending_safety_checks", "O", OTHER_ITEM),
+    ignored("acknowledged_safety_checks", "O", OTHER_ITEM),
+    ignored("execution", "O", OTHER_ITEM),
+    ignored("created_by", "O", OTHER_ITEM),
 ];
+
+const OTHER_ITEM: &str = "of items of other types: those of tools that a service ran are left out, others are refused by their type";
 
 const TOOL: &[Field] = &[
     followed("type", "OV"),
@@ -275,11 +294,7 @@ const CHOICE: &[Field] = &[
 ];
 
 const REASONING: &[Field] = &[
-    noted(
-        "effort",
-        "OV",
-        "if the template reads reasoning_effort, else refused; none is always accepted",
-    ),
+    noted("effort", "OV", EFFORT),
     ignored("summary", "O", "responses have the reasoning itself"),
     ignored(
         "generate_summary",

@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 use super::answer::{Answer, Line, Shape, loaded};
 use super::error::OllamaError;
 use super::keep_alive::KeepAlive;
-use super::options::{Options, Think, form, log_probabilities};
+use super::options::{Aliases, Options, Think, form, log_probabilities};
 use super::turns::{Message, messages};
 use crate::app::App;
 use crate::body::JsonBody;
@@ -21,11 +21,10 @@ use crate::error::{ApiError, ApiResult};
 use crate::fields;
 use crate::forms::AskedForm;
 use crate::guard::{Caller, Client};
-use crate::left_out;
 use crate::prompt_fields::PromptOptions;
 use crate::reasoning::ReasoningOptions;
 use crate::sampling::Sampling;
-use crate::tool_fields::ChatTool;
+use crate::tool_fields::{ChatTool, ToolChoiceField};
 use crate::tools::ToolUse;
 
 /// A request for a message, without the fields of [`How`].
@@ -39,6 +38,8 @@ pub(crate) struct ChatRequest {
     messages: Option<Vec<Message>>,
     /// Tools that the model may call.
     tools: Option<Vec<ChatTool>>,
+    /// Whether the model must call a tool, as in `/v1/chat/completions`. By default the model decides.
+    tool_choice: Option<ToolChoiceField>,
 }
 
 /// The body of a request for a message.
@@ -48,6 +49,8 @@ pub(crate) struct OllamaChatBody {
     _chat: ChatRequest,
     #[serde(flatten)]
     _how: How,
+    #[serde(flatten)]
+    _aliases: Aliases,
 }
 
 /// The fields that `/api/chat` and `/api/generate` share.
@@ -88,10 +91,11 @@ pub(crate) async fn chat(
         model,
         messages: given,
         tools,
+        tool_choice,
     } = body.parse()?;
     let how: How = body.parse()?;
-    let settings = how.read(&app)?;
-    let tools = ToolUse::of_chat(tools, None, None)?;
+    let settings = how.read(&app, body.parse()?)?;
+    let tools = ToolUse::of_chat(tools, tool_choice.as_ref(), None)?;
     let given = given.unwrap_or_default();
     if given.is_empty() {
         return settings.load(&app, model.as_deref(), Shape::Chat).await;
@@ -121,8 +125,9 @@ impl How {
     ///
     /// # Errors
     /// If a field is out of range.
-    pub(crate) fn read(self, app: &App) -> ApiResult<Settings> {
-        let (sampling, max_tokens) = self.options.unwrap_or_default().read()?;
+    pub(crate) fn read(self, app: &App, aliases: Aliases) -> ApiResult<Settings> {
+        let options = self.options.unwrap_or_default();
+        let (sampling, max_tokens) = aliases.read(options)?;
         sampling.check(app.options.parallel).map_err(of_options)?;
         if let Some(think) = &self.think {
             think.check()?;
@@ -229,7 +234,7 @@ impl Settings {
             reply,
             answers,
             mut readers,
-            left_out: other_tools,
+            left_out,
         } = begun.map_err(of_options)?;
         let reader = readers
             .pop()
@@ -242,7 +247,7 @@ impl Settings {
             self.log_probabilities.is_some(),
         );
         let response = answer.respond(answers, self.streams).await?;
-        Ok(left_out::say(&other_tools, response))
+        Ok(left_out.say(response))
     }
 }
 

@@ -14,6 +14,7 @@ use utoipa::ToSchema;
 use super::answer::{Answer, Line, Shape};
 use super::chat::{Asked, How, Settings, of_options};
 use super::error::OllamaError;
+use super::options::Aliases;
 use super::turns::with_images;
 use crate::app::App;
 use crate::body::JsonBody;
@@ -51,6 +52,8 @@ pub(crate) struct OllamaGenerateBody {
     _generate: GenerateRequest,
     #[serde(flatten)]
     _how: How,
+    #[serde(flatten)]
+    _aliases: Aliases,
 }
 
 /// Generates a completion of a text.
@@ -70,7 +73,7 @@ pub(crate) async fn generate(
     let began = Instant::now();
     let body = body.checked(&fields::OLLAMA_GENERATE)?;
     let (request, how): (GenerateRequest, How) = (body.parse()?, body.parse()?);
-    let settings = how.read(&app)?;
+    let settings = how.read(&app, body.parse()?)?;
     let GenerateRequest { model, system, .. } = request;
     let system = system.filter(|text| !text.is_empty());
     let Some(prompt) = request.prompt.filter(|text| !text.is_empty()) else {

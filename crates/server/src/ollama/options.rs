@@ -10,7 +10,7 @@ use crate::error::{ApiError, ApiResult};
 use crate::forms::AskedForm;
 use crate::prompt_fields::PromptOptions;
 use crate::reasoning::ReasoningOptions;
-use crate::sampling::{OneOrMany, Sampling, chosen_seed, likeliest, whole};
+use crate::sampling::{OneOrMany, Sampling, chosen_seed, likeliest, one_of, whole};
 
 /// Options of a completion. The table of fields has those without effect.
 #[derive(Debug, Default, Deserialize, ToSchema)]
@@ -43,6 +43,86 @@ pub(crate) struct Options {
     seed: Option<i64>,
     /// Strings that end the completion.
     stop: Option<OneOrMany>,
+}
+
+/// Aliases of options outside of `options`, by the names of OpenAI's API, as clients for several APIs send them.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+pub(crate) struct Aliases {
+    /// Alias of `options.num_predict`.
+    #[schema(minimum = -2)]
+    #[serde(default, deserialize_with = "whole")]
+    max_output_tokens: Option<i64>,
+    /// Alias of `options.num_predict`.
+    #[schema(minimum = -2)]
+    #[serde(default, deserialize_with = "whole")]
+    max_tokens: Option<i64>,
+    /// Alias of `options.temperature`.
+    temperature: Option<f64>,
+    /// Alias of `options.top_k`.
+    #[serde(default, deserialize_with = "whole")]
+    top_k: Option<i64>,
+    /// Alias of `options.top_p`.
+    top_p: Option<f64>,
+    /// Alias of `options.presence_penalty`.
+    presence_penalty: Option<f64>,
+    /// Alias of `options.frequency_penalty`.
+    frequency_penalty: Option<f64>,
+    /// Alias of `options.seed`.
+    #[serde(default, deserialize_with = "whole")]
+    seed: Option<i64>,
+    /// Alias of `options.stop`.
+    stop: Option<OneOrMany>,
+}
+
+impl Aliases {
+    /// Reads `options` with these aliases, as [`Options::read`].
+    ///
+    /// # Errors
+    /// If an alias and its option differ, or a value is out of range.
+    pub(crate) fn read(self, mut options: Options) -> ApiResult<(Sampling, Option<usize>)> {
+        let most = one_of(
+            ("max_output_tokens", self.max_output_tokens),
+            ("max_tokens", self.max_tokens),
+        )?;
+        options.num_predict = one_of(
+            ("max_output_tokens", most),
+            ("options.num_predict", options.num_predict),
+        )?;
+        options.top_k = one_of(("top_k", self.top_k), ("options.top_k", options.top_k))?;
+        options.seed = one_of(("seed", self.seed), ("options.seed", options.seed))?;
+        let Options {
+            temperature,
+            top_p,
+            presence_penalty,
+            frequency_penalty,
+            ..
+        } = &mut options;
+        for (name, of, alias, option) in [
+            (
+                "temperature",
+                "options.temperature",
+                self.temperature,
+                temperature,
+            ),
+            ("top_p", "options.top_p", self.top_p, top_p),
+            (
+                "presence_penalty",
+                "options.presence_penalty",
+                self.presence_penalty,
+                presence_penalty,
+            ),
+            (
+                "frequency_penalty",
+                "options.frequency_penalty",
+                self.frequency_penalty,
+                frequency_penalty,
+            ),
+        ] {
+            *option = one_of((name, alias), (of, *option))?;
+        }
+        options.stop = one_of(("stop", self.stop), ("options.stop", options.stop.take()))?;
+        options.read()
+    }
 }
 
 impl Options {

@@ -159,7 +159,8 @@ fn other_paths_methods_and_content_types_are_refused_in_the_same_form() {
         "unknown_url"
     );
     assert_eq!(server.get(CHAT).error(405)["code"], "method_not_allowed");
-    let text = post(CHAT, "{}", "").replace("application/json", "text/plain");
+    let of_page = "Sec-Fetch-Site: same-origin\r\n";
+    let text = post(CHAT, "{}", of_page).replace("application/json", "text/plain");
     assert_eq!(
         server.send(&text).error(415)["code"],
         "unsupported_media_type"

@@ -66,6 +66,10 @@ fn body(path: &str, parent: &str) -> Body {
             json!({"input_extra": [{"filename": "a", "text": "b"}]}),
             "/input_extra/0",
         ),
+        (path, parent) if path.starts_with("/v1/conversations/") && !parent.is_empty() => {
+            let Body { body, place } = body("/v1/conversations", parent);
+            (body, place)
+        }
         ("/v1/messages/count_tokens", _) => {
             let Body { body, place } = body("/v1/messages", parent);
             let mut more = body;
@@ -262,7 +266,9 @@ fn body(path: &str, parent: &str) -> Body {
         "/v1/messages" => json!({"messages": hi, "max_tokens": 12}),
         "/v1/messages/count_tokens" => json!({"messages": hi}),
         "/v1/responses/input_tokens" => json!({"input": "Hi"}),
-        "/v1/conversations" => json!({}),
+        "/v1/conversations" | "/v1/conversations/{id}" => json!({}),
+        "/v1/conversations/{id}/items" => json!({"items": []}),
+        "/embed" => json!({"inputs": "Hi"}),
         "/v1/embeddings" => json!({"input": "Hi"}),
         "/rerank" => json!({"query": "cat", "documents": ["a cat", "the end"]}),
         "/predict" => json!({"inputs": "a cat"}),
@@ -338,6 +344,9 @@ fn other(path: &str, field: &str) -> (Value, Value) {
         "parse_special" if path == "/rerank" => {
             return (json!(false), json!({"query": "[MASK]"}));
         }
+        "truncate" if path == "/embed" => {
+            return (json!(true), json!({"inputs": "long ".repeat(400)}));
+        }
         "truncate" => return (json!(false), json!({"input": "long ".repeat(400)})),
         "dimensions" => json!(3),
         "format" if path.starts_with("/api/") => json!("json"),
@@ -390,6 +399,7 @@ fn other(path: &str, field: &str) -> (Value, Value) {
         "top_p" => json!(0.01),
         "top_k" => json!(1),
         "min_p" => json!(1),
+        "frequency_penalty" | "presence_penalty" if path.starts_with("/api/") => json!(2),
         "frequency_penalty" | "presence_penalty" => return (json!(2), greedy),
         "repetition_penalty" | "repeat_penalty" => return (json!(50), greedy),
         "logit_bias" => json!({"97": 100}),
@@ -426,6 +436,10 @@ fn other(path: &str, field: &str) -> (Value, Value) {
         }
         "logprobs" if path == "/v1/completions" => json!(1),
         "logprobs" => json!(true),
+        "top_logprobs" if path == "/v1/responses" => {
+            let include = json!({"include": ["message.output_text.logprobs"]});
+            return (json!(2), include);
+        }
         "top_logprobs" => return (json!(2), json!({"logprobs": true})),
         "best_of" => json!(2),
         "parse_special" => {
@@ -777,6 +791,7 @@ fn each_field_of_counts_and_conversations_is_followed_without_effect_or_refused(
 fn each_field_of_texts_is_followed_without_effect_or_refused() {
     for path in [
         "/v1/embeddings",
+        "/embed",
         "/rerank",
         "/predict",
         "/mcp/call",
@@ -814,7 +829,7 @@ fn a_field_of_no_api_is_refused_by_its_name_wherever_it_is() {
     let server = Server::with(|options| options.sessions = Some(sessions));
     let mut nested = 0;
     let mut check = |request: &RequestFields, parent: &str| {
-        let path = request.path.replace("{name}", "a");
+        let path = request.path.replace("{name}", "a").replace("{id}", "a");
         let reply = server.post(
             &path,
             &set(

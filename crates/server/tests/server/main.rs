@@ -21,6 +21,7 @@ mod ollama;
 mod others;
 mod owners;
 mod pictures;
+mod programs;
 mod reasoning;
 mod rerank;
 mod sampling;

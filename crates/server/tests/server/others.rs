@@ -227,7 +227,8 @@ fn all_that_is_refused_under_messages_is_in_its_form_with_the_name_of_the_reques
         (get("/v1/messages/batches/a"), 404, "not_found_error"),
         (get(path), 405, "invalid_request_error"),
         (
-            post(path, "{}", key).replace("application/json", "text/plain"),
+            post(path, "{}", &format!("{key}Sec-Fetch-Site: none\r\n"))
+                .replace("application/json", "text/plain"),
             415,
             "invalid_request_error",
         ),
