@@ -101,10 +101,11 @@ fn contents_are_texts_or_parts_as_the_template_reads_them() {
             );
         }
     }
-    assert!(template(of_texts).reads_system());
+    assert!(template(of_texts).reads_system(None).unwrap());
     assert!(
         !template("{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}")
-            .reads_system()
+            .reads_system(None)
+            .unwrap()
     );
 }
 
