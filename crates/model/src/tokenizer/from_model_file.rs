@@ -94,9 +94,9 @@ fn build(
     let mut names = Vec::new();
     for token in &added.tokens {
         let Some(id) = token.id.or_else(|| vocabulary.id(&token.text)) else {
+            let beginning = token.text.chars().take(60).collect::<String>();
             let message = format!(
-                "the special token {:?} is neither a piece nor an added token with an id",
-                token.text
+                "the special token {beginning:?} is neither a piece nor an added token with an id"
             );
             return Err(Error::new(ErrorKind::Missing, message));
         };
