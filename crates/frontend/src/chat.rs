@@ -136,7 +136,7 @@ pub(crate) fn encode_by(
             return render_conversation(template, name, conversation, cancel);
         };
         let mut messages = conversation.messages.to_vec();
-        pictures::mark(pictures.processor, template, &mut messages);
+        pictures::mark(pictures.processor, template, &mut messages)?;
         let conversation = Conversation {
             messages: &messages,
             ..*conversation
@@ -250,10 +250,14 @@ pub fn render_conversation(
         template.for_tools()
     };
     let lists_tools = tool_calls::template_lists_tools(template.source());
+    let cancel = cancel.clone();
+    let stop: Stop = Arc::new(move || cancel.is_cancelled());
     let messages = if lists_tools {
         messages.iter().map(with_objects).collect()
     } else {
-        plain_messages(messages, tools, template.reads_system() || tools.is_empty())?
+        let reads = || template.reads_system(Some(Arc::clone(&stop)));
+        let reads_system = tools.is_empty() || reads().map_err(|error| error.at(name))?;
+        plain_messages(messages, tools, reads_system)?
     };
     let messages: Vec<_> = messages
         .into_iter()
@@ -271,8 +275,6 @@ pub fn render_conversation(
         continue_final_message: end == PromptEnd::LastMessage,
         variables,
     };
-    let cancel = cancel.clone();
-    let stop: Stop = Arc::new(move || cancel.is_cancelled());
     Ok(template
         .render_conversation(&messages, &options, Some(stop))
         .map_err(|error| error.at(name))?)

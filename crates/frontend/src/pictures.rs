@@ -70,9 +70,12 @@ pub(crate) fn is_picture(part: &Value) -> bool {
 }
 
 /// Puts text in place of the pictures in `messages`, if the `template` writes none.
-pub fn mark(processor: &Processor, template: &ChatTemplate, messages: &mut [Value]) {
-    if template.writes_pictures(processor.placeholder()) {
-        return;
+///
+/// # Errors
+/// If the template takes too long for one picture.
+pub fn mark(processor: &Processor, template: &ChatTemplate, messages: &mut [Value]) -> Result<()> {
+    if template.writes_pictures(processor.placeholder())? {
+        return Ok(());
     }
     let text = json!({"type": "text", "text": processor.marker()});
     for message in messages {
@@ -82,6 +85,7 @@ pub fn mark(processor: &Processor, template: &ChatTemplate, messages: &mut [Valu
             .filter(|part| is_picture(part))
             .for_each(|part| *part = text.clone());
     }
+    Ok(())
 }
 
 /// A part of a rendered conversation. No text is next to another one.

@@ -217,9 +217,9 @@ fn templates_without_pictures_get_their_token_as_text() {
     let mut messages = [json!({"role": "user", "content": [{"type": "image"}, part]})];
     let writes = model.chat_template().unwrap();
     let before = messages.clone();
-    pictures::mark(&processor, writes, &mut messages);
+    pictures::mark(&processor, writes, &mut messages).unwrap();
     assert_eq!(messages, before);
-    pictures::mark(&processor, &plain, &mut messages);
+    pictures::mark(&processor, &plain, &mut messages).unwrap();
     let text = chat::render_conversation(
         &plain,
         "plain",

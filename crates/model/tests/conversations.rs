@@ -2,11 +2,13 @@
 //! tokens.
 
 use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use triad_model::checkpoint::Source;
 use triad_model::gguf;
-use triad_model::template::{ChatTemplate, RenderOptions};
+use triad_model::template::{ChatTemplate, RenderOptions, Stop};
 use triad_model::testing::GgufBuilder;
 use triad_model::tokenizer::{Encoded, Letters, Special, Tokenizer};
 
@@ -101,10 +103,11 @@ fn contents_are_texts_or_parts_as_the_template_reads_them() {
             );
         }
     }
-    assert!(template(of_texts).reads_system());
+    assert!(template(of_texts).reads_system(None).unwrap());
     assert!(
         !template("{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}")
-            .reads_system()
+            .reads_system(None)
+            .unwrap()
     );
 }
 
@@ -226,4 +229,87 @@ fn controls(tokenizer: &Tokenizer) -> Vec<String> {
         .filter_map(|token| tokenizer.piece(token))
         .map(str::to_owned)
         .collect()
+}
+
+#[test]
+fn trial_renderings_of_a_conversation_share_its_clock_and_its_stop() {
+    let lists = "{% set a, b = range(30000) | list, range(30000) | list %}";
+    let source =
+        format!("{lists}{{% for i in range(99999) %}}{{% if a == b %}}{{% endif %}}{{% endfor %}}");
+    let template = template(&source);
+    let message = [json!({"role": "user", "content": "hi"})];
+    let start = Instant::now();
+    let refused = template.render_conversation(&message, &RenderOptions::default(), None);
+    let refused = refused.unwrap_err().to_string();
+    assert!(
+        refused.contains("it takes longer than 5 seconds"),
+        "{refused}"
+    );
+    assert!(
+        start.elapsed() < Duration::from_secs(15),
+        "{:?}",
+        start.elapsed()
+    );
+    let start = Instant::now();
+    let stop = move || start.elapsed() > Duration::from_millis(200);
+    let stop = || Some(Arc::new(stop) as Stop);
+    let rendered = template.render_conversation(&message, &RenderOptions::default(), stop());
+    assert!(rendered.unwrap_err().to_string().contains("cancelled"));
+    assert!(template.reads_system(stop()).is_err());
+    assert!(
+        start.elapsed() < Duration::from_secs(4),
+        "{:?}",
+        start.elapsed()
+    );
+}
+
+#[test]
+fn values_are_sliced_compared_and_written_as_in_python() {
+    let written = |expression: &str| {
+        let template = ChatTemplate::new(format!("{{{{ {expression} }}}}"), None, None)?;
+        template.render_conversation(&[], &RenderOptions::default(), None)
+    };
+    // As `transformers` renders them.
+    for (expression, expected) in [
+        ("'abc'[::-9223372036854775808]", "c"),
+        ("'abc'[2:0:-1]", "cb"),
+        ("'abc'[0:2:-1]", ""),
+        ("[1, 2, 3][-9::-1]", "[]"),
+        ("(1, 2, 3)[::2]", "(1, 3)"),
+        ("'abc'[:99999999999999999999]", "abc"),
+        ("'a' is sequence", "True"),
+        ("[] is sequence", "True"),
+        ("{} is sequence", "True"),
+        ("1 is sequence", "False"),
+        ("none is sequence", "False"),
+        ("range(3) is sequence", "True"),
+        ("['a', 1] | select('sequence') | list", "['a']"),
+        ("1e16", "1e+16"),
+        ("1e-5", "1e-05"),
+        ("[1.0, 1e100, 1e-7]", "[1.0, 1e+100, 1e-07]"),
+        ("{'a': 1e-5}", "{'a': 1e-05}"),
+        ("1e16 | string", "1e+16"),
+        ("[1e16, 2] | join(' ')", "1e+16 2"),
+        ("(1e308 * 10)", "inf"),
+        ("['\u{200b}', '\u{e9}']", "['\\u200b', '\u{e9}']"),
+        ("\"it's\".title()", "It'S"),
+        ("\"it's\" | title", "It's"),
+        ("1 < 2.5 and true < 2 and 'a' < 'b' and [1] < [2]", "True"),
+    ] {
+        assert_eq!(written(expression).unwrap(), expected, "{expression}");
+    }
+    for refused in [
+        "messages | length > 'a'",
+        "1 > 'a'",
+        "messages < 1",
+        "tools < 1",
+        "[3, 'a'] | sort",
+        "[3, 'a'] | max",
+        "'a'.join([1, 2])",
+        "1e16 ~ ''",
+        "'abc'[::0]",
+        "'abc'['a':]",
+    ] {
+        assert!(written(refused).is_err(), "{refused}");
+    }
 }

@@ -435,6 +435,95 @@ fn a_tag_of_more_words_than_any_is_an_error_that_names_the_line() {
 }
 
 #[test]
+fn constants_are_paid_for_before_the_compiler_computes_them() {
+    for constant in [
+        "'x' * 99999999",
+        "99999999 * 'x'",
+        "(1,) * 100000000",
+        "[1] * 100000000",
+        "[1] * 99999",
+        "0 in [1] * 99000000",
+        "[1] * 99000000 == [1] * 99000000",
+        "[1] * 99000000 < [1] * 99000000",
+        "'a' in 'x' * 99999999",
+        "([1] * 9999 + [2] * 9999) * 9999",
+        "-('x' * 99999999)",
+        "not ('x' * 99999999)",
+        "1 < 2 < 'x' * 99999999",
+    ] {
+        // Nothing of it is reached.
+        let source = format!("{{{{ {constant} }}}}").repeat(100);
+        let error = error(&format!("a\n{{% if 0 %}}{source}{{% endif %}}b"));
+        assert!(error.contains("line 2"), "{constant}: {error}");
+        assert!(
+            error.contains("than any conversation needs"),
+            "{constant}: {error}"
+        );
+    }
+    // Each is short, but the compiler computes the first again for each that follows.
+    for link in [" ~ 1", " - 1"] {
+        let chain = format!("{{{{ 'a' * 30000{} }}}}", link.repeat(900));
+        assert!(error(&chain).contains("than any conversation needs"));
+    }
+    for place in [
+        "{% for a in X %}{% endfor %}",
+        "{% for a in b if X %}{% endfor %}",
+        "{% for a in b %}{{ X }}{% else %}{% endfor %}",
+        "{% for a in b %}{% else %}{{ X }}{% endfor %}",
+        "{% if 0 %}{% elif X %}{% endif %}",
+        "{% with a = X %}{% endwith %}",
+        "{% with a = 1 %}{{ X }}{% endwith %}",
+        "{% set a = X %}",
+        "{% set a | replace(X, '') %}{% endset %}",
+        "{% set a %}{{ X }}{% endset %}",
+        "{% filter replace(X, '') %}{% endfilter %}",
+        "{% autoescape false %}{{ X }}{% endautoescape %}",
+        "{% block b %}{{ X }}{% endblock %}",
+        "{% include X %}",
+        "{% import X as y %}",
+        "{% from X import y %}",
+        "{% extends X %}",
+        "{% macro f(a=X) %}{% endmacro %}",
+        "{% macro f() %}{{ X }}{% endmacro %}",
+        "{% call f(X) %}{% endcall %}",
+        "{% call f() %}{{ X }}{% endcall %}",
+        "{% do f(X) %}",
+        "{{ v[X] }}",
+        "{{ v[X:] }}",
+        "{{ v[:X] }}",
+        "{{ v[::X] }}",
+        "{{ X | upper }}",
+        "{{ v | replace(X, '') }}",
+        "{{ v is eq(X) }}",
+        "{{ X is string }}",
+        "{{ v.f(k=X) }}",
+        "{{ v(*X) }}",
+        "{{ v(**X) }}",
+        "{{ X.a }}",
+        "{{ [v, X] }}",
+        "{{ (v, X) }}",
+        "{{ {'a': v, 'b': X} }}",
+        "{{ {X: v} }}",
+        "{{ X if v else v }}",
+        "{{ v if X else v }}",
+        "{{ v if v else X }}",
+        "{{ v < X < v }}",
+        "{{ v ~ X }}",
+    ] {
+        let error = error(&place.replace('X', "('x' * 99999999)"));
+        assert!(
+            error.contains("than any conversation needs"),
+            "{place}: {error}"
+        );
+    }
+    let common = "{{ '=' * 8 ~ '-' }}{{ [1] * 3 + [2] }}{{ 2 ** 10 }}{{ -1 }}{{ 'a' in ['a', 'b'] }}{{ 1 < 2 }}";
+    assert_eq!(
+        outcome(common).unwrap(),
+        "========-[1, 1, 1, 2]1024-1TrueTrue"
+    );
+}
+
+#[test]
 fn what_is_bounded_computes_what_it_would_without_bounds() {
     let plain = |source: &str| {
         let mut environment = minijinja::Environment::new();

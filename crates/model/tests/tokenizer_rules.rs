@@ -532,6 +532,50 @@ fn a_token_that_occurs_twice_is_an_error() {
 }
 
 #[test]
+fn a_token_that_texts_name_has_a_bounded_length_as_have_all_of_them() {
+    const TOKENS: &str = "tokenizer.ggml.tokens";
+    const TYPES: &str = "tokenizer.ggml.token_type";
+    let read = |file: &str, added: &[String], kind: i64| {
+        let metadata = metadata(file);
+        let mut tokens = metadata.strings(TOKENS).unwrap().unwrap().to_vec();
+        let mut types = metadata.integers(TYPES).unwrap().unwrap().to_vec();
+        tokens.extend_from_slice(added);
+        types.resize(tokens.len(), kind);
+        let mut fields = vec![
+            (TOKENS, Value::Strings(tokens.clone())),
+            (TYPES, Value::Integers(types)),
+        ];
+        if let Some(scores) = metadata.floats("tokenizer.ggml.scores").unwrap() {
+            let mut scores = scores.to_vec();
+            scores.resize(tokens.len(), 0.0);
+            fields.push(("tokenizer.ggml.scores", Value::Floats(scores)));
+        }
+        let error = with(file, &fields).err().map(|error| error.to_string());
+        (error, tokens.len())
+    };
+    for file in ["bpe.gguf", "spm.gguf"] {
+        for kind in [3, 4] {
+            let (error, count) = read(file, &["<unk>".repeat(12_000)], kind);
+            let expected = format!(
+                "`{TOKENS}`[{}] has 60000 bytes, expected at most 512",
+                count - 1
+            );
+            let error = error.expect("a token of 60 KB is refused");
+            assert!(error.contains(&expected), "{error}");
+            let longest = "<unk>".repeat(102);
+            assert_eq!(read(file, &[longest], kind).0, None);
+        }
+        let many: Vec<String> = (0..9000).map(|number| format!("{number:0500}")).collect();
+        let (error, _) = read(file, &many, 3);
+        assert!(error.unwrap().contains("exceeds the 4194304 bytes"));
+        // A piece of text alone may be long.
+        if file == "bpe.gguf" {
+            assert_eq!(read(file, &["a".repeat(60_000)], 1).0, None);
+        }
+    }
+}
+
+#[test]
 fn a_wrong_folder_is_an_error_that_names_the_file() {
     let valid = std::fs::read_to_string(golden("spm/tokenizer.json")).unwrap();
     let wordpiece = r#"{"model": {"type": "WordPiece", "vocab": {"a": 0, "[UNK]": 1}, "unk_token": "[UNK]",
@@ -860,6 +904,16 @@ fn what_the_files_next_to_a_tokenizer_model_state_wrongly_is_an_error_that_names
             "single_word",
         ),
         (CONFIG, json!({"pad_token": "[PAD]"}), "[PAD]"),
+        (
+            CONFIG,
+            json!({"added_tokens_decoder": {"6": {"content": "b".repeat(60_000)}}}),
+            "`pieces`[6] has 60000 bytes, expected at most 512",
+        ),
+        (
+            CONFIG,
+            json!({"additional_special_tokens": ["b".repeat(60_000)]}),
+            "is neither a piece nor an added token",
+        ),
         ("added_tokens.json", json!({"b": -1}), "an id"),
         ("added_tokens.json", json!({"b": 6, "c": 6}), "only token"),
         ("added_tokens.json", json!([1]), "expected an object"),

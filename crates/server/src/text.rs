@@ -302,7 +302,7 @@ pub(crate) async fn apply_template(
         let most = model.picture_limits().pictures;
         let given = pictures::take(&mut messages, most)?;
         if !given.is_empty() {
-            triad_frontend::pictures::mark(model.processor(&given)?, template, &mut messages);
+            triad_frontend::pictures::mark(model.processor(&given)?, template, &mut messages)?;
         }
         let conversation = options.conversation(&messages, tools.listed(), false);
         let text = chat::render_conversation(template, model.name(), &conversation, cancel);

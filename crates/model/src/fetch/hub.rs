@@ -31,6 +31,10 @@ const HUGGING_FACE: &str = "https://huggingface.co";
 /// Maximum bytes of a response about a repository; thousands of files fit.
 const LARGEST_LISTING: u64 = 32 << 20;
 
+/// Maximum bytes of a file's name, and maximum number of names in an error.
+const LONGEST_NAME: usize = 1024;
+const MAX_NAMES: usize = 20;
+
 /// Index of a sharded safetensors model.
 const INDEX: &str = "model.safetensors.index.json";
 
@@ -246,6 +250,12 @@ fn names(files: &[Sibling]) -> impl Iterator<Item = &str> {
     files.iter().map(|file| file.name.as_str())
 }
 
+/// Returns the beginning of a name, without control characters.
+fn shown(name: &str) -> String {
+    let beginning = name.chars().take(LONGEST_NAME / 4).collect::<String>();
+    beginning.escape_debug().to_string()
+}
+
 /// Returns the names of all files of the model whose first file is called `name`.
 fn parts(name: &str) -> Box<dyn Iterator<Item = String> + '_> {
     match PartName::parse(name) {
@@ -257,6 +267,13 @@ fn parts(name: &str) -> Box<dyn Iterator<Item = String> + '_> {
 /// Returns the files that `repository` selects.
 fn select(siblings: &[Sibling], repository: &Repository) -> Result<Selection> {
     let model = format!("{}/{}", repository.owner, repository.name);
+    if let Some(file) = siblings.iter().find(|file| file.name.len() > LONGEST_NAME) {
+        return Err(fetch_error(format!(
+            "{model} has a file whose name has {} bytes, expected at most {LONGEST_NAME}: `{}…`",
+            file.name.len(),
+            shown(&file.name)
+        )));
+    }
     let find = |name: &str| siblings.iter().find(|file| file.name == name);
     let gguf = |file: &Sibling| {
         if let Some(part) = PartName::parse(&file.name).filter(|part| part.number != 1) {
@@ -287,10 +304,13 @@ fn select(siblings: &[Sibling], repository: &Repository) -> Result<Selection> {
         .filter(|file| file.name.ends_with(".gguf") && !is_other_part(&file.name))
         .collect();
     let names = |files: &[&Sibling]| {
-        let names: Vec<_> = files
-            .iter()
-            .map(|file| format!("`{}`", file.name.escape_debug()))
+        let first = files.iter().take(MAX_NAMES);
+        let mut names: Vec<_> = first
+            .map(|file| format!("`{}`", shown(&file.name)))
             .collect();
+        if files.len() > MAX_NAMES {
+            names.push(format!("and {} more", files.len() - MAX_NAMES));
+        }
         names.join(", ")
     };
     if let Some(wanted) = &repository.file {
@@ -397,7 +417,8 @@ fn shards(path: &Path, siblings: &[Sibling]) -> Result<Vec<Sibling>> {
         let file = siblings.iter().find(|file| file.name == name).cloned();
         file.ok_or_else(|| {
             malformed(format!(
-                "`weight_map` names {name:?}, which the repository does not have"
+                "`weight_map` names `{}`, which the repository does not have",
+                shown(&name)
             ))
         })
     };

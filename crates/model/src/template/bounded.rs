@@ -5,19 +5,23 @@
 //! [`install`] in place of the engine's own instructions ([`rewrite`](super::rewrite)); output, captured or not; filters,
 //! methods and functions.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
-use minijinja::value::{Kwargs, Rest, ValueKind, ValueOrKwargs};
+use minijinja::value::{Kwargs, Rest, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, Value, functions};
 
-use super::budget::{Budget, Bytes, ELEMENT, ENTRY};
+use super::budget::{Budget, Bytes, ELEMENT, ENTRY, elements, repeated};
+use super::python;
 use super::rewrite::{
-    ADD, CONCATENATE, HOLD, HOLD_ARGUMENTS, HOLD_IN_NAMESPACE, MULTIPLY, SLICE, TICK,
+    ADD, CONCATENATE, GREATER, GREATER_OR_EQUAL, HOLD, HOLD_ARGUMENTS, HOLD_IN_NAMESPACE, LESS,
+    LESS_OR_EQUAL, MULTIPLY, SLICE, TICK,
 };
+use super::slice;
 use super::steps::Place;
 
 /// Filters whose result is about as large as their input.
-const FILTERS: [&str; 39] = [
+const FILTERS: [&str; 38] = [
     "abs",
     "attr",
     "bool",
@@ -51,7 +55,6 @@ const FILTERS: [&str; 39] = [
     "selectattr",
     "sort",
     "split",
-    "string",
     "sum",
     "title",
     "trim",
@@ -162,7 +165,7 @@ pub(super) fn install(environment: &mut Environment<'static>, budget: &Budget) {
             "split" | "splitlines" => pay_split(&paying, &all)?,
             _ => check_arguments(&paying, method, &all)?,
         }
-        let result = super::python::method(state, value, method, arguments)?;
+        let result = python::method(state, value, method, arguments)?;
         if matches!(method, "replace" | "join") {
             Ok(result)
         } else {
@@ -256,20 +259,27 @@ fn install_operators(
     });
     let (paying, multiply) = (budget.clone(), compute("a * b", plain));
     environment.add_filter(MULTIPLY, move |a: Value, b: Value| {
-        let times = |value: &Value, count: &Value| match (value.as_str(), count.as_usize()) {
-            (Some(text), Some(count)) => text.len().saturating_mul(count),
-            (None, Some(count)) => ELEMENT
-                .saturating_mul(elements(value))
-                .saturating_mul(count),
-            _ => 0,
-        };
-        paying.spend(times(&a, &b).max(times(&b, &a)))?;
+        paying.spend(repeated(&a, &b))?;
         paying.pay_list(multiply(&[a, b])?)
     });
-    let (paying, slice) = (budget.clone(), compute("a[b:c:d]", plain));
+    for (name, expected) in [
+        (LESS, &[Ordering::Less][..]),
+        (LESS_OR_EQUAL, &[Ordering::Less, Ordering::Equal]),
+        (GREATER, &[Ordering::Greater]),
+        (GREATER_OR_EQUAL, &[Ordering::Greater, Ordering::Equal]),
+    ] {
+        let clock = budget.clock.clone();
+        environment.add_filter(name, move |a: Value, b: Value| {
+            clock.check()?;
+            python::check_order(&a, &b)?;
+            let order = a.partial_cmp(&b);
+            Ok::<_, Error>(order.is_some_and(|order| expected.contains(&order)))
+        });
+    }
+    let paying = budget.clone();
     environment.add_filter(SLICE, move |a: Value, b: Value, c: Value, d: Value| {
         paying.spend(a.as_str().map_or_else(|| ELEMENT * elements(&a), str::len))?;
-        paying.pay_list(slice(&[a, b, c, d])?)
+        paying.pay_list(slice::slice(&a, [b, c, d])?)
     });
 }
 
@@ -287,15 +297,27 @@ fn install_growing(
     });
     let (before, paying) = (Arc::clone(plain), budget.clone());
     environment.add_filter("join", move |arguments: Rest<ValueOrKwargs>| {
-        let arguments = arguments.into_values();
+        let mut arguments = arguments.into_values();
         if let [value, rest @ ..] = &arguments[..] {
             pay_join(
                 &paying,
                 Some(value),
                 rest.first().unwrap_or(&Value::UNDEFINED),
             )?;
+            if rest.len() < 2 && !has_argument(rest, "attribute") {
+                let texts = value.try_iter()?.map(|item| match item.as_str() {
+                    Some(_) => item,
+                    None => python::text(&item).into(),
+                });
+                arguments[0] = texts.collect();
+            }
         }
         before.empty_state().apply_filter("join", &arguments)
+    });
+    let paying = budget.clone();
+    environment.add_filter("string", move |value: Value| match value.as_str() {
+        Some(_) => Ok(value),
+        None => paying.text(&value).map(Value::from),
     });
     let paying = budget.clone();
     environment.add_filter(
@@ -312,14 +334,6 @@ fn install_growing(
     );
 }
 
-/// Returns the number of elements of a list or map; 0 for anything else.
-fn elements(value: &Value) -> usize {
-    match value.kind() {
-        ValueKind::Seq | ValueKind::Iterable | ValueKind::Map => value.len().unwrap_or(0),
-        _ => 0,
-    }
-}
-
 /// Refuses arguments of `name`, a filter or a method, that would need more than the remaining budget during the call.
 fn check_arguments(budget: &Budget, name: &str, arguments: &[Value]) -> Result<(), Error> {
     budget.clock.check()?;
@@ -328,6 +342,16 @@ fn check_arguments(budget: &Budget, name: &str, arguments: &[Value]) -> Result<(
     }
     if name == "sum" {
         check_sum(arguments)?;
+    }
+    if let [values, rest @ ..] = arguments
+        && ["max", "min", "sort"].contains(&name)
+        && !has_argument(rest, "attribute")
+    {
+        let values: Vec<Value> = values.try_iter()?.collect();
+        let pairs = values.windows(2);
+        pairs
+            .map(|pair| python::check_order(&pair[0], &pair[1]))
+            .collect::<Result<(), _>>()?;
     }
     for value in arguments {
         if LISTS.contains(&name) {
@@ -341,6 +365,12 @@ fn check_arguments(budget: &Budget, name: &str, arguments: &[Value]) -> Result<(
         }
     }
     Ok(())
+}
+
+/// Returns whether the last of `arguments` has one called `name`.
+fn has_argument(arguments: &[Value], name: &str) -> bool {
+    let named = arguments.last().cloned().map(Kwargs::try_from);
+    named.is_some_and(|named| named.is_ok_and(|named| named.has(name)))
 }
 
 /// Refuses sums that start with a string or a list, which would be copied for every element.

@@ -10,11 +10,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use minijinja::value::ValueKind;
 use minijinja::{Error, ErrorKind, Value};
 
+use super::python;
 use super::steps::{Clock, Place};
 
 /// Bytes of a list element, in addition to its text, and of a map entry.
 pub(super) const ELEMENT: usize = 32;
 pub(super) const ENTRY: usize = 96;
+/// The reason for which a rendering, or a template's constants, are refused.
+pub(super) const TOO_MUCH: &str = "it builds more text than any conversation needs";
+
 /// The bytes that may still be built, shared by all users of the budget, and the clock.
 #[derive(Clone, Debug)]
 pub(super) struct Budget {
@@ -58,7 +62,7 @@ impl Budget {
             text: String::new(),
             budget: self,
         };
-        write!(text, "{value}").map_err(|_| too_much())?;
+        python::write(value, &mut text).map_err(|_| too_much())?;
         Ok(text.text)
     }
 
@@ -106,10 +110,27 @@ impl Budget {
 }
 
 fn too_much() -> Error {
-    Error::new(
-        ErrorKind::InvalidOperation,
-        "it builds more text than any conversation needs",
-    )
+    Error::new(ErrorKind::InvalidOperation, TOO_MUCH)
+}
+
+/// Returns the number of elements of a list or map; 0 for anything else.
+pub(super) fn elements(value: &Value) -> usize {
+    match value.kind() {
+        ValueKind::Seq | ValueKind::Iterable | ValueKind::Map => value.len().unwrap_or(0),
+        _ => 0,
+    }
+}
+
+/// Returns the bytes of a text or list that is multiplied by a number, in any order.
+pub(super) fn repeated(a: &Value, b: &Value) -> usize {
+    let times = |value: &Value, count: &Value| match (value.as_str(), count.as_usize()) {
+        (Some(text), Some(count)) => text.len().saturating_mul(count),
+        (None, Some(count)) => ELEMENT
+            .saturating_mul(elements(value))
+            .saturating_mul(count),
+        _ => 0,
+    };
+    times(a, b).max(times(b, a))
 }
 
 /// Text that is paid for as it is written.

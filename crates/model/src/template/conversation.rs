@@ -4,7 +4,8 @@
 use minijinja::Value;
 use serde_json::{Map, Value as Json, json};
 
-use super::{ChatTemplate, NAME, Stop, from_json, on_a_deep_stack};
+use super::steps::Clock;
+use super::{ChatTemplate, NAME, Stop, from_json, on_a_deep_stack, template_error};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Marks the end of a last message to be continued, as in `transformers`. Templates that trim contents drop the space.
@@ -50,14 +51,15 @@ impl ChatTemplate {
         options: &RenderOptions<'_>,
         stop: Option<Stop>,
     ) -> Result<String> {
-        let mut messages = self.with_contents(messages);
+        let clock = &Clock::start(stop);
+        let mut messages = with_contents(messages, self.reads(clock)?);
         if !options.continue_final_message {
-            return self.render_values(&messages, options, stop);
+            return self.render_values(&messages, options, clock);
         }
         let last = messages.last_mut().and_then(last_text);
         last.ok_or_else(|| failed("there is no last message with a text to continue"))?
             .push_str(CONTINUED);
-        let mut text = self.render_values(&messages, options, stop)?;
+        let mut text = self.render_values(&messages, options, clock)?;
         let end = text
             .rfind(CONTINUED.trim_end())
             .ok_or_else(|| failed("it does not write the last message"))?;
@@ -69,14 +71,21 @@ impl ChatTemplate {
         Ok(text)
     }
 
-    /// Returns whether messages of the role `system` are part of the text.
-    pub fn reads_system(&self) -> bool {
-        self.reads().system
+    /// Returns whether messages of the role `system` are part of the text. The first call renders a few short
+    /// conversations, which `stop` ends early.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Template`] if these take too long or are stopped.
+    pub fn reads_system(&self, stop: Option<Stop>) -> Result<bool> {
+        Ok(self.reads(&Clock::start(stop))?.system)
     }
 
     /// Returns whether a message of the role `query` and one of the role `document` are both part of the text.
-    pub fn reads_pairs(&self) -> bool {
-        self.reads().pairs
+    ///
+    /// # Errors
+    /// As for [`ChatTemplate::reads_system`].
+    pub fn reads_pairs(&self) -> Result<bool> {
+        Ok(self.reads(&Clock::start(None))?.pairs)
     }
 
     /// Returns whether a message of the role `system` is part of the text of such a pair.
@@ -84,7 +93,8 @@ impl ChatTemplate {
         let pair = ["query", "document"].map(|role| json!({"role": role, "content": "a"}));
         let [query, document] = pair;
         let system = json!({"role": "system", "content": NEEDLE});
-        let text = self.render_values(&[system, query, document], &RenderOptions::default(), None);
+        let messages = [system, query, document];
+        let text = self.render_values(&messages, &RenderOptions::default(), &Clock::start(None));
         text.is_ok_and(|text| text.contains(NEEDLE))
     }
 
@@ -99,18 +109,23 @@ impl ChatTemplate {
     }
 
     /// Returns whether a picture in a user's message (`{"type": "image"}`) becomes `placeholder` in the text.
-    pub fn writes_pictures(&self, placeholder: &str) -> bool {
+    ///
+    /// # Errors
+    /// As for [`ChatTemplate::reads_system`].
+    pub fn writes_pictures(&self, placeholder: &str) -> Result<bool> {
         let content = json!([{"type": "image"}, {"type": "text", "text": NEEDLE}]);
         let message = json!({"role": "user", "content": content});
-        let text = self.render_values(&[message], &RenderOptions::default(), None);
-        text.is_ok_and(|text| text.contains(NEEDLE) && text.matches(placeholder).count() == 1)
+        let clock = Clock::start(None);
+        let text = self.render_values(&[message], &RenderOptions::default(), &clock);
+        clock.check().map_err(template_error)?;
+        Ok(text.is_ok_and(|text| text.contains(NEEDLE) && text.matches(placeholder).count() == 1))
     }
 
     fn render_values(
         &self,
         messages: &[Json],
         options: &RenderOptions<'_>,
-        stop: Option<Stop>,
+        clock: &Clock,
     ) -> Result<String> {
         let RenderOptions {
             tools,
@@ -143,61 +158,65 @@ impl ChatTemplate {
                 (entries, text),
                 tools,
                 add_generation_prompt,
-                (values, stop),
+                (values, clock),
             )
         })
     }
 
-    /// Returns the messages with contents in the form that the template reads.
-    fn with_contents(&self, messages: &[Json]) -> Vec<Json> {
-        let convert = |message: &Json| {
-            let mut message = message.clone();
-            let content = match message.get("content") {
-                Some(Json::Array(parts)) if !self.reads().parts => {
-                    let texts = parts.iter().filter_map(|part| part["text"].as_str());
-                    Json::from(texts.collect::<Vec<_>>().join("\n"))
-                }
-                Some(Json::String(text)) if !self.reads().texts && self.reads().parts => {
-                    json!([{"type": "text", "text": text}])
-                }
-                _ => return message,
-            };
-            message["content"] = content;
-            message
-        };
-        messages.iter().map(convert).collect()
-    }
-
     /// Returns the kinds of contents that the template writes, by rendering one of each kind once.
-    fn reads(&self) -> Reads {
-        *self.reads.get_or_init(|| {
-            let rendered = |messages: Json| {
-                let options = RenderOptions {
-                    add_generation_prompt: true,
-                    ..RenderOptions::default()
-                };
-                let messages = messages.as_array().map_or(&[][..], Vec::as_slice);
-                self.render_values(messages, &options, None)
-                    .unwrap_or_default()
+    fn reads(&self, clock: &Clock) -> Result<Reads> {
+        if let Some(reads) = self.reads.get() {
+            return Ok(*reads);
+        }
+        let rendered = |messages: Json| {
+            let options = RenderOptions {
+                add_generation_prompt: true,
+                ..RenderOptions::default()
             };
-            let user = |content: Json| json!({"role": "user", "content": content});
-            let parts = rendered(json!([user(json!([{"type": "text", "text": NEEDLE}]))]));
-            let pair = |query: &str, document: &str| {
-                let message = |role: &str, text: &str| json!({"role": role, "content": text});
-                let messages = json!([message("query", query), message("document", document)]);
-                rendered(messages).contains(NEEDLE)
-            };
-            // A template that expects a string writes the list in the syntax of Python or JSON.
-            let is_list = parts.contains("'text'") || parts.contains("\"text\"");
-            Reads {
-                texts: rendered(json!([user(NEEDLE.into())])).contains(NEEDLE),
-                parts: parts.contains(NEEDLE) && !is_list,
-                system: rendered(json!([{"role": "system", "content": NEEDLE}, user("a".into())]))
-                    .contains(NEEDLE),
-                pairs: pair(NEEDLE, "a") && pair("a", NEEDLE),
-            }
-        })
+            let messages = messages.as_array().map_or(&[][..], Vec::as_slice);
+            let text = self.render_values(messages, &options, clock);
+            // A template that refuses a conversation reads nothing of it. One that does not end is unknown.
+            clock.check().map_err(template_error)?;
+            Ok::<_, Error>(text.unwrap_or_default())
+        };
+        let user = |content: Json| json!({"role": "user", "content": content});
+        let parts = rendered(json!([user(json!([{"type": "text", "text": NEEDLE}]))]))?;
+        let pair = |query: &str, document: &str| {
+            let message = |role: &str, text: &str| json!({"role": role, "content": text});
+            let messages = json!([message("query", query), message("document", document)]);
+            Ok::<_, Error>(rendered(messages)?.contains(NEEDLE))
+        };
+        // A template that expects a string writes the list in the syntax of Python or JSON.
+        let is_list = parts.contains("'text'") || parts.contains("\"text\"");
+        let reads = Reads {
+            texts: rendered(json!([user(NEEDLE.into())]))?.contains(NEEDLE),
+            parts: parts.contains(NEEDLE) && !is_list,
+            system: rendered(json!([{"role": "system", "content": NEEDLE}, user("a".into())]))?
+                .contains(NEEDLE),
+            pairs: pair(NEEDLE, "a")? && pair("a", NEEDLE)?,
+        };
+        Ok(*self.reads.get_or_init(|| reads))
     }
+}
+
+/// Returns the messages with contents in the form that a template `reads`.
+fn with_contents(messages: &[Json], reads: Reads) -> Vec<Json> {
+    let convert = |message: &Json| {
+        let mut message = message.clone();
+        let content = match message.get("content") {
+            Some(Json::Array(parts)) if !reads.parts => {
+                let texts = parts.iter().filter_map(|part| part["text"].as_str());
+                Json::from(texts.collect::<Vec<_>>().join("\n"))
+            }
+            Some(Json::String(text)) if !reads.texts && reads.parts => {
+                json!([{"type": "text", "text": text}])
+            }
+            _ => return message,
+        };
+        message["content"] = content;
+        message
+    };
+    messages.iter().map(convert).collect()
 }
 
 /// Returns the text at the end of a message.

@@ -7,6 +7,8 @@ use minijinja::{Error, ErrorKind, Value};
 use serde::ser::{Serialize, SerializeMap, SerializeSeq};
 use serde_json::ser::{CharEscape, Formatter, Serializer};
 
+use super::python;
+
 /// Maximum indentation in characters.
 const MAX_INDENT: usize = 64;
 
@@ -269,23 +271,8 @@ impl Formatter for Python {
         writer.write_all(&[b'\\', letter])
     }
 
-    /// Writes a number as Python's `repr` does: with an exponent below 1e-4 and from 1e16 on.
+    /// Writes a number as Python's `repr` does.
     fn write_f64<W: ?Sized + Write>(&mut self, writer: &mut W, value: f64) -> io::Result<()> {
-        let scientific = format!("{value:e}");
-        let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
-        match exponent.parse::<i32>().unwrap_or(0) {
-            exponent @ -4..16 => {
-                let point = if value.fract() == 0.0 && exponent >= 0 || value == 0.0 {
-                    ".0"
-                } else {
-                    ""
-                };
-                write!(writer, "{value}{point}")
-            }
-            exponent => {
-                let sign = if exponent < 0 { '-' } else { '+' };
-                write!(writer, "{mantissa}e{sign}{:02}", exponent.abs())
-            }
-        }
+        writer.write_all(python::float(value).as_bytes())
     }
 }

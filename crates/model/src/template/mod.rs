@@ -6,10 +6,12 @@
 
 mod bounded;
 mod budget;
+mod constants;
 mod conversation;
 mod json;
 mod python;
 mod rewrite;
+mod slice;
 mod sources;
 mod steps;
 mod time;
@@ -121,7 +123,10 @@ impl ChatTemplate {
             Some(text) => Some(Self::new(text, None, None)?),
             None => Self::from_source(source, tokenizer)?,
         };
-        Ok(template.filter(Self::reads_pairs))
+        match template {
+            Some(template) if template.reads_pairs()? => Ok(Some(template)),
+            _ => Ok(None),
+        }
     }
 
     /// Compiles `source`, which may use the texts of BOS and EOS.
@@ -148,11 +153,7 @@ impl ChatTemplate {
         let mut environment = Environment::new();
         python::install(&mut environment);
         environment.add_function("strftime_now", |format: &str| time::format_now(format));
-        on_a_deep_stack(|| {
-            rewrite::compile(NAME, &source, syntax()?)
-                .map(drop)
-                .map_err(template_error)
-        })?;
+        on_a_deep_stack(|| rewrite::compile(NAME, &source, syntax()?).map(drop))?;
         let token = |token: Option<&str>| token.map(str::to_owned);
         let (bos_token, eos_token, reads) = (token(bos_token), token(eos_token), OnceLock::new());
         Ok(Self {
@@ -209,7 +210,7 @@ impl ChatTemplate {
                 (entries, text),
                 Value::from(()),
                 add_generation_prompt,
-                (Vec::new(), stop),
+                (Vec::new(), &Clock::start(stop)),
             )
         })
     }
@@ -240,18 +241,14 @@ impl ChatTemplate {
         (messages, text): (Vec<Value>, usize),
         tools: Value,
         add_generation_prompt: bool,
-        (variables, stop): (Vec<(&str, Value)>, Option<Stop>),
+        (variables, clock): (Vec<(&str, Value)>, &Clock),
     ) -> Result<String> {
         let mut environment = self.environment.clone();
         let built = MAX_BUILT + MAX_BUILT_PER_BYTE * text;
-        bounded::install(
-            &mut environment,
-            &Budget::new(built, Clock::start(text, stop)),
-        );
+        bounded::install(&mut environment, &Budget::new(built, clock.for_text(text)));
         environment.set_fuel(Some(FUEL + FUEL_PER_MESSAGE * messages.len() as u64));
         // Compiled each time: with the template in the environment, it could include itself in its original form.
-        let (instructions, blocks) =
-            rewrite::compile(NAME, &self.source, syntax()?).map_err(template_error)?;
+        let (instructions, blocks) = rewrite::compile(NAME, &self.source, syntax()?)?;
         // `documents` is defined but empty, as in `transformers`: templates read it.
         let mut values = vec![
             ("messages", messages.into_iter().collect::<Value>()),

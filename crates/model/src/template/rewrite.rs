@@ -5,9 +5,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use minijinja::machinery::ast::Stmt;
 use minijinja::machinery::{CodeGenerator, Instruction, Instructions, parse};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{Error, ErrorKind, Value};
+
+use super::{constants, template_error};
 
 /// Marks a filter that is looked up by its name each time.
 const NO_LOCAL: u8 = !0;
@@ -17,6 +20,10 @@ pub(super) const ADD: &str = "+";
 pub(super) const CONCATENATE: &str = "~";
 pub(super) const MULTIPLY: &str = "*";
 pub(super) const SLICE: &str = "[:]";
+pub(super) const LESS: &str = "<";
+pub(super) const LESS_OR_EQUAL: &str = "<=";
+pub(super) const GREATER: &str = ">";
+pub(super) const GREATER_OR_EQUAL: &str = ">=";
 /// Filters that check their argument and return it.
 pub(super) const TICK: &str = "!";
 pub(super) const HOLD: &str = "[]";
@@ -31,10 +38,15 @@ pub(super) fn compile<'s>(
     name: &'s str,
     source: &'s str,
     syntax: SyntaxConfig,
-) -> Result<Compiled<'s>, Error> {
-    let tree = parse(source, name, syntax)?;
+) -> crate::Result<Compiled<'s>> {
+    let tree = parse(source, name, syntax).map_err(template_error)?;
+    constants::check(&tree)?;
+    generate(name, source, &tree).map_err(template_error)
+}
+
+fn generate<'s>(name: &'s str, source: &'s str, tree: &Stmt<'s>) -> Result<Compiled<'s>, Error> {
     let mut generator = CodeGenerator::new(name, source);
-    generator.compile_stmt(&tree);
+    generator.compile_stmt(tree);
     let (instructions, blocks) = generator.finish();
     let blocks = blocks
         .into_iter()
@@ -63,10 +75,6 @@ fn rewrite<'s>(instructions: &Instructions<'s>) -> Result<Instructions<'s>, Erro
             }
             Instruction::Eq
             | Instruction::Ne
-            | Instruction::Gt
-            | Instruction::Gte
-            | Instruction::Lt
-            | Instruction::Lte
             | Instruction::In
             | Instruction::CompareAndPreserve(_)
             | Instruction::GetItem
@@ -142,6 +150,10 @@ fn rewrite<'s>(instructions: &Instructions<'s>) -> Result<Instructions<'s>, Erro
             Instruction::StringConcat => add(filter(CONCATENATE, 2)),
             Instruction::Mul => add(filter(MULTIPLY, 2)),
             Instruction::Slice => add(filter(SLICE, 4)),
+            Instruction::Lt => add(filter(LESS, 2)),
+            Instruction::Lte => add(filter(LESS_OR_EQUAL, 2)),
+            Instruction::Gt => add(filter(GREATER, 2)),
+            Instruction::Gte => add(filter(GREATER_OR_EQUAL, 2)),
             Instruction::Jump(target) => add(Instruction::Jump(place(target))),
             Instruction::JumpIfFalse(target) => add(Instruction::JumpIfFalse(place(target))),
             Instruction::JumpIfFalseOrPop(target) => {

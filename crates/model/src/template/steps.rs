@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use minijinja::value::ValueKind;
 use minijinja::{Error, ErrorKind, Value};
 
-/// Time limit of a rendering. Templates in use take milliseconds.
+/// Time limit of a rendering and of the trial renderings before it, together. Templates in use take milliseconds.
 const LONGEST: Duration = Duration::from_secs(5);
 /// Maximum weight of a value: its elements, and a sixteenth of its bytes of text, each as often as it is written. A
 /// conversation adds twice its own bytes.
@@ -26,7 +26,7 @@ const BYTES: usize = 16;
 /// A function that returns whether to cancel a rendering.
 pub type Stop = Arc<dyn Fn() -> bool + Send + Sync>;
 
-/// The deadline and limits of a rendering.
+/// The deadline and limits of a rendering, and of those that find out what a template reads before it.
 #[derive(Clone)]
 pub(super) struct Clock {
     end: Instant,
@@ -54,12 +54,20 @@ pub(super) enum Place {
 }
 
 impl Clock {
-    /// Starts the clock for a conversation of `bytes` bytes; `stop` ends it early.
-    pub(super) fn start(bytes: usize, stop: Option<Stop>) -> Self {
+    /// Starts the clock; `stop` ends it early.
+    pub(super) fn start(stop: Option<Stop>) -> Self {
         Self {
             end: Instant::now() + LONGEST,
-            heaviest: HEAVIEST + 2 * bytes,
+            heaviest: HEAVIEST,
             stop,
+        }
+    }
+
+    /// Returns the same clock, for a conversation of `bytes` bytes.
+    pub(super) fn for_text(&self, bytes: usize) -> Self {
+        Self {
+            heaviest: HEAVIEST + 2 * bytes,
+            ..self.clone()
         }
     }
 
@@ -170,17 +178,17 @@ mod tests {
             Some("it takes longer than 5 seconds")
         );
         assert!(clock.hold(&Value::from(vec![1]), Place::Any).is_err());
-        let stopped = Clock::start(0, Some(Arc::new(|| true)));
+        let stopped = Clock::start(Some(Arc::new(|| true)));
         assert_eq!(
             stopped.check().unwrap_err().detail(),
             Some("it was cancelled")
         );
-        Clock::start(0, None).check().unwrap();
+        Clock::start(None).check().unwrap();
     }
 
     #[test]
     fn a_value_weighs_what_it_is_when_it_is_written_however_little_memory_it_takes() {
-        let clock = Clock::start(0, None);
+        let clock = Clock::start(None);
         let twice = |value: &Value| Value::from(vec![value.clone(), value.clone()]);
         let mut value = Value::from("a".repeat(BYTES));
         for doubled in 1..=14 {
@@ -200,7 +208,8 @@ mod tests {
         clock.hold(&Value::from(many.clone()), Place::Any).unwrap();
         assert!(clock.hold_sorted(&Value::from(many)).is_err());
         assert!(
-            Clock::start(heavy.to_string().len(), None)
+            Clock::start(None)
+                .for_text(heavy.to_string().len())
                 .hold(&heavy, Place::Any)
                 .is_ok()
         );

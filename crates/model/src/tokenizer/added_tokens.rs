@@ -1,6 +1,6 @@
 //! The tokens that the files of a folder add to those of `tokenizer.model`, as `transformers` reads them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
 use serde_json::{Map, Value};
@@ -76,8 +76,9 @@ impl AddedTokens {
                 ..token
             })
             .collect();
+        let mut known: HashSet<String> = tokens.iter().map(|token| token.text.clone()).collect();
         for token in special_tokens(&special)? {
-            if !tokens.iter().any(|known| known.text == token.text) {
+            if known.insert(token.text.clone()) {
                 tokens.push(token);
             }
         }
@@ -97,12 +98,13 @@ impl AddedTokens {
 /// Returns the tokens of `added_tokens.json`, by their ids.
 fn listed(folder: &Path, special: &Map<String, Value>) -> Result<BTreeMap<u32, AddedToken>> {
     let special = special_tokens(special)?;
+    let special: HashSet<&str> = special.iter().map(|token| token.text.as_str()).collect();
     let mut tokens = BTreeMap::new();
     for (text, id) in object(folder, ADDED)? {
         let id = id.as_u64().and_then(|id| u32::try_from(id).ok());
         let id = id.ok_or_else(|| wrong(ADDED, &text, "an id"))?;
         let token = AddedToken {
-            is_special: special.iter().any(|token| token.text == text),
+            is_special: special.contains(text.as_str()),
             text,
             id: None,
             strips: (false, false),

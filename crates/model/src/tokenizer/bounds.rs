@@ -15,10 +15,10 @@ use crate::error::{Error, ErrorKind, Result};
 /// Maximum nesting of arrays and objects: the library recurses on each level. Real tokenizers have up to 8.
 const MAX_LEVELS: usize = 32;
 /// Maximum bytes of a piece of a unigram vocabulary and of an added token: the library recurses on each byte of a
-/// piece.
-const LONGEST_PIECE: usize = 512;
-/// Maximum bytes of all added tokens: the library builds an automaton of them.
-const MAX_ADDED: usize = 4 << 20;
+/// piece. The time of an automaton may grow with the square of a token's length.
+pub(super) const LONGEST_PIECE: usize = 512;
+/// Maximum bytes of all added tokens: an automaton is built of them.
+pub(super) const MAX_ADDED: usize = 4 << 20;
 /// Maximum factor by which normalizers and pre-tokenizers may lengthen a text. Those of real tokenizers reach up to
 /// 400.
 const MAX_GROWTH: usize = 1024;

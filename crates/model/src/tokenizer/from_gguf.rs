@@ -104,7 +104,8 @@ pub(super) fn tokenizer(metadata: &Metadata) -> Result<Tokenizer> {
     let is_jina = metadata
         .string(PRE)?
         .is_some_and(|pre| JINA_WITH_MASK.contains(&pre));
-    let markers = Markers::new(&vocabulary, |piece, kind| {
+    let field = format!("metadata field `{TOKENS}`");
+    let markers = Markers::new(&vocabulary, &field, |piece, kind| {
         (
             is_jina && piece == "<mask>",
             is_phi3 && kind == TokenKind::Control,

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::added_tokens::AddedTokens;
 use super::config::{CONFIG, Config};
-use super::markers::{Marker, Markers};
+use super::markers::{self, Marker, Markers};
 use super::model_file::ModelFile;
 use super::normalizer::{Normalizer, Prefix};
 use super::sentence_piece::{Algorithm, SentencePiece};
@@ -67,6 +67,7 @@ fn build(
     let (adds_bos, adds_eos) = (config.bool("add_bos_token")?, config.bool("add_eos_token")?);
     let prefix = prefix(&file, config)?;
     let mut vocabulary = vocabulary(&file, added)?;
+    markers::check(&vocabulary, "field `pieces`")?;
     let scores = file.pieces.iter().map(|piece| piece.score);
     let missing = vocabulary.len() - file.pieces.len();
     let scores = scores.chain(std::iter::repeat_n(0.0, missing)).collect();
@@ -90,19 +91,19 @@ fn build(
         file.unknown,
         "field `pieces.score`",
     )?;
-    let mut markers = Vec::new();
+    let mut names = Vec::new();
     for token in &added.tokens {
         let Some(id) = token.id.or_else(|| vocabulary.id(&token.text)) else {
+            let beginning = token.text.chars().take(60).collect::<String>();
             let message = format!(
-                "the special token {:?} is neither a piece nor an added token with an id",
-                token.text
+                "the special token {beginning:?} is neither a piece nor an added token with an id"
             );
             return Err(Error::new(ErrorKind::Missing, message));
         };
         if token.is_special && vocabulary.kind(id) != TokenKind::Unknown {
             vocabulary.set_kind(id, TokenKind::Control);
         }
-        markers.push(Marker {
+        names.push(Marker {
             id,
             text: token.text.clone(),
             is_control: token.is_special,
@@ -123,8 +124,8 @@ fn build(
         if vocabulary.kind(id) != TokenKind::Unknown {
             vocabulary.set_kind(id, TokenKind::Control);
         }
-        if !markers.iter().any(|marker| marker.id == id) {
-            markers.push(Marker {
+        if !names.iter().any(|marker: &Marker| marker.id == id) {
+            names.push(Marker {
                 id,
                 text: vocabulary.piece(id).to_owned(),
                 is_control: true,
@@ -165,7 +166,7 @@ fn build(
         suffix: around("add_eos_token", adds_eos, false, eos)?,
         encoder: Encoder::Own {
             words: Box::new(Words::SentencePiece(encoder)),
-            markers: Markers::of(markers)?,
+            markers: Markers::of(names)?,
         },
         vocabulary,
         bos,

@@ -3,6 +3,7 @@
 use aho_corasick::{AhoCorasick, MatchKind};
 
 use super::Special;
+use super::bounds::{LONGEST_PIECE, MAX_ADDED};
 use super::vocabulary::{TokenKind, Vocabulary};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -66,19 +67,55 @@ impl Automaton {
     }
 }
 
+/// The kinds of tokens of which automata are built.
+const NAMED: [TokenKind; 3] = [
+    TokenKind::UserDefined,
+    TokenKind::Control,
+    TokenKind::Unknown,
+];
+
+/// Refuses a vocabulary with longer tokens that texts name than any model has. Errors use `field` as their origin.
+pub(super) fn check(vocabulary: &Vocabulary, field: &str) -> Result<()> {
+    let ids = NAMED.into_iter().flat_map(|kind| vocabulary.of_kind(kind));
+    let ids: Vec<u32> = ids.collect();
+    check_lengths(ids.iter().map(|&id| vocabulary.piece(id).len()), |place| {
+        format!("{field}[{}]", ids[place])
+    })
+}
+
+/// Refuses tokens of which an automaton would take too long to build. `name` returns the name of one of them.
+fn check_lengths(
+    lengths: impl Iterator<Item = usize>,
+    name: impl Fn(usize) -> String,
+) -> Result<()> {
+    let mut left = MAX_ADDED;
+    for (place, length) in lengths.enumerate() {
+        let message = if length > LONGEST_PIECE {
+            format!(
+                "has {length} bytes, expected at most {LONGEST_PIECE} for a token that is not plain text"
+            )
+        } else if length > left {
+            format!("exceeds the {MAX_ADDED} bytes of all tokens that are not plain text")
+        } else {
+            left -= length;
+            continue;
+        };
+        let message = format!("{} {message}", name(place));
+        return Err(Error::new(ErrorKind::Malformed, message));
+    }
+    Ok(())
+}
+
 impl Markers {
     /// Returns the tokens of a vocabulary that texts name by their kinds. `strips` returns whether white space before
-    /// and after a token is dropped.
+    /// and after a token is dropped. Errors use `field` as their origin.
     pub(super) fn new(
         vocabulary: &Vocabulary,
+        field: &str,
         strips: impl Fn(&str, TokenKind) -> (bool, bool),
     ) -> Result<Self> {
-        let kinds = [
-            TokenKind::UserDefined,
-            TokenKind::Control,
-            TokenKind::Unknown,
-        ];
-        let markers = kinds.into_iter().flat_map(|kind| {
+        check(vocabulary, field)?;
+        let markers = NAMED.into_iter().flat_map(|kind| {
             let ids = vocabulary.of_kind(kind);
             let ids = ids.filter(|&id| !vocabulary.piece(id).is_empty());
             let strips = &strips;
@@ -94,6 +131,10 @@ impl Markers {
 
     /// Returns `markers`, in any order.
     pub(super) fn of(markers: Vec<Marker>) -> Result<Self> {
+        check_lengths(markers.iter().map(|marker| marker.text.len()), |place| {
+            let beginning = markers[place].text.chars().take(40);
+            format!("the special token {:?}…", beginning.collect::<String>())
+        })?;
         let is_text = |marker: &&Marker| !marker.is_control;
         let user_defined = markers.iter().filter(is_text).cloned().collect();
         Ok(Self {

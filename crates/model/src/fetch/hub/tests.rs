@@ -651,6 +651,14 @@ fn the_file_to_fetch_is_the_one_named_or_the_only_one() {
         let error: String = select(names, file).unwrap_err();
         assert!(error.contains(expected), "{error}");
     }
+    let many: Vec<String> = (0..1000).map(|number| format!("{number}.gguf")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    let error: String = select(&many, None).unwrap_err();
+    assert!(error.ends_with("`19.gguf`, and 980 more"), "{error}");
+    let long = "a".repeat(10_000);
+    let error: String = select(&["a.gguf", &long], None).unwrap_err();
+    assert!(error.contains("10000 bytes, expected at most 1024"));
+    assert!(error.len() < 1024);
 }
 
 #[test]
