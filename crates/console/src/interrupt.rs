@@ -72,3 +72,15 @@ impl Drop for Guard {
 #[derive(Debug, thiserror::Error)]
 #[error("interrupted")]
 pub struct Interrupted;
+
+/// Drops what the user has typed at the terminal and no one has read yet.
+#[cfg(unix)]
+pub fn forget_typed() {
+    use rustix::termios::{QueueSelector, tcflush};
+    // Standard input that is no terminal has nothing typed.
+    let _ = tcflush(std::io::stdin(), QueueSelector::IFlush);
+}
+
+/// Drops nothing: this system has no such function that Triad can use.
+#[cfg(not(unix))]
+pub fn forget_typed() {}

@@ -9,7 +9,7 @@ use serde_json::json;
 use triad_engine::package::{self, Package};
 use triad_engine::{Cancel, Threads};
 use triad_kernels::int8;
-use triad_model::checkpoint::{Checkpoint, TEXT_LIMITS_NAMES};
+use triad_model::checkpoint::{Checkpoint, Source, describes_model};
 use triad_model::description::ModelDescription;
 use triad_model::fetch;
 use triad_model::gguf::PartName;
@@ -23,6 +23,10 @@ use crate::hashes::Hashes;
 
 /// Hexadecimal digits of a key in the name of a folder: enough that no two packages of one user have the same key.
 const KEY_DIGITS: usize = 16;
+
+/// The ends of the names of the file with the error of a preparation in the background, and of an unfinished package.
+const LOG: &str = ".log";
+const UNFINISHED: &str = triad_prepare::package::UNFINISHED;
 
 /// A package of a model.
 #[derive(Debug)]
@@ -67,10 +71,11 @@ pub fn package_of(
         existing: Existing::Keep,
         pictures: None,
     };
-    prepare(&recipe, &destination, cancel, progress)?;
+    let prepared = prepare(&recipe, &destination, cancel, progress)?;
     Ok(Found {
         path: destination,
-        prepared: Some(start.elapsed()),
+        // Another process may have made it meanwhile.
+        prepared: prepared.is_new.then(|| start.elapsed()),
         stored: None,
     })
 }
@@ -218,52 +223,39 @@ fn cached_in(
 /// Returns the files of the model at `path`, sorted. If `path` is a file, these are the file and the files next to it
 /// that describe it. If it is a folder, other files in it, such as the output of an earlier command, are left out.
 pub fn model_files(path: &Path) -> Vec<PathBuf> {
-    const DESCRIPTIONS: [&str; 11] = [
-        "package.json",
-        "package.json.sha256",
-        "config.json",
-        "generation_config.json",
-        "chat_template.jinja",
-        "chat_template.tool_use.jinja",
-        "added_tokens.json",
-        "special_tokens_map.json",
-        "modules.json",
-        "config_sentence_transformers.json",
-        "pooling_config.json",
-    ];
+    const PACKAGE: [&str; 2] = [package::MANIFEST, package::MANIFEST_DIGEST];
     const WEIGHTS: [&str; 3] = [".safetensors", ".safetensors.index.json", ".gguf"];
     let describes = |name: &str| {
-        DESCRIPTIONS.contains(&name)
-            || TEXT_LIMITS_NAMES.contains(&name)
-            || name.starts_with("tokenizer")
+        PACKAGE.contains(&name) || Source::TEXT_FILES.contains(&name) || describes_model(name)
     };
     let holds_weights = |name: &str| {
         WEIGHTS
             .iter()
             .any(|end| name.to_ascii_lowercase().ends_with(end))
     };
-    let within = |folder: &Path, belongs: &dyn Fn(&str) -> bool| -> Vec<_> {
-        let names = |path: &PathBuf| {
-            path.file_name()
-                .is_some_and(|name| belongs(&name.to_string_lossy()))
-        };
+    let entries = |folder: &Path| -> Vec<(PathBuf, String)> {
         let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-        entries
-            .map(|entry| entry.path())
-            .filter(|path| path.is_file() && names(path))
-            .collect()
+        let named =
+            entries.filter_map(|entry| Some((entry.path(), entry.file_name().into_string().ok()?)));
+        named.collect()
     };
-    let folders_of_descriptions = |folder: &Path| -> Vec<_> {
-        let mut files = within(&folder.join("additional_chat_templates"), &|_| true);
-        files.extend(within(&folder.join("1_Pooling"), &|name| {
-            name == "config.json"
-        }));
+    let within = |folder: &Path, belongs: &dyn Fn(&str) -> bool| -> Vec<_> {
+        let mut files = Vec::new();
+        for (path, name) in entries(folder) {
+            if path.is_file() && belongs(&name) {
+                files.push(path);
+            } else if holds_descriptions(&name) && path.is_dir() {
+                let inside = entries(&path).into_iter();
+                let inside = inside.filter(|(path, file)| {
+                    describes_model(&format!("{name}/{file}")) && path.is_file()
+                });
+                files.extend(inside.map(|(path, _)| path));
+            }
+        }
         files
     };
     let mut files = if path.is_dir() {
-        let mut files = within(path, &|name| describes(name) || holds_weights(name));
-        files.extend(folders_of_descriptions(path));
-        files
+        within(path, &|name| describes(name) || holds_weights(name))
     } else if path
         .extension()
         .is_some_and(|extension| extension.eq_ignore_ascii_case("safetensors"))
@@ -273,7 +265,6 @@ pub fn model_files(path: &Path) -> Vec<PathBuf> {
             .filter(|folder| !folder.as_os_str().is_empty())
             .unwrap_or(Path::new("."));
         let mut files = within(folder, &describes);
-        files.extend(folders_of_descriptions(folder));
         files.push(path.into());
         files
     } else if let Some(part) = path.to_str().and_then(PartName::parse) {
@@ -283,6 +274,14 @@ pub fn model_files(path: &Path) -> Vec<PathBuf> {
     };
     files.sort();
     files
+}
+
+/// Returns whether a folder of this name in a model's folder may hold files that describe the model.
+fn holds_descriptions(folder: &str) -> bool {
+    let files = ["config.json", "tool_use.jinja"];
+    files
+        .iter()
+        .any(|file| describes_model(&format!("{folder}/{file}")))
 }
 
 fn is_plain(letter: char) -> bool {
@@ -309,10 +308,28 @@ pub fn prepare(
     Ok(prepared)
 }
 
+/// Returns what there is of the package at `package`, whatever name the model had: the package, folders of preparations that
+/// have not ended, and files with the errors of preparations in the background.
+pub fn remains_of(package: &Path) -> Vec<PathBuf> {
+    let name = package.file_name().unwrap_or_default().to_string_lossy();
+    let key = &name[name.rfind('-').unwrap_or(0)..];
+    let ends = ["", UNFINISHED, LOG].map(|end| format!("{key}{end}"));
+    let is_of_package = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        ends.iter().any(|end| name.ends_with(&**end))
+    };
+    let entries = package
+        .parent()
+        .and_then(|folder| fs::read_dir(folder).ok());
+    let paths = entries.into_iter().flatten().flatten();
+    let paths = paths.map(|entry| entry.path()).filter(is_of_package);
+    paths.collect()
+}
+
 /// Returns the path of the file that a preparation in the background writes its error to.
 pub(crate) fn log_of(package: &Path) -> PathBuf {
     let mut name = package.file_name().unwrap_or_default().to_owned();
-    name.push(".log");
+    name.push(LOG);
     package.with_file_name(name)
 }
 
@@ -337,17 +354,26 @@ mod tests {
         let parts = [1, 2].map(|part| at(&format!("m-0000{part}-of-00002.gguf")));
         assert_eq!(model_files(&parts[0]), parts);
         let names = [
+            "1_Pooling/config.json",
+            "2_Dense/config.json",
+            "2_Dense/model.safetensors",
+            "3_LogitScore/config.json",
             "added_tokens.json",
             "additional_chat_templates/tool_use.jinja",
             "chat_template.jinja",
             "chat_template.tool_use.jinja",
             "config.json",
             "model.safetensors",
+            "preprocessor_config.json",
+            "processor_config.json",
             "special_tokens_map.json",
             "tokenizer.model",
         ];
-        fs::create_dir(at("additional_chat_templates")).unwrap();
-        for name in names.iter().chain(&["README.md"]) {
+        for name in names
+            .iter()
+            .chain(&["README.md", "2_Dense/README.md", "a/config.json"])
+        {
+            fs::create_dir_all(at(name).parent().unwrap()).unwrap();
             fs::write(at(name), "").unwrap();
         }
         let all: Vec<_> = names.map(at).into();

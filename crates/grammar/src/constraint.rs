@@ -100,8 +100,19 @@ impl GrammarConstraint {
             .into();
         }
         let problem = problem(self.kind, &error.to_string());
-        format!("{} ({})", problem, self.matcher.stop_reason()).into()
+        sentence(self.kind, &problem, self.matcher.stop_reason()).into()
     }
+}
+
+/// Returns the sentence for a problem, which may be only the name of a reason.
+fn sentence(kind: Kind, problem: &str, reason: StopReason) -> String {
+    if [StopReason::NoExtension, StopReason::NoExtensionBias]
+        .iter()
+        .any(|none| problem == none.to_string())
+    {
+        return format!("the {kind} lets no token come next; it may be too large: make it simpler");
+    }
+    format!("{problem} ({reason})")
 }
 
 impl Constraint for GrammarConstraint {
@@ -142,5 +153,21 @@ impl Constraint for GrammarConstraint {
             .step(Matcher::compute_mask)
             .map_err(|error| self.error(error))?;
         Ok(TokenMask::from_words(mask.as_slice().to_vec()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_a_reason_is_a_sentence() {
+        let sentence = |problem| sentence(Kind::Regex, problem, StopReason::InternalError);
+        let none = sentence("NoExtensionBias");
+        assert!(
+            none.starts_with("the regular expression lets no token"),
+            "{none}"
+        );
+        assert_eq!(sentence("too many items"), "too many items (InternalError)");
     }
 }

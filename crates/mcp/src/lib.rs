@@ -11,6 +11,7 @@
 mod config;
 mod error;
 mod http;
+mod lines;
 mod meter;
 mod servers;
 mod stdio;

@@ -206,12 +206,6 @@ fn check_tools(model: &ServedModel, tools: &ToolUse) -> ApiResult<()> {
     Ok(())
 }
 
-/// Returns the source of the model's template for conversations with tools.
-fn template(model: &ServedModel) -> Option<&str> {
-    let template = model.model().chat_template();
-    template.map(|template| template.for_tools().source())
-}
-
 /// Returns the words of the model's reasoning.
 ///
 /// # Errors
@@ -251,8 +245,8 @@ fn compile(
     let tokenizer = asker.model.model().tokenizer()?;
     let (mut calls, mut answer) = (None, AnswerForm::Any);
     if tools.is_allowed() {
-        let format = ToolFormat::of_model(template(asker.model), tokenizer);
-        options.spelled = format.control_words(tokenizer);
+        let (format, spelled) = ToolFormat::of_answers(asker.model.model())?;
+        options.spelled = spelled;
         let words = Words::new(tokenizer);
         let (kept, which) = tools.form(asker, (format, &words), form)?;
         if kept.is_some() {

@@ -179,15 +179,13 @@ impl Chat {
 
     /// Generates the answer to `prompt`. If that can't begin, only the first `before` messages and pictures are kept.
     fn generate(&mut self, prompt: ShownPrompt, before: (usize, usize)) -> Result<Generation<'_>> {
-        let template = self.model.engine.model().chat_template();
-        let parts = if self.tools.is_empty() {
-            Parts::Text
-        } else {
-            let template = template.map(|template| template.for_tools().source());
-            Parts::Calls(Some(ToolCallParser::new(ToolFormat::of_template(template))))
-        };
+        let parts = self.parts();
         let messages = &mut self.messages;
-        match self.session.generate_with(prompt, &self.options, parts) {
+        let started = match parts {
+            Ok(parts) => self.session.generate_with(prompt, &self.options, parts),
+            Err(error) => Err(error),
+        };
+        match started {
             Ok(generation) => Ok(generation.on_end(|answer| messages.push(message(answer)))),
             Err(error) => {
                 messages.truncate(before.0);
@@ -195,6 +193,18 @@ impl Chat {
                 Err(error)
             }
         }
+    }
+
+    /// Returns how the text of an answer is parsed.
+    fn parts(&self) -> Result<Parts> {
+        if self.tools.is_empty() {
+            return Ok(Parts::Text);
+        }
+        let (format, spelled) = ToolFormat::of_answers(self.model.engine.model())?;
+        Ok(Parts::Calls {
+            parser: Some(ToolCallParser::new(format)),
+            spelled,
+        })
     }
 
     /// Returns the messages so far.

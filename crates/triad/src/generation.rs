@@ -40,8 +40,23 @@ impl From<(&str, &str)> for ToolCall {
 pub(crate) enum Parts {
     /// Text alone.
     Text,
-    /// Text and function calls; `None` after the end.
-    Calls(Option<ToolCallParser>),
+    /// Text and function calls.
+    Calls {
+        /// `None` after the end.
+        parser: Option<ToolCallParser>,
+        /// The control tokens whose names the parser needs in the text.
+        spelled: Vec<u32>,
+    },
+}
+
+impl Parts {
+    /// Returns the control tokens whose names are a part of the text.
+    pub(crate) fn spelled(&self) -> Vec<u32> {
+        match self {
+            Self::Text => Vec::new(),
+            Self::Calls { spelled, .. } => spelled.clone(),
+        }
+    }
 }
 
 /// An answer while it is generated: an iterator over its pieces. Each piece has only whole characters.
@@ -166,7 +181,7 @@ impl<'a> Generation<'a> {
     fn take(&mut self, piece: String) {
         match &mut self.parts {
             Parts::Text => self.ready.push_back(piece),
-            Parts::Calls(parser) => {
+            Parts::Calls { parser, .. } => {
                 let parts = parser.as_mut().map(|parser| parser.push(&piece));
                 self.take_parts(parts.unwrap_or_default());
             }
@@ -197,7 +212,7 @@ impl<'a> Generation<'a> {
             Ok(generation) => generation,
             Err(error) => return Some(Err(error)),
         };
-        if let Parts::Calls(parser) = &mut self.parts {
+        if let Parts::Calls { parser, .. } = &mut self.parts {
             let rest = parser.take().map(ToolCallParser::finish);
             self.take_parts(rest.unwrap_or_default());
         }

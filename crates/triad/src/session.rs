@@ -52,7 +52,8 @@ impl Session {
         options: &GenerateOptions,
         parts: Parts,
     ) -> Result<Generation<'_>> {
-        let engine_options = options.for_engine(&self.model)?;
+        let mut engine_options = options.for_engine(&self.model)?;
+        engine_options.spelled = parts.spelled();
         let adapters = self.model.adapters(&options.adapters)?;
         let mut session = self
             .session

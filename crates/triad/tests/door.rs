@@ -4,10 +4,17 @@
 #[allow(dead_code)]
 #[path = "../../cli/tests/support/gguf.rs"]
 mod gguf;
+#[path = "../../cli/tests/support/scripted.rs"]
+mod scripted;
+/// The module of the command's tests that `scripted` uses.
+mod support {
+    pub(crate) use crate::gguf;
+}
 
 use std::path::PathBuf;
 
 use gguf::{Gguf, Value};
+use scripted::{Word, scripted};
 use triad::{Cancel, Constraint, ErrorKind, Finish, GenerateOptions, Model, Tool};
 
 /// A folder with a tiny model; deleted when dropped.
@@ -15,8 +22,11 @@ struct Place(tempfile::TempDir);
 
 impl Place {
     fn new() -> Self {
+        Self::of(&Gguf::tiny().with("llama.context_length", Value::U32(128)))
+    }
+
+    fn of(model: &Gguf) -> Self {
         let place = Self(tempfile::tempdir().unwrap());
-        let model = Gguf::tiny().with("llama.context_length", Value::U32(128));
         std::fs::write(place.path("model.gguf"), model.bytes()).unwrap();
         place
     }
@@ -169,6 +179,29 @@ fn errors_have_the_kind_that_a_program_decides_on() {
     let mut session = model.session().with_options(hot);
     let error = session.generate("Hello").unwrap().finish().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+}
+
+#[test]
+fn words_of_calls_that_are_control_tokens_make_calls() {
+    let call = "{\"name\": \"add\", \"arguments\": {\"a\": 2}}";
+    let words = [
+        Word::Control("<|end|>"),
+        Word::Control("<|ask|>"),
+        Word::Control("<tool_call>"),
+        Word::Text(call),
+        Word::Control("</tool_call>"),
+    ];
+    let next = [(1, 2), (2, 3), (3, 4), (4, 0)];
+    let template = "{# tools #}{{ messages[0].content }}<|ask|>";
+    let place = Place::of(&scripted(&words, &next, 0, template));
+    let model = place.open();
+    let tool = Tool::new("add", "Adds.", r#"{"type": "object"}"#).unwrap();
+    let mut chat = model.chat().with_options(eight()).with_tools([tool]);
+    let answer = chat.send("2?").unwrap().finish().unwrap();
+    assert_eq!(answer.text, "");
+    assert_eq!(answer.calls.len(), 1);
+    assert_eq!(&*answer.calls[0].name, "add");
+    assert_eq!(&*answer.calls[0].arguments, "{\"a\":2}");
 }
 
 /// A newcomer can read a small public API in one sitting.

@@ -4,9 +4,11 @@ use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
+use triad_frontend::packages::remains_of;
 use triad_model::fetch;
 use triad_prepare::PrepareOptions;
 use triad_prepare::calibration::text::CalibrationText;
+use triad_prepare::package::is_in_use;
 
 use triad_console::{output, preparing, progress};
 
@@ -31,18 +33,27 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     // Packages are named by the files that they were prepared from, so they are found before these are removed.
     let packages = packages_of(name)?;
     let mut bytes = progress::fetch(|progress| Ok(fetch::remove(name, progress)?))?;
-    for package in &packages {
-        let files = fs::read_dir(package)?.flatten();
-        let files = files.filter_map(|file| file.metadata().ok());
-        bytes += files.map(|file| file.len()).sum::<u64>();
-        fs::remove_dir_all(package)
-            .with_context(|| format!("cannot remove {}", package.display()))?;
+    for path in packages.iter().flat_map(|package| remains_of(package)) {
+        let name = path.display();
+        if is_in_use(&path) {
+            output::note(&format!("note: {name} stays: another process works in it"));
+            continue;
+        }
+        let removed = if path.is_dir() {
+            let files = fs::read_dir(&path)?.flatten();
+            let files = files.filter_map(|file| file.metadata().ok());
+            bytes += files.map(|file| file.len()).sum::<u64>();
+            fs::remove_dir_all(&path)
+        } else {
+            fs::remove_file(&path)
+        };
+        removed.with_context(|| format!("cannot remove {name}"))?;
     }
     output::note(&format!("removed {name}, {}", output::bytes(bytes)));
     Ok(())
 }
 
-/// Returns the packages that were prepared with the default options from the model of this name, or from any file of the
+/// Returns the paths of packages, finished or not, that were prepared with the default options from the model of this name, or from any file of the
 /// repository of this name.
 fn packages_of(name: &str) -> Result<Vec<PathBuf>> {
     // Without packages, no file needs to be hashed.
@@ -55,7 +66,7 @@ fn packages_of(name: &str) -> Result<Vec<PathBuf>> {
     for model in fetch::cached()? {
         if model.name == *name || model.name.starts_with(&of_repository) {
             let package = preparing::cached(&model.path, &options, (&text, None))?;
-            if package.join("package.json").is_file() && !packages.contains(&package) {
+            if !packages.contains(&package) {
                 packages.push(package);
             }
         }

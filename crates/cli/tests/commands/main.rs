@@ -21,6 +21,9 @@ mod outcome;
 mod packages;
 mod pictures;
 mod processors;
+#[cfg(feature = "mcp")]
+#[path = "../support/scripted.rs"]
+mod scripted;
 mod session;
 #[path = "../../../processors/tests/skip/mod.rs"]
 mod skip;

@@ -55,6 +55,38 @@ fn models_in_the_cache_are_listed_run_and_removed_by_one_name() {
 }
 
 #[test]
+fn a_removed_model_leaves_no_unfinished_package_and_no_log() {
+    let place = cached();
+    let run = ["run", "hf:owner/name:a.gguf", "-p", "Hi", "-n", "2"];
+    let ran = place
+        .command(&run)
+        .env("TRIAD_PREPARE", "first")
+        .output()
+        .unwrap();
+    succeed(&ran);
+    let packages = place.path("cache/packages");
+    let names = || -> Vec<_> {
+        let entries = std::fs::read_dir(&packages).unwrap();
+        entries
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect()
+    };
+    let [package] = &names()[..] else {
+        panic!("{:?}", names());
+    };
+    // A preparation of a copy with another name was killed, and another one failed.
+    let (_, key) = package.rsplit_once('-').unwrap();
+    let unfinished = packages.join(format!("copy-{key}.part"));
+    std::fs::create_dir(&unfinished).unwrap();
+    std::fs::write(unfinished.join("weights.safetensors"), [0; 9]).unwrap();
+    std::fs::write(packages.join(format!("{package}.log")), "it failed").unwrap();
+    std::fs::create_dir(packages.join("other-0123456789abcdef.part")).unwrap();
+    succeed(&place.triad(&["remove", "hf:owner/name:a.gguf"]));
+    // Both models of this place have the same content, so only what belongs to another key stays.
+    assert_eq!(names(), ["other-0123456789abcdef.part"]);
+}
+
+#[test]
 fn the_short_forms_of_run_mean_the_long_ones() {
     let place = place();
     let long = [

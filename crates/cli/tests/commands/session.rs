@@ -17,6 +17,23 @@ const ASK: [&str; 8] = [
 ];
 
 #[test]
+fn an_answer_is_printed_even_if_its_session_cannot_be_written() {
+    let place = place();
+    let mut arguments = ASK.to_vec();
+    arguments[7] = "no-folder/talk.json";
+    arguments.extend(["-p", "Hello", "--json"]);
+    let output = place.triad(&arguments);
+    assert!(!output.status.success());
+    assert!(
+        stderr(&output).contains("no-folder/talk.json"),
+        "{}",
+        stderr(&output)
+    );
+    let report: Json = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(report["text"].is_string(), "{report}");
+}
+
+#[test]
 fn a_session_goes_on_where_its_file_ends() {
     let place = place();
     let saved = || -> Json {

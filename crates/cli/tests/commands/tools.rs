@@ -1,12 +1,12 @@
-//! Tools of MCP servers, with a model that says a script: attention and feed-forward are zero, so each token has one
-//! successor.
+//! Tools of MCP servers, with a model that says a script.
 
 use std::io::{Read, Write};
 use std::process::{Output, Stdio};
 
 use serde_json::{Value as Json, json};
 
-use crate::support::gguf::{Gguf, Tensor, Value, byte_letter};
+use crate::scripted::{Word, scripted};
+use crate::support::gguf::Gguf;
 use crate::support::{Place, stderr};
 use crate::{json as json_of, mcp_server, succeed};
 
@@ -24,85 +24,33 @@ fn serves_mcp() {
     mcp_server::serve_if_asked();
 }
 
-/// Returns a model that calls `add` when it is asked, and says [`ANSWER`] when it is told the result. If it is
-/// `stubborn`, it calls again.
-fn scripted(stubborn: bool) -> Gguf {
-    let spelled = |text: &str| text.bytes().map(byte_letter).collect::<String>();
-    let mut tokens: Vec<String> = (0..=255).map(byte_letter).collect();
-    tokens.extend([END, ASK, TOLD].map(str::to_owned));
-    tokens.extend([CALL, ANSWER].map(spelled));
-    let (end, ask, told, call, answer) = (256, 257, 258, 259, 260);
-    let types = (0..tokens.len()).map(|token| if (256..=258).contains(&token) { 3 } else { 1 });
-    let after_told = if stubborn { call } else { answer };
-    let next = [(ask, call), (call, end), (told, after_told), (answer, end)];
-    let (count, hidden) = (tokens.len(), tokens.len().next_multiple_of(32));
+/// Returns a model that calls `add` by the words of `call` when it is asked, and says [`ANSWER`] when it is told the result.
+/// If it is `stubborn`, it calls again.
+fn caller(stubborn: bool, call: &[Word]) -> Gguf {
+    let (end, ask, told, answer, first) = (0, 1, 2, 3, 4);
+    let mut words = [END, ASK, TOLD].map(Word::Control).to_vec();
+    words.push(Word::Text(ANSWER));
+    words.extend(call);
+    let after_told = if stubborn { first } else { answer };
+    let mut next = vec![(ask, first), (told, after_told), (answer, end)];
+    next.extend((first..words.len() - 1).map(|word| (word, word + 1)));
+    next.push((words.len() - 1, end));
     let last = if stubborn { ASK } else { TOLD };
     let template = format!(
         "{{# tools #}}{{% for m in messages %}}{{{{ m.role }}}}: {{{{ m.content }}}}\n{{% endfor %}}\
          {{% if messages[-1].role == 'tool' %}}{last}{{% else %}}{ASK}{{% endif %}}"
     );
-    let mut gguf = Gguf::tiny();
-    for (key, value) in [
-        ("llama.context_length", Value::U32(4096)),
-        ("llama.embedding_length", Value::U32(hidden as u32)),
-        ("llama.feed_forward_length", Value::U32(64)),
-        ("llama.attention.head_count", Value::U32(hidden as u32 / 32)),
-        (
-            "llama.attention.head_count_kv",
-            Value::U32(hidden as u32 / 32),
-        ),
-        ("tokenizer.ggml.tokens", Value::Texts(tokens)),
-        (
-            "tokenizer.ggml.token_type",
-            Value::Integers(types.collect()),
-        ),
-        ("tokenizer.ggml.merges", Value::Texts(Vec::new())),
-        ("tokenizer.ggml.eos_token_id", Value::U32(end as u32)),
-        ("tokenizer.chat_template", Value::Text(template)),
-    ] {
-        gguf = gguf.with(key, value);
-    }
-    let matrix = |rows: usize, columns: usize, ones: &[(usize, usize)]| {
-        let mut values = vec![0.0; rows * columns];
-        ones.iter()
-            .for_each(|(row, column)| values[row * columns + column] = 1.0);
-        (vec![rows as u64, columns as u64], values)
-    };
-    let identity: Vec<_> = (0..count).map(|token| (token, token)).collect();
-    let successors: Vec<_> = next.iter().map(|(from, to)| (*to, *from)).collect();
-    let square = || matrix(hidden, hidden, &[]);
-    let ones = || (vec![hidden as u64], vec![1.0; hidden]);
-    let all = [
-        ("token_embd.weight", matrix(count, hidden, &identity)),
-        ("output.weight", matrix(count, hidden, &successors)),
-        ("output_norm.weight", ones()),
-        ("blk.0.attn_norm.weight", ones()),
-        ("blk.0.attn_q.weight", square()),
-        ("blk.0.attn_k.weight", square()),
-        ("blk.0.attn_v.weight", square()),
-        ("blk.0.attn_output.weight", square()),
-        ("blk.0.ffn_norm.weight", ones()),
-        ("blk.0.ffn_gate.weight", matrix(64, hidden, &[])),
-        ("blk.0.ffn_up.weight", matrix(64, hidden, &[])),
-        ("blk.0.ffn_down.weight", matrix(hidden, 64, &[])),
-    ];
-    gguf.tensors = all
-        .into_iter()
-        .map(|(name, (shape, values))| Tensor {
-            name: name.into(),
-            shape,
-            values,
-            format: 0,
-            offset: None,
-        })
-        .collect();
-    gguf
+    scripted(&words, &next, end, &template)
 }
 
 /// Returns a place with the model, and with a file that names the server.
 fn place(stubborn: bool, mode: &str) -> Place {
+    place_of(&caller(stubborn, &[Word::Text(CALL)]), mode)
+}
+
+fn place_of(model: &Gguf, mode: &str) -> Place {
     let place = Place::new();
-    place.write("model.gguf", scripted(stubborn).bytes());
+    place.write("model.gguf", model.bytes());
     let server = json!({
         "command": std::env::current_exe().unwrap(),
         "args": ["tools::serves_mcp", "--exact", "--nocapture"],
@@ -162,6 +110,26 @@ fn a_call_is_made_and_its_result_is_in_the_conversation_that_goes_on() {
         report["tool_calls"],
         json!([{"server": "mine", "tool": "add", "arguments": {"a": 2, "b": 3}, "outcome": "done", "result_bytes": 1}])
     );
+}
+
+#[test]
+fn words_of_calls_that_are_control_tokens_make_calls() {
+    let object = "{\"name\": \"add\", \"arguments\": {\"a\": 2, \"b\": 3}}";
+    // The template names the words of neither format: those of the second one are found in the vocabulary.
+    for (open, call, close) in [
+        ("<tool_call>", object, "</tool_call>"),
+        (
+            "<|tool_call_start|>",
+            "[add(a=2, b=3)]",
+            "<|tool_call_end|>",
+        ),
+    ] {
+        let call = [Word::Control(open), Word::Text(call), Word::Control(close)];
+        let place = place_of(&caller(false, &call), "adds");
+        let report = json_of(&run(&place, &["--mcp-yes", "--json"]));
+        assert_eq!(report["tool_calls"][0]["outcome"], "done", "{report}");
+        assert_eq!(report["text"], ANSWER);
+    }
 }
 
 #[test]
@@ -244,10 +212,14 @@ fn tools_and_what_they_cannot_be_with_are_refused_by_name() {
     assert_eq!(stderr(&wrong), error);
 }
 
+/// The question for a call.
+#[cfg(target_os = "linux")]
+const QUESTION: &str = "call it? y = yes, n = no, a = always this tool: ";
+
 /// At a terminal, each call is asked for. `script` makes one.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_call_is_asked_for_at_a_terminal() {
+fn a_call_is_asked_for_at_a_terminal_and_keys_typed_before_do_not_answer() {
     let place = place(false, "adds");
     let Ok(mut child) = std::process::Command::new("script")
         .args(["-qec", "$PROGRAM", "/dev/null"])
@@ -265,7 +237,7 @@ fn a_call_is_asked_for_at_a_terminal() {
         .map(|word| format!("'{}'", word.to_str().unwrap()))
         .collect();
     let mut outcomes = Vec::new();
-    for answer in ["n\n", "maybe\ny\n"] {
+    for (before, answer) in [("", "n\n"), ("", "maybe\ny\n"), ("y\n", "n\n")] {
         let _ = std::fs::remove_file(place.path("talk.json"));
         let mut child = std::process::Command::new("script");
         child
@@ -282,24 +254,27 @@ fn a_call_is_asked_for_at_a_terminal() {
             .spawn()
             .unwrap();
         let mut input = child.stdin.take().unwrap();
+        input.write_all(before.as_bytes()).unwrap();
+        let mut output = child.stdout.take().unwrap();
+        let mut shown = Vec::new();
+        let mut byte = [0];
+        while !shown.ends_with(QUESTION.as_bytes()) && output.read(&mut byte).unwrap() == 1 {
+            shown.push(byte[0]);
+        }
+        assert!(
+            shown.ends_with(QUESTION.as_bytes()),
+            "{}",
+            String::from_utf8_lossy(&shown)
+        );
         input.write_all(answer.as_bytes()).unwrap();
-        let mut shown = String::new();
-        child
-            .stdout
-            .take()
-            .unwrap()
-            .read_to_string(&mut shown)
-            .unwrap();
+        output.read_to_end(&mut shown).unwrap();
         drop(input);
         child.wait().unwrap();
-        assert!(
-            shown.contains("call it? y = yes, n = no, a = always this tool: "),
-            "{shown}"
-        );
         let talk: Json = serde_json::from_slice(&fs_read(&place, "talk.json")).unwrap();
         outcomes.push(talk["messages"][2]["content"].clone());
     }
-    assert_eq!(outcomes, ["error: the user declined this call", "5"]);
+    let declined = "error: the user declined this call";
+    assert_eq!(outcomes, [declined, "5", declined]);
 }
 
 /// Sends a request with the key to a server, and returns the JSON of its response.

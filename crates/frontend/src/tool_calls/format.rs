@@ -1,6 +1,9 @@
 //! The formats of models' calls: how a chat template reveals them, and the words that mark them in an answer.
 
+use triad_engine::Model;
 use triad_model::tokenizer::{TokenKind, Tokenizer};
+
+use crate::error::Result;
 
 /// The format of a model's calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,6 +122,20 @@ impl ToolFormat {
                 .is_some()
         };
         formats.into_iter().find(has).unwrap_or(format)
+    }
+
+    /// Returns the format of the calls in answers of `model`, and the control tokens among its words. A reader of this
+    /// format needs an answer whose text has their names
+    /// ([`GenerateOptions::spelled`](triad_engine::GenerateOptions::spelled)).
+    ///
+    /// # Errors
+    /// If the model has no tokenizer.
+    pub fn of_answers(model: &Model) -> Result<(Self, Vec<u32>)> {
+        let tokenizer = model.tokenizer()?;
+        let template = model.chat_template();
+        let template = template.map(|template| template.for_tools().source());
+        let format = Self::of_model(template, tokenizer);
+        Ok((format, format.control_words(tokenizer)))
     }
 
     /// Returns the words around calls; `None` for formats in which an answer is calls as a whole.

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 pub use embedding_defaults::EmbeddingDefaults;
 pub use generation_defaults::GenerationDefaults;
 use gguf_parts::Parts;
-pub use source::{Source, TEXT_LIMITS_NAMES};
+pub use source::{Source, describes_model};
 pub(crate) use source::{TOKENIZER_CONFIG, TOOL_TEMPLATES};
 pub(crate) use vision_folder::vision_folder;
 use weights::{Weights, files_of, weight_files};
@@ -158,7 +158,7 @@ impl Checkpoint {
     }
 
     fn open_folder(path: &Path, folder: &Path, weights: Weights) -> Result<Self> {
-        let config_path = folder.join("config.json");
+        let config_path = folder.join(source::CONFIG);
         let config = json::read(&config_path)?.ok_or_else(|| {
             Error::new(
                 ErrorKind::Missing,
@@ -166,7 +166,7 @@ impl Checkpoint {
             )
             .at(folder)
         })?;
-        let generation_path = folder.join("generation_config.json");
+        let generation_path = folder.join(source::GENERATION_CONFIG);
         let generation_config = json::read(&generation_path)?;
         let source = Source::folder(folder)?;
         let mut generation_defaults = GenerationDefaults::default();

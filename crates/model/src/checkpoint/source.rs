@@ -39,7 +39,7 @@ pub(super) const PROMPTS: &str = "config_sentence_transformers.json";
 /// The limits of texts, also in packages.
 pub(super) const TEXT_LIMITS: &str = "sentence_bert_config.json";
 /// The names of that file, the first of which `sentence-transformers` reads.
-pub const TEXT_LIMITS_NAMES: [&str; 7] = [
+pub(super) const TEXT_LIMITS_NAMES: [&str; 7] = [
     TEXT_LIMITS,
     "sentence_roberta_config.json",
     "sentence_distilbert_config.json",
@@ -57,6 +57,30 @@ pub(crate) const TOOL_TEMPLATES: [&str; 2] = [
     "chat_template.tool_use.jinja",
     "additional_chat_templates/tool_use.jinja",
 ];
+
+/// The description of a model, and the recommended options of its answers.
+pub(super) const CONFIG: &str = "config.json";
+pub(super) const GENERATION_CONFIG: &str = "generation_config.json";
+/// The descriptions of how pictures are prepared.
+const PICTURES: [&str; 2] = ["preprocessor_config.json", "processor_config.json"];
+
+/// Returns whether a model in the layout of `transformers` and `sentence-transformers` may be read from the file at `path`,
+/// other than its own weights and their index. `path` is below the model's folder, with `/` between its parts.
+pub fn describes_model(path: &str) -> bool {
+    let Some((folder, file)) = path.split_once('/') else {
+        return [CONFIG, GENERATION_CONFIG, SENTENCE_MODULES, PROMPTS].contains(&path)
+            || FOLDER.contains(&path)
+            || SENTENCE_PIECE.contains(&path)
+            || TOOL_TEMPLATES.contains(&path)
+            || TEXT_LIMITS_NAMES.contains(&path)
+            || PICTURES.contains(&path);
+    };
+    // A dense layer after pooling, such as `2_Dense`, and words that score a pair.
+    TOOL_TEMPLATES.contains(&path)
+        || folder == POOLING_FOLDER && file == CONFIG
+        || folder.ends_with("_Dense") && [CONFIG, "model.safetensors"].contains(&file)
+        || folder.ends_with("_LogitScore") && file == CONFIG
+}
 
 /// Maximum bytes of each of these files.
 const MAX_TEXT_FILE: u64 = 1 << 28;
@@ -123,7 +147,7 @@ impl Checkpoint {
                 let mut texts = Vec::new();
                 let has_json = is_there(&folder.join(FOLDER[0]))?;
                 let sentence_piece = SENTENCE_PIECE.into_iter().filter(|_| !has_json);
-                let pooling = folder.join(POOLING_FOLDER).join("config.json");
+                let pooling = folder.join(POOLING_FOLDER).join(CONFIG);
                 for (name, path) in FOLDER
                     .into_iter()
                     .chain(sentence_piece)

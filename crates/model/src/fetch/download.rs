@@ -2,6 +2,7 @@
 
 use std::io::Read;
 use std::path::Path;
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant};
 
 use ureq::http::StatusCode;
@@ -9,10 +10,11 @@ use ureq::{Agent, Body, http};
 
 use super::get::Get;
 use super::part::{BLOCK, Expected, Part};
-use super::{Progress, cancelled, fetch_error};
+use super::waiting::{receive, spawn, wait};
+use super::{Progress, fetch_error};
 use crate::error::{Error, Result};
 
-/// Maximum number of consecutive attempts that receive nothing; after a broken connection, the download reconnects.
+/// Maximum number of consecutive attempts that get no further; after a broken connection, the download reconnects.
 const FRUITLESS_ATTEMPTS: usize = 3;
 
 /// Limits for a hub: a fetch that violates them is aborted.
@@ -64,23 +66,21 @@ impl From<Error> for Interruption {
 }
 
 impl Download<'_> {
-    /// Fetches the file to `destination`, unless the existing file already has the known sha256.
-    ///
-    /// Only a file with a known sha256 is resumed: only the final check shows that the first part and the rest belong
-    /// together.
+    /// Fetches the file to `destination`, unless the existing file already has the known hash.
     pub(super) fn to(&self, destination: &Path, progress: &dyn Progress) -> Result<()> {
         if self.expected.is_met_by(destination) {
             return Ok(());
         }
-        let resumable = self.expected.sha256.is_some();
+        let resumable = self.expected.is_resumable();
         let mut part = if resumable {
             Part::resume(destination)?
         } else {
             Part::create(destination)?
         };
-        let mut fruitless = 0;
+        // An attempt that starts again has to get further than those before it: a server that always ends at the same
+        // byte would be asked for ever.
+        let (mut fruitless, mut furthest) = (0, part.length());
         loop {
-            let before = part.length();
             let kept = if resumable {
                 "; the next pull goes on from there"
             } else {
@@ -101,7 +101,9 @@ impl Download<'_> {
                 }
                 Err(Interruption::Network(reason)) => reason,
             };
-            fruitless = if part.length() > before {
+            let is_further = part.length() >= furthest.saturating_add(self.bounds.least);
+            furthest = furthest.max(part.length());
+            fruitless = if is_further && resumable {
                 0
             } else {
                 fruitless + 1
@@ -125,7 +127,8 @@ impl Download<'_> {
         if self.expected.bytes == Some(part.length()) && part.length() > 0 {
             return Ok(());
         }
-        let response = self.request(part.length())?;
+        let response = self.request(part.length(), progress)?;
+        let is_whole = response.status() == StatusCode::OK;
         match response.status() {
             StatusCode::PARTIAL_CONTENT if starts_at(&response, part.length()) => {}
             // The server does not resume, or the part is longer than the file: starts again.
@@ -157,21 +160,16 @@ impl Download<'_> {
             .expected
             .bytes
             .or_else(|| Some(part.length() + response.body().content_length()?));
-        let mut body = response.into_body().into_reader();
-        let mut block = vec![0; BLOCK];
+        let stated = response.body().content_length();
+        let blocks = blocks(response.into_body())?;
         let (mut start, mut came) = (Instant::now(), 0);
         loop {
             progress.bytes(self.name, part.length(), total);
-            if progress.cancelled() {
-                return Err(cancelled().into());
-            }
-            let read = body
-                .read(&mut block)
-                .map_err(|error| Interruption::Network(error.to_string()))?;
-            if read == 0 {
+            let Some(block) = receive(&blocks, progress)? else {
                 break;
-            }
-            part.append(&block[..read])?;
+            };
+            let block = block.map_err(Interruption::Network)?;
+            part.append(&block)?;
             let most = self.bounds.unstated;
             if self.expected.bytes.is_none() && part.length() > most {
                 let message = format!(
@@ -183,7 +181,7 @@ impl Download<'_> {
             if total.is_some_and(|total| part.length() > total) {
                 break;
             }
-            came += read as u64;
+            came += block.len() as u64;
             if start.elapsed() >= self.bounds.within {
                 if came < self.bounds.least && total.is_none_or(|total| part.length() < total) {
                     return Err(Interruption::Slow);
@@ -192,6 +190,8 @@ impl Download<'_> {
             }
         }
         match total {
+            // The server says that this is the whole file, so another attempt would get no more of it.
+            _ if is_whole && stated == Some(part.length()) => Ok(()),
             Some(total) if part.length() < total => Err(Interruption::Network(
                 "the connection ended before the file did".into(),
             )),
@@ -199,16 +199,45 @@ impl Download<'_> {
         }
     }
 
-    fn request(&self, from: u64) -> Result<http::Response<Body>, Interruption> {
+    fn request(
+        &self,
+        from: u64,
+        progress: &dyn Progress,
+    ) -> Result<http::Response<Body>, Interruption> {
         let get = Get {
-            agent: self.agent,
-            url: &self.url,
-            token: self.token,
+            agent: self.agent.clone(),
+            url: self.url.clone(),
+            token: self.token.map(str::to_owned),
             from,
             time_out: None,
         };
-        get.call().map_err(Interruption::Network)
+        wait(progress, move || get.call())?.map_err(Interruption::Network)
     }
+}
+
+/// Reads a body on a thread, which ends with the body or when the receiver is dropped. An error is the last block.
+fn blocks(body: Body) -> Result<Receiver<Result<Vec<u8>, String>>> {
+    let (sender, blocks) = sync_channel(2);
+    spawn(move || {
+        let mut body = body.into_reader();
+        loop {
+            let mut block = vec![0; BLOCK];
+            let read = match body.read(&mut block) {
+                Ok(0) => return,
+                Ok(read) => Ok(read),
+                Err(error) => Err(error.to_string()),
+            };
+            let is_last = read.is_err();
+            let block = read.map(|read| {
+                block.truncate(read);
+                block
+            });
+            if sender.send(block).is_err() || is_last {
+                return;
+            }
+        }
+    })?;
+    Ok(blocks)
 }
 
 /// Returns whether the response's `Content-Range` starts at byte `from`.

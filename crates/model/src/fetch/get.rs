@@ -9,18 +9,18 @@ use ureq::{Agent, Body};
 const MAX_REDIRECTS: usize = 10;
 
 /// A request to a server.
-pub(super) struct Get<'a> {
-    pub(super) agent: &'a Agent,
-    pub(super) url: &'a str,
+pub(super) struct Get {
+    pub(super) agent: Agent,
+    pub(super) url: String,
     /// The token, which is only sent to the origin of `url`: the same scheme, host and port.
-    pub(super) token: Option<&'a str>,
+    pub(super) token: Option<String>,
     /// The first requested byte.
     pub(super) from: u64,
     /// Time limit for the whole response.
     pub(super) time_out: Option<Duration>,
 }
 
-impl Get<'_> {
+impl Get {
     /// Returns the response after all redirects.
     ///
     /// # Errors
@@ -31,7 +31,7 @@ impl Get<'_> {
             .parse()
             .map_err(|error| format!("not an address: {error}"))?;
         let own = origin(&url);
-        let mut token = self.token;
+        let mut token = self.token.as_deref();
         for _ in 0..=MAX_REDIRECTS {
             // The file's bytes come from another host, which must not receive the token.
             token = token.filter(|_| origin(&url) == own);

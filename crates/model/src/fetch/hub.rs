@@ -18,7 +18,8 @@ use super::cache::FolderLock;
 use super::download::{Bounds, Download, refusal};
 use super::get::Get;
 use super::name::{Repository, stays_inside};
-use super::part::Expected;
+use super::part::{Expected, Hash};
+use super::waiting::wait;
 use super::{Progress, fetch_error};
 use crate::checkpoint;
 use crate::error::{Error, ErrorKind, Result};
@@ -51,6 +52,8 @@ pub(super) struct Hub {
 /// The hub's description of a repository.
 #[derive(Deserialize)]
 struct Listing {
+    /// The commit that the list is of.
+    sha: Option<String>,
     siblings: Vec<Sibling>,
 }
 
@@ -60,6 +63,9 @@ struct Sibling {
     #[serde(rename = "rfilename")]
     name: String,
     size: Option<u64>,
+    /// The sha1 of what git stores under this name: the file itself, or the description of a large file.
+    #[serde(rename = "blobId")]
+    blob: Option<String>,
     lfs: Option<Lfs>,
 }
 
@@ -67,6 +73,26 @@ struct Sibling {
 struct Lfs {
     sha256: Option<String>,
     size: Option<u64>,
+}
+
+impl Listing {
+    /// Returns the revision from which all files are fetched: the commit of the list, or the main branch of a hub that
+    /// names none.
+    fn revision(&self) -> Result<&str> {
+        match self.sha.as_deref() {
+            None => Ok("main"),
+            Some(commit) if is_commit(commit) => Ok(commit),
+            Some(other) => Err(fetch_error(format!(
+                "the hub's list of files has the `sha` {:?}, expected the hexadecimal digits of a commit",
+                other.chars().take(80).collect::<String>()
+            ))),
+        }
+    }
+}
+
+/// Returns whether `id` is the name of a commit: a sha1 or a sha256.
+fn is_commit(id: &str) -> bool {
+    [40, 64].contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 /// The files to fetch and the one to open.
@@ -86,11 +112,10 @@ fn folder(cache: &Path, repository: &Repository) -> PathBuf {
 /// Returns the path of a model that an earlier pull completed.
 pub(super) fn cached(cache: &Path, repository: &Repository) -> Option<PathBuf> {
     let folder = folder(cache, repository);
-    if let Some(file) = &repository.file {
-        let whole = parts(file).all(|part| folder.join(part).is_file());
-        return whole.then(|| folder.join(file));
+    match &repository.file {
+        Some(file) => Manifest::has(&folder, parts(file)).then(|| folder.join(file)),
+        None => Manifest::complete(folder),
     }
-    Manifest::complete(folder)
 }
 
 impl Hub {
@@ -141,46 +166,50 @@ impl Hub {
             "asking for the files of {}/{}",
             repository.owner, repository.name
         ));
-        let listing = self.listing(repository)?;
+        let listing = self.listing(repository, progress)?;
+        let revision = listing.revision()?;
         let folder = folder(cache, repository);
         let _lock = FolderLock::acquire(&folder, progress)?;
         let mut selection = select(&listing.siblings, repository)?;
-        let is_whole = repository.file.is_none();
-        if is_whole {
-            Manifest::begin(&folder, names(&selection.files))?;
+        let download =
+            |file: &Sibling| self.download((repository, revision), file, &folder, progress);
+        if let Some(file) = &repository.file {
+            // A single file is replaced at once: it is never of two versions.
+            let is_split = selection.files.len() > 1;
+            if is_split {
+                Manifest::begin_parts(&folder, names(&selection.files))?;
+            }
+            selection.files.iter().try_for_each(download)?;
+            if is_split {
+                Manifest::end_parts(&folder, names(&selection.files))?;
+            }
+            return Ok(folder.join(file));
         }
-        for file in &selection.files {
-            self.download(repository, file, &folder, progress)?;
-        }
+        Manifest::begin(&folder, names(&selection.files))?;
+        selection.files.iter().try_for_each(download)?;
         if selection.files.iter().any(|file| file.name == INDEX) {
             let shards = shards(&folder.join(INDEX), &listing.siblings)?;
             Manifest::begin(&folder, names(&shards))?;
-            for shard in &shards {
-                self.download(repository, shard, &folder, progress)?;
-            }
+            shards.iter().try_for_each(download)?;
             selection.files.extend(shards);
         }
         let Selection { files, open } = selection;
-        match open {
-            Some(open) if !is_whole => Ok(folder.join(open)),
-            open => Manifest::end(folder, open.as_deref(), names(&files)),
-        }
+        Manifest::end(folder, open.as_deref(), names(&files))
     }
 
-    fn listing(&self, repository: &Repository) -> Result<Listing> {
+    fn listing(&self, repository: &Repository, progress: &dyn Progress) -> Result<Listing> {
         let Repository { owner, name, .. } = repository;
         let url = format!("{}/api/models/{owner}/{name}?blobs=true", self.endpoint);
-        let (token, time_out) = (self.token.as_deref(), Some(self.patience));
         let get = Get {
-            agent: &self.agent,
-            url: &url,
-            token,
+            agent: self.agent.clone(),
+            url: url.clone(),
+            token: self.token.clone(),
             from: 0,
-            time_out,
+            time_out: Some(self.patience),
         };
-        let mut response = get
-            .call()
-            .map_err(|error| fetch_error(format!("cannot reach {url}: {error}")))?;
+        let response = wait(progress, move || get.call())?;
+        let mut response =
+            response.map_err(|error| fetch_error(format!("cannot reach {url}: {error}")))?;
         if response.status() != 200 {
             return Err(refusal(
                 &format!("model {owner}/{name}"),
@@ -189,11 +218,11 @@ impl Hub {
                 self.token.is_some(),
             ));
         }
-        let body = response
-            .body_mut()
-            .with_config()
-            .limit(LARGEST_LISTING)
-            .read_to_string();
+        let read = move || {
+            let body = response.body_mut().with_config();
+            body.limit(LARGEST_LISTING).read_to_string()
+        };
+        let body = wait(progress, read)?;
         let body = body.map_err(|error| fetch_error(format!("cannot read {url}: {error}")))?;
         serde_json::from_str(&body)
             .map_err(|error| fetch_error(format!("{url} is not a hub's answer: {error}")))
@@ -201,7 +230,7 @@ impl Hub {
 
     fn download(
         &self,
-        repository: &Repository,
+        (repository, revision): (&Repository, &str),
         file: &Sibling,
         folder: &Path,
         progress: &dyn Progress,
@@ -224,7 +253,7 @@ impl Hub {
             agent: &self.agent,
             token: self.token.as_deref(),
             url: format!(
-                "{}/{owner}/{name}/resolve/main/{}",
+                "{}/{owner}/{name}/resolve/{revision}/{}",
                 self.endpoint,
                 percent_encoded(&file.name)
             ),
@@ -241,7 +270,14 @@ impl Sibling {
         let lfs = self.lfs.as_ref();
         Expected {
             bytes: lfs.and_then(|lfs| lfs.size).or(self.size),
-            sha256: lfs.and_then(|lfs| lfs.sha256.clone()),
+            hash: match lfs {
+                Some(lfs) => lfs.sha256.clone().map(Hash::Sha256),
+                // Another length is a hash of another kind, which is not checked.
+                None => {
+                    let blob = self.blob.clone().filter(|blob| blob.len() == 40);
+                    blob.map(Hash::GitBlob)
+                }
+            },
         }
     }
 }
@@ -367,29 +403,9 @@ fn select(siblings: &[Sibling], repository: &Repository) -> Result<Selection> {
     };
     let config =
         find("config.json").ok_or_else(|| fetch_error(format!("{model} has no `config.json`")))?;
-    let side = siblings.iter().filter(|file| {
-        let name = file.name.as_str();
-        let tokenizer =
-            name.starts_with("tokenizer") && name.ends_with(".json") && !name.contains('/');
-        let others = [
-            "generation_config.json",
-            "chat_template.jinja",
-            "modules.json",
-            "1_Pooling/config.json",
-            "config_sentence_transformers.json",
-            "preprocessor_config.json",
-            "processor_config.json",
-        ];
-        // A dense layer after pooling, such as `2_Dense`, or words that score a pair.
-        let of_dense = name.split_once('/').is_some_and(|(folder, file)| {
-            folder.ends_with("_Dense") && ["config.json", "model.safetensors"].contains(&file)
-                || folder.ends_with("_LogitScore") && file == "config.json"
-        });
-        tokenizer
-            || of_dense
-            || others.contains(&name)
-            || checkpoint::TEXT_LIMITS_NAMES.contains(&name)
-    });
+    let side = siblings
+        .iter()
+        .filter(|file| file.name != config.name && checkpoint::describes_model(&file.name));
     Ok(Selection {
         files: [config]
             .into_iter()

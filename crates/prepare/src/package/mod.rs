@@ -8,7 +8,7 @@ mod vision;
 mod write;
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use triad_engine::{Cancel, LoadOptions, Model, Threads};
 use triad_kernels::BlockArithmetic;
 use triad_kernels::int8;
 use triad_model::checkpoint::Checkpoint;
-use triad_model::{Error, ErrorKind};
+use triad_model::{Error, ErrorKind, output};
 
 use crate::calibration::pictures::CalibrationPictures;
 use crate::calibration::text::CalibrationText;
@@ -38,6 +38,17 @@ use write::{LinearPlan, write_error};
 
 /// Files by name.
 type Source = BTreeMap<String, FileDigest>;
+
+/// The end of the name of a folder in which a package is prepared; the rest is the package's name.
+pub const UNFINISHED: &str = ".part";
+
+/// Returns whether a process prepares a package in the unfinished folder at `path`.
+pub fn is_in_use(path: &Path) -> bool {
+    let lock = path.join(part::LOCK);
+    lock.is_file()
+        && output::open_lock(&lock)
+            .is_ok_and(|lock| matches!(lock.try_lock(), Err(TryLockError::WouldBlock)))
+}
 
 /// Interval between saves of the calibration.
 const SAVE_EVERY: Duration = Duration::from_secs(10);
@@ -107,6 +118,8 @@ pub enum Progress {
 pub struct Prepared {
     /// The package.
     pub package: Package,
+    /// Whether this run made it; otherwise it was there, or another process made it meanwhile.
+    pub is_new: bool,
     /// Tokens that this run calibrated on, and the seconds for them: zeros if it resumed after a complete calibration.
     pub calibrated: (usize, f64),
 }
@@ -137,6 +150,7 @@ pub fn prepare(
     let Opened::Part(part) = opened else {
         return Ok(Prepared {
             package: Package::open(destination)?,
+            is_new: false,
             calibrated: (0, 0.0),
         });
     };
@@ -197,6 +211,7 @@ pub fn prepare(
     part.finish()?;
     Ok(Prepared {
         package: Package::open(destination)?,
+        is_new: true,
         calibrated,
     })
 }

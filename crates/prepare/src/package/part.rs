@@ -13,7 +13,7 @@ use super::Existing;
 use crate::error::Result;
 
 /// The lock of the process that works in the folder.
-const LOCK: &str = "lock";
+pub(super) const LOCK: &str = "lock";
 /// Files that are kept for the next preparation if this one ends early.
 const KEPT: [&str; 2] = [LOCK, Part::CALIBRATION];
 /// The unfinished state of an older version.
@@ -216,7 +216,7 @@ fn is_made_here(name: &str) -> bool {
 /// Returns the folder in which a package is prepared; `None` if its path has no name.
 fn folder_of(destination: &Path) -> Option<PathBuf> {
     let mut name = destination.file_name()?.to_owned();
-    name.push(".part");
+    name.push(super::UNFINISHED);
     Some(destination.with_file_name(name))
 }
 

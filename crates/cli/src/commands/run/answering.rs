@@ -86,13 +86,14 @@ impl Speaker<'_> {
         text: &mut String,
         calls: &mut Vec<ToolCall>,
     ) -> Result<(Generation, Option<Resident>)> {
-        let mut reader = self.reader();
+        let (mut reader, spelled) = self.reader()?;
         let options = GenerateOptions {
             max_tokens: Some(self.arguments.max_tokens),
             sampler: self.arguments.sampler.options(&self.model),
             stop: self.arguments.stop.clone(),
             speculate: speculate.cloned(),
             form: self.form.clone(),
+            spelled,
             ..GenerateOptions::default()
         };
         let cancel = Cancel::new();
@@ -129,12 +130,14 @@ impl Speaker<'_> {
         Ok((answer, behind_prompt))
     }
 
-    /// Returns the reader of calls in an answer, if there are tools.
-    fn reader(&self) -> Option<AnswerReader> {
-        let tools = self.tools.as_ref()?.tools();
-        let template = self.model.chat_template()?.for_tools().source();
-        let format = ToolFormat::of_template(Some(template));
-        Some(AnswerReader::with_tools(format, AnswerForm::Any, tools))
+    /// Returns the reader of calls in an answer, if there are tools, and the control tokens that it needs in the text.
+    fn reader(&self) -> Result<(Option<AnswerReader>, Vec<u32>)> {
+        let Some(tools) = &self.tools else {
+            return Ok((None, Vec::new()));
+        };
+        let (format, spelled) = ToolFormat::of_answers(&self.model)?;
+        let reader = AnswerReader::with_tools(format, AnswerForm::Any, tools.tools());
+        Ok((Some(reader), spelled))
     }
 
     /// Prints the text of an answer, and collects it and the calls.

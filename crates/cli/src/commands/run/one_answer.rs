@@ -75,10 +75,6 @@ pub fn run(speaker: &Speaker, text: &str) -> Result<()> {
     several.write_timeline(timeline, execution, speaker.name())?;
     executed::note_failures(&session);
     executed::note_hot_rows(session.engine());
-    if answer.finish != Finish::Cancelled {
-        messages.push(Turn::new("assistant", text));
-        speaker.keep(&messages)?;
-    }
     if speaker.arguments.json {
         let timing = &answer.timing;
         let proposed = answer
@@ -115,7 +111,9 @@ pub fn run(speaker: &Speaker, text: &str) -> Result<()> {
     if answer.finish == Finish::Cancelled {
         return Err(Interrupted.into());
     }
-    Ok(())
+    // The answer is printed by now: a session that cannot be written does not lose it.
+    messages.push(Turn::new("assistant", text));
+    speaker.keep(&messages)
 }
 
 /// Describes the outlier weight cache on a device with its own memory, the memory of the process after the prompt,

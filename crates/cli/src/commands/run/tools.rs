@@ -209,17 +209,21 @@ mod connected {
         ) -> Result<bool> {
             let server = self.servers.name(self.remote[index].server);
             // What is called, not what the model wrote: all arguments, and both ends of long ones.
-            let arguments: Map<_, _> = arguments
+            let short: Map<_, _> = arguments
                 .iter()
                 .map(|(name, value)| (name.clone(), shortened(value)))
                 .collect();
-            let arguments = Value::Object(arguments);
-            let shown = format!("{server}: {}({arguments})", call.name);
+            let is_short = short != *arguments;
+            let describe = |arguments: Map<String, Value>| {
+                format!("{server}: {}({})", call.name, Value::Object(arguments))
+            };
+            let shown = describe(short);
+            let whole = is_short.then(|| describe(arguments.clone()));
             if self.allows_all || self.allowed.borrow().contains(&index) {
                 output::note(&shown);
                 return Ok(true);
             }
-            Ok(match ask(&shown)? {
+            Ok(match ask(&shown, whole.as_deref())? {
                 Answer::Yes => true,
                 Answer::No => false,
                 Answer::Always => {
@@ -280,17 +284,28 @@ fn can_ask() -> bool {
     std::io::stdin().is_terminal()
 }
 
-/// Asks for a call until the answer is one of those that there are. The end of the input is a no.
+/// Asks for a call until the answer is one of those that there are. The end of the input is a no. `whole` is the call
+/// without omissions, if `call` has some.
 #[cfg_attr(not(feature = "mcp"), allow(dead_code, reason = "no tool is called"))]
-fn ask(call: &str) -> Result<Answer> {
+fn ask(call: &str, whole: Option<&str>) -> Result<Answer> {
     let mut errors = std::io::stderr().lock();
+    // What was typed before answers another question.
+    triad_console::interrupt::forget_typed();
     triad_console::output::note(call);
+    let more = whole.map_or("", |_| ", w = show the whole call");
     loop {
-        write!(errors, "call it? y = yes, n = no, a = always this tool: ")?;
+        write!(
+            errors,
+            "call it? y = yes, n = no, a = always this tool{more}: "
+        )?;
         errors.flush()?;
         let mut line = String::new();
         if std::io::stdin().read_line(&mut line)? == 0 {
             return Ok(Answer::No);
+        }
+        if let Some(whole) = whole.filter(|_| ["w", "W"].contains(&line.trim())) {
+            triad_console::output::note(whole);
+            continue;
         }
         if let Some(answer) = answer(&line) {
             return Ok(answer);

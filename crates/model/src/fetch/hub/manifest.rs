@@ -19,9 +19,9 @@ pub(super) struct Manifest {
     open: String,
     /// Names of all files.
     files: BTreeSet<String>,
-    /// Whether a pull has begun and not ended: files may be of two versions of the model.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    unfinished: bool,
+    /// Files of pulls that have begun and not ended: they may be of two versions of the model.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    unfinished: BTreeSet<String>,
 }
 
 impl Manifest {
@@ -35,20 +35,56 @@ impl Manifest {
 
     /// Returns the path of the complete model in `folder`.
     pub(super) fn complete(folder: PathBuf) -> Option<PathBuf> {
-        let manifest = Self::read(&folder).filter(|manifest| !manifest.unfinished)?;
-        let is_there = |file: &String| folder.join(file).is_file();
-        manifest
-            .files
-            .iter()
-            .all(is_there)
-            .then(|| manifest.path(folder))
+        let manifest = Self::read(&folder).filter(|manifest| !manifest.files.is_empty())?;
+        let files = manifest.files.iter();
+        let is_whole = files.clone().all(|file| manifest.has_whole(&folder, file));
+        is_whole.then(|| manifest.path(folder))
+    }
+
+    /// Returns whether `folder` has all of these files, in one version.
+    pub(super) fn has(folder: &Path, mut files: impl Iterator<Item = String>) -> bool {
+        let manifest = Self::read(folder).unwrap_or_default();
+        files.all(|file| manifest.has_whole(folder, &file))
+    }
+
+    fn has_whole(&self, folder: &Path, file: &str) -> bool {
+        !self.unfinished.contains(file) && folder.join(file).is_file()
     }
 
     /// Records that a pull of `files` begins in `folder`. Files of earlier pulls stay in the record until it ends.
     pub(super) fn begin<'a>(folder: &Path, files: impl Iterator<Item = &'a str>) -> Result<()> {
         let mut manifest = Self::read(folder).unwrap_or_default();
-        manifest.files.extend(files.map(str::to_owned));
-        manifest.unfinished = true;
+        for file in files {
+            manifest.files.insert(file.to_owned());
+            manifest.unfinished.insert(file.to_owned());
+        }
+        manifest.write(folder)
+    }
+
+    /// Records that a pull of one model in several `files` begins, which does not change which files the folder's own
+    /// model has.
+    pub(super) fn begin_parts<'a>(
+        folder: &Path,
+        files: impl Iterator<Item = &'a str>,
+    ) -> Result<()> {
+        let mut manifest = Self::read(folder).unwrap_or_default();
+        manifest.unfinished.extend(files.map(str::to_owned));
+        manifest.write(folder)
+    }
+
+    /// Records that a pull of one model in several `files` has ended.
+    pub(super) fn end_parts<'a>(folder: &Path, files: impl Iterator<Item = &'a str>) -> Result<()> {
+        let mut manifest = Self::read(folder).unwrap_or_default();
+        for file in files {
+            manifest.unfinished.remove(file);
+        }
+        if manifest.files.is_empty() && manifest.unfinished.is_empty() {
+            let path = folder.join(Self::NAME);
+            let removed = fs::remove_file(&path);
+            return removed.map_err(|error| {
+                Error::new(ErrorKind::Io, format!("cannot remove: {error}")).at(path)
+            });
+        }
         manifest.write(folder)
     }
 
@@ -59,13 +95,16 @@ impl Manifest {
         open: Option<&str>,
         files: impl Iterator<Item = &'a str>,
     ) -> Result<PathBuf> {
-        let earlier = Self::read(&folder).unwrap_or_default().files;
+        let earlier = Self::read(&folder).unwrap_or_default();
+        let files: BTreeSet<_> = files.map(str::to_owned).collect();
+        // Those of a pull of another model in this folder stay.
+        let ended = |file: &&String| !files.contains(*file) && !earlier.files.contains(*file);
         let manifest = Self {
             open: open.unwrap_or_default().to_owned(),
-            files: files.map(str::to_owned).collect(),
-            unfinished: false,
+            unfinished: earlier.unfinished.iter().filter(ended).cloned().collect(),
+            files,
         };
-        for name in earlier.difference(&manifest.files) {
+        for name in earlier.files.difference(&manifest.files) {
             if !stays_inside(name) {
                 continue;
             }

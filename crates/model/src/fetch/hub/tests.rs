@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::super::test_server::{Request, Response, Server};
 use super::*;
 
+mod hostile;
+
 /// Returns a model of 600,000 bytes and its sha256.
 fn content() -> (Vec<u8>, String) {
     let bytes: Vec<u8> = (0..600_000_u32)
@@ -577,6 +579,7 @@ fn the_file_to_fetch_is_the_one_named_or_the_only_one() {
     let sibling = |name: &str| Sibling {
         name: name.into(),
         size: None,
+        blob: None,
         lfs: None,
     };
     let select = |names: &[&str], file| {
