@@ -5,7 +5,7 @@
 //! each has a range. Prints tables in Markdown: rates, predictions, and predictions next to published figures.
 
 use triad_model::family::shape;
-use triad_processors::hexagon::cost::{Product, Rates, Seconds};
+use triad_processors::hexagon::cost::{Product, Rates, Seconds, one_tile};
 
 /// Tokens of a prompt: that of llm.npu's figure.
 const TOKENS: usize = 256;
@@ -299,7 +299,7 @@ fn published() {
         Published {
             what: "one tile of W8A8, its planes and their combination, 2.5 µs, v73 (Kokoro-Hexagon)",
             measured: 2.5e-6,
-            predicted: [0, 1].map(|case| v73.rates(case).tile()),
+            predicted: [0, 1].map(|case| v73.rates(case).seconds(&one_tile()).all),
             note: "one after the other, on one thread",
         },
     ];

@@ -46,7 +46,8 @@ fn graphs_compiled_for_each_chip_run_on_a_device_that_compiles_nothing_and_give_
     let place = tempfile::tempdir().unwrap();
     let mut random = Random::new(2);
     let layers = [24, 40].map(|outputs| Plain::random(&mut random, outputs, 32, true));
-    let input = quantized(&random.floats(4 * 32, 1.0), 32, SCALE);
+    let floats = random.floats(4 * 32, 1.0);
+    let input = quantized(&floats, 32, SCALE);
     let plain = Npu::new(options.clone()).unwrap();
     let mut first = None;
     for chip in Chip::ALL {
@@ -63,6 +64,13 @@ fn graphs_compiled_for_each_chip_run_on_a_device_that_compiles_nothing_and_give_
             let layer = std::slice::from_ref(layer);
             let expected = run(&plain, layer, 4, &input);
             assert!(run(&npu, layer, 4, &input) == expected, "{chip}");
+            // Shorter chunks are padded.
+            let short = quantized(&floats[..3 * 32], 32, SCALE);
+            let rows = 3 * layer[0].out_features;
+            assert!(
+                run(&npu, layer, 3, &short)[0] == expected[0][..rows],
+                "{chip}"
+            );
         }
         // The files are those of this chip.
         let files = fs::read_dir(&folder)

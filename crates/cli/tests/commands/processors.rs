@@ -743,7 +743,10 @@ fn a_package_runs_by_graphs_that_were_compiled_ahead_for_a_phone_and_by_no_other
     let library = ["--npu-library", &library];
     let chip = ["--for", "snapdragon-8gen3", "--contexts", "phone", "--json"];
     let prepare = ["prepare", "package", "--prefill-chunk", "4"];
-    let report = json(&place.triad(&[&prepare[..], &library, &chip].concat()));
+    let output = place.triad(&[&prepare[..], &library, &chip].concat());
+    // After the report, the emulator prints a line of its own.
+    let mut printed = serde_json::Deserializer::from_slice(&output.stdout).into_iter::<Json>();
+    let report = printed.next().expect("a report").expect("JSON");
     assert_eq!(report["chip"], "snapdragon-8gen3");
     assert!(report["bytes"].as_u64() > Some(0), "{report}");
     let index: Json =

@@ -21,35 +21,36 @@ const TABLES: usize = 2048;
 /// Blocks of rows of a pass, and tiles of a group, at most: `HMX_BLOCKS` and `TILES_AT_ONCE` of the device program.
 const MAX_BLOCKS: usize = 4;
 const MAX_GROUP: usize = 16;
+/// Boundaries of VTCM that no operand may cross.
+const CUT: usize = 256 << 10;
 /// Croutons that one instruction multiplies, at most.
 const MAX_CROUTONS: usize = 32;
 /// Bytes of an i32.
 const NUMBER: usize = 4;
 
-/// Packets of the compiled loops of the device program, by clang 19: least squares over the counts of qemu.
+/// Packets of the compiled loops of the device program, by clang 19: least squares over the counts of qemu for the products
+/// of `tests/hexagon/costs.rs`.
 mod packets {
-    /// For each 8 bytes of a row: copying, and the hash.
-    pub const WORD: f64 = 0.0;
-    /// For each 4 rows of 128 features: packing to croutons.
-    pub const PIECE: f64 = 0.0;
+    /// For each 8 bytes of a row: the copy, its hash, and packing to croutons.
+    pub const WORD: f64 = 6.47;
     /// For each tile of 8 rows, in addition.
-    pub const ROWS: f64 = 0.0;
+    pub const ROWS: f64 = 43.25;
     /// For each tile of weights: copying to VTCM.
-    pub const WEIGHTS: f64 = 0.0;
+    pub const WEIGHTS: f64 = 7.97;
     /// For each group of tiles of weights of one column tile, in addition.
-    pub const COPY: f64 = 0.0;
+    pub const COPY: f64 = 42.05;
     /// For each 4 rows of 32 columns: combining planes to sums.
-    pub const COMBINE: f64 = 0.0;
+    pub const COMBINE: f64 = 10.27;
     /// For each tile of 64 rows by 32 columns, in addition.
-    pub const TILE: f64 = 0.0;
+    pub const TILE: f64 = 11.44;
     /// For each row: the check of its sums.
-    pub const CHECK: f64 = 0.0;
+    pub const CHECK: f64 = 13.93;
     /// For each step, on the calling thread.
-    pub const STEP: f64 = 0.0;
+    pub const STEP: f64 = 228.9;
     /// For each column: the hash of the head of an image.
-    pub const COLUMN: f64 = 0.0;
+    pub const COLUMN: f64 = 2.41;
     /// For each run.
-    pub const RUN: f64 = 0.0;
+    pub const RUN: f64 = 1464.0;
 }
 
 /// A product: rows by the weights of one or more layers that read the same input.
@@ -130,6 +131,21 @@ impl Plan {
         })
     }
 
+    /// Returns the packets of HMX that multiply a group: no operand crosses a boundary. VTCM begins at one.
+    fn products_of(&self, group: usize) -> usize {
+        let planes = self.group * self.blocks * PLANES * CROUTON;
+        let weights = (self.group * self.croutons * WEIGHTS).next_multiple_of(CROUTON);
+        let first = TABLES + self.blocks * self.croutons * CROUTON;
+        let weights = first + planes + group % 2 * (weights + planes);
+        let (blocks, croutons) = (self.blocks, self.croutons);
+        let products = (0..self.tiles_of(group)).flat_map(|tile| {
+            let of_tile = weights + tile * croutons * WEIGHTS;
+            (0..blocks)
+                .map(move |block| products(TABLES + block * croutons * CROUTON, of_tile, croutons))
+        });
+        products.sum()
+    }
+
     /// Returns the tiles of a group, counted from 0; 0 after the last group.
     fn tiles_of(&self, group: usize) -> usize {
         self.tiles
@@ -169,9 +185,7 @@ impl Product {
     /// Returns the step that copies, hashes and packs the input of a pass.
     fn reading(&self, rows: usize, threads: usize) -> Step {
         let features = self.in_features.next_multiple_of(4 * FEATURES);
-        let tile = packets::ROWS
-            + packets::WORD * (TILE_ROWS * features / 8) as f64
-            + packets::PIECE * (TILE_ROWS / 4 * features / (4 * FEATURES)) as f64;
+        let tile = packets::ROWS + packets::WORD * (TILE_ROWS * features / 8) as f64;
         let tiles = rows.div_ceil(TILE_ROWS);
         Step {
             packets: tiles.div_ceil(threads) as f64 * tile,
@@ -179,6 +193,23 @@ impl Product {
             ..Step::default()
         }
     }
+}
+
+/// Returns the packets that multiply `croutons` at the offset `activations` by the weights at another.
+fn products(mut activations: usize, mut weights: usize, mut croutons: usize) -> usize {
+    let mut packets = 0;
+    while croutons > 0 {
+        let before_cut = |offset: usize, bytes: usize| (CUT - offset % CUT) / bytes;
+        let count = croutons
+            .min(MAX_CROUTONS)
+            .min(before_cut(activations, CROUTON))
+            .min(before_cut(weights, WEIGHTS));
+        activations += count * CROUTON;
+        weights += count * WEIGHTS;
+        croutons -= count;
+        packets += 1;
+    }
+    packets
 }
 
 /// Returns a step of a pass: the threads copy the weights of group `number` and combine the planes of the group two
@@ -198,11 +229,29 @@ fn step(plan: &Plan, number: usize, (rows, threads): (usize, usize)) -> Step {
     Step {
         tiles: outputs * plan.croutons,
         // Clearing, products, and a table and a store for each plane.
-        instructions: outputs * (1 + 2 * plan.croutons.div_ceil(MAX_CROUTONS) + 2 * PLANES),
+        instructions: outputs * (1 + 2 * PLANES)
+            + 2 * number
+                .checked_sub(1)
+                .map_or(0, |group| plan.products_of(group)),
         planes: outputs * PLANES,
         packets: packets::STEP + copy * busiest(copied) + combine * busiest(combined),
         bytes: copied * plan.croutons * WEIGHTS + combined * rows * COLUMNS * NUMBER,
     }
+}
+
+/// Returns the steps of one tile of one crouton, one after the other on one thread: the product with its planes, and their
+/// combination.
+pub fn one_tile() -> [Step; 2] {
+    let on_unit = Step {
+        tiles: 1,
+        planes: PLANES,
+        ..Step::default()
+    };
+    let combined = Step {
+        packets: packets::TILE + packets::COMBINE * (ROWS / 4) as f64,
+        ..Step::default()
+    };
+    [on_unit, combined]
 }
 
 impl Rates {

@@ -212,6 +212,19 @@ impl Contexts {
 }
 
 impl Folder {
+    /// Returns the rows for which a graph is prepared that is to run up to `rows`: the fewest that the folder has and that
+    /// are enough, since inputs are padded.
+    pub fn rows(&self, rows: usize) -> usize {
+        let Self::Compiled(compiled) = self else {
+            return rows;
+        };
+        let lengths = compiled.index.graphs.values().map(|graph| graph.rows);
+        lengths
+            .filter(|length| *length >= rows)
+            .min()
+            .unwrap_or(rows)
+    }
+
     /// Returns the session of a graph of `rows` rows, which has the weights of `subgraph`.
     ///
     /// # Errors
@@ -324,7 +337,7 @@ impl Compiled {
             lengths.dedup();
             let reason = format!(
                 "no graph of these weights for chunks of {rows} tokens (it has {} graphs, for chunks of {}): expected the \
-                 folder that `triad prepare --for` compiled from this package, with this --prefill-chunk",
+                 folder that `triad prepare --for` compiled from this package, with chunks as long",
                 self.index.graphs.len(),
                 lengths
                     .iter()

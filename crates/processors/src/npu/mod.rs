@@ -412,6 +412,8 @@ impl Device for Npu {
                 processor: self.name.clone(),
             });
         }
+        let contexts = self.contexts.as_ref();
+        let rows = contexts.map_or(rows, |folder| folder.rows(rows));
         let shapes = ProgramShapes::new(subgraph, rows)?;
         let window = self.window.reserve(&self.name, subgraph.bytes(rows))?;
         let epilogues = match formulation {
@@ -425,7 +427,7 @@ impl Device for Npu {
             .into_iter()
             .map(|rows| graph::encode(subgraph, &rows, formulation));
         let graphs = graphs.collect::<Result<Vec<_>>>()?;
-        let session = match &self.contexts {
+        let session = match contexts {
             Some(folder) => folder.session(self, &graphs[0], (subgraph, rows))?,
             None => self.session(&graphs)?,
         };
