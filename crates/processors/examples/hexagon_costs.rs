@@ -229,7 +229,7 @@ fn predictions(models: &[Model]) {
     }
 }
 
-/// A published figure: its source, what was measured, the chip, the measured milliseconds, and what is predicted.
+/// A published figure with its source, the measured and the predicted seconds, and how the prediction differs.
 struct Published {
     what: &'static str,
     measured: f64,
@@ -303,19 +303,25 @@ fn published() {
             note: "one after the other, on one thread",
         },
     ];
-    println!("\n| published | ms | predicted, ms | predicted : published | difference |");
+    println!("\n| published | measured | predicted | predicted : measured | difference |");
     println!("| --- | --- | --- | --- | --- |");
     for figure in figures {
-        let [best, worst] = figure
-            .predicted
-            .map(|seconds| format!("{:.3}", 1e3 * seconds));
-        let [low, high] = figure
-            .predicted
-            .map(|seconds| format!("{:.2}", seconds / figure.measured));
+        let text = |seconds: f64| {
+            if seconds < 1e-3 {
+                format!("{:.2} µs", 1e6 * seconds)
+            } else {
+                format!("{:.0} ms", 1e3 * seconds)
+            }
+        };
+        let [best, worst] = figure.predicted;
         println!(
-            "| {} | {:.3} | {best} to {worst} | {low} to {high} | {} |",
+            "| {} | {} | {} to {} | {:.2} to {:.2} | {} |",
             figure.what,
-            1e3 * figure.measured,
+            text(figure.measured),
+            text(best),
+            text(worst),
+            best / figure.measured,
+            worst / figure.measured,
             figure.note
         );
     }

@@ -64,7 +64,7 @@ pub struct Product {
     pub out_features: usize,
 }
 
-/// What happens at once: the unit multiplies, and the vector threads do their part.
+/// Work that happens at once: the unit multiplies, and the vector threads do their part.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Step {
     /// Tiles of 64 by 32 by 32 that HMX multiplies.
