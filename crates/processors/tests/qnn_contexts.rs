@@ -1,6 +1,6 @@
 //! Graphs that Qualcomm's provider compiles ahead of time for other chips, on the emulator of its Python package. These tests
-//! have a process of their own, and take turns in it: the emulator ends with a segmentation fault if one thread compiles
-//! for a chip while another one computes for another chip.
+//! have a process of their own, and take turns in it: the emulator has ended with a segmentation fault while one thread
+//! compiled for a chip and others computed for another one.
 
 mod qnn_support;
 

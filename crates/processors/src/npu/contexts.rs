@@ -31,6 +31,8 @@ pub(super) const INDEX: &str = "contexts.json";
 const FORMAT: u32 = 1;
 /// Most bytes of an index: a graph takes about 200.
 const MAX_INDEX: u64 = 1 << 24;
+/// Most rows of a graph.
+const MAX_ROWS: usize = 1 << 20;
 
 /// A chip with an NPU for which Qualcomm's provider compiles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -325,6 +327,15 @@ impl Compiled {
         if let Err(expected) = index.chip.parse::<Chip>() {
             return Err(wrong(&path, format!("chip {:?}: {expected}", index.chip)));
         }
+        let mut graphs = index.graphs.iter();
+        if let Some((name, graph)) = graphs.find(|(_, graph)| !(1..=MAX_ROWS).contains(&graph.rows))
+        {
+            let reason = format!(
+                "graph {name} has {} rows, expected 1 to {MAX_ROWS}",
+                graph.rows
+            );
+            return Err(wrong(&path, reason));
+        }
         Ok(Self { folder, index })
     }
 
@@ -473,6 +484,11 @@ mod tests {
                 "chip \"snapdragon-8gen9\": expected one of snapdragon-8gen2",
             ),
             ("\"rows\"", "\"lines\"", "unknown field `lines`"),
+            (
+                "\"rows\": 64",
+                "\"rows\": 0",
+                "has 0 rows, expected 1 to 1048576",
+            ),
             ("{", "", "expected value"),
         ] {
             assert!(text.contains(from));
