@@ -804,7 +804,15 @@ fn a_package_runs_by_graphs_that_were_compiled_ahead_for_a_phone_and_by_no_other
             "--contexts",
         ),
         (
-            &["run", "-m", "package", "--npu-contexts", "phone"],
+            &[
+                "run",
+                "-m",
+                "package",
+                "-p",
+                "Hi",
+                "--npu-contexts",
+                "phone",
+            ],
             "--npu-contexts is for a provider",
         ),
     ] {

@@ -318,7 +318,10 @@ impl Compiling {
 impl Compiled {
     fn open(folder: PathBuf) -> Result<Self> {
         let path = folder.join(INDEX);
-        let text = files::read_text(&path, MAX_INDEX).map_err(|error| wrong(&path, error))?;
+        let text = files::read_text(&path, MAX_INDEX).map_err(|error| {
+            let expected = "expected in a folder that `triad prepare --for` compiled";
+            wrong(&path, format!("{error}: {expected}"))
+        })?;
         let index: Index = serde_json::from_str(&text).map_err(|error| wrong(&path, error))?;
         if index.format != FORMAT {
             let reason = format!("format {}, expected {FORMAT}", index.format);

@@ -147,10 +147,10 @@ impl Npu {
     pub fn new(mut options: NpuOptions) -> Result<Self> {
         let provider = options.provider;
         provider.check(&options.provider_options)?;
-        let contexts = options.contexts.as_ref().map(Contexts::open).transpose()?;
         if let Some(contexts) = &options.contexts {
             contexts.complete(provider, &mut options.provider_options)?;
         }
+        let contexts = options.contexts.as_ref().map(Contexts::open).transpose()?;
         let environment = library::load(&options.library)?;
         let mut provider_build = String::new();
         if let Some(path) = &options.provider_library {
