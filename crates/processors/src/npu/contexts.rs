@@ -245,7 +245,7 @@ impl Folder {
                 let content = compiled.read(graph, rows)?;
                 let mut session = npu.build(&content, None, GraphOptimizationLevel::Disable)?;
                 proof::prove(&mut session, subgraph, rows)
-                    .map_err(|reason| compiled.disproved(graph, reason))?;
+                    .map_err(|reason| compiled.disproved(graph, &reason))?;
                 Ok(session)
             }
         }
@@ -370,7 +370,7 @@ impl Compiled {
     }
 
     /// Returns the error of a graph that computes something else.
-    pub fn disproved(&self, graph: &[u8], reason: String) -> Error {
+    pub fn disproved(&self, graph: &[u8], reason: &str) -> Error {
         let path = file(&self.folder, &name(graph));
         wrong(&path, format!("it does not compute this package: {reason}"))
     }
