@@ -18,7 +18,7 @@ use triad_processors::gpu::{Gpu, GpuOptions};
 #[cfg(feature = "hexagon")]
 use triad_processors::hexagon::{MAX_SESSIONS, MAX_THREADS};
 
-pub use npu::Npu;
+pub use npu::{Chip, Npu, chip};
 
 use crate::cut::CutArgument;
 #[cfg(not(feature = "gpu"))]
@@ -46,6 +46,18 @@ impl Opened {
             #[cfg(feature = "gpu")]
             gpu: None,
         }
+    }
+
+    /// Completes the folder of graphs that are compiled ahead of time, if there is one.
+    ///
+    /// # Errors
+    /// If it can't be written.
+    pub fn keep_contexts(&self) -> Result<()> {
+        #[cfg(feature = "npu")]
+        if let Some(npu) = &self.npu {
+            npu.keep_contexts()?;
+        }
+        Ok(())
     }
 
     /// Returns the reason if compiled graphs or shaders are not stored.
@@ -78,6 +90,13 @@ pub struct DeviceArguments {
     /// For --npu hexagon: unit=hmx or unit=hvx, the matrix or the vector unit [default: hmx if the device has it]
     #[arg(long = "npu-option", value_name = "KEY=VALUE", value_parser = npu::option)]
     pub npu_options: Vec<(String, String)>,
+    /// Folder of graphs that `triad prepare --for` compiled ahead of time for this device, of --npu qnn. They are programs for
+    /// the NPU: use folders of your own only [default: the device compiles them]
+    #[arg(long, value_name = "DIR")]
+    pub npu_contexts: Option<PathBuf>,
+    /// The chip for which that folder is written instead of read.
+    #[arg(skip)]
+    pub compile_for: Option<Chip>,
     /// Number of compute threads on the device of --npu hexagon [default: one per vector context of its DSP, or per
     /// core of this machine if emulated]
     #[arg(long, value_name = "N", value_parser = npu_threads)]
@@ -232,6 +251,8 @@ impl Default for DeviceArguments {
             npu: Npu::Kernels,
             npu_library: None,
             npu_options: Vec::new(),
+            npu_contexts: None,
+            compile_for: None,
             npu_threads: None,
             npu_sessions: 1,
             gpu: None,
@@ -253,6 +274,8 @@ impl DeviceArguments {
             npu,
             npu_library,
             npu_options,
+            npu_contexts,
+            compile_for: _,
             npu_threads,
             npu_sessions,
             gpu,
@@ -276,6 +299,10 @@ impl DeviceArguments {
         ensure!(
             npu_options.is_empty() || npu.is_provider() || npu.is_hexagon(),
             "--npu-option is for a provider of ONNX Runtime or hexagon: expected one as --npu, too, such as --npu qnn"
+        );
+        ensure!(
+            npu_contexts.is_none() || npu.is_provider(),
+            "--npu-contexts is for a provider of ONNX Runtime: expected --npu qnn, too"
         );
         ensure!(
             npu_threads.is_none() || npu.is_hexagon(),

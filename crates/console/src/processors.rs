@@ -121,6 +121,9 @@ impl Processors {
             &mut progress,
         )?;
         drop(bar);
+        for opened in opened.iter().flatten() {
+            opened.keep_contexts()?;
+        }
         note_moved(&engine);
         for error in opened.iter().flatten().filter_map(Opened::not_kept) {
             output::note(&format!("note: {error}"));

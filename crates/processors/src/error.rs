@@ -202,6 +202,14 @@ pub enum Error {
         /// The system's error.
         reason: std::io::Error,
     },
+    /// A folder of graphs that are compiled ahead of time can't be used.
+    #[error("{}: {reason}", path.display())]
+    Contexts {
+        /// The folder, or a file in it.
+        path: PathBuf,
+        /// The reason.
+        reason: String,
+    },
     /// The path of the device program for Hexagon was not given.
     #[error(
         "no device program for Hexagon was named: run hexagon/build and set {variable} to the path that it prints (for a \

@@ -1,10 +1,7 @@
 //! Qualcomm's provider on the emulator that its Python package has. The tests run if the environment names the libraries
 //! of ONNX Runtime and of the provider.
 
-#[path = "conformance/plain.rs"]
-#[allow(dead_code, reason = "the conformance suite uses all of it")]
-mod plain;
-mod skip;
+mod qnn_support;
 
 use std::fs;
 use std::path::Path;
@@ -14,55 +11,11 @@ use serde_json::Value;
 use triad_kernels::OutputMut;
 use triad_kernels::activation::Activation;
 use triad_kernels::int8::QuantizedRows;
-use triad_processors::npu::{Formulation, Npu, NpuOptions, Provider, library_from_environment};
+use triad_processors::npu::{Formulation, Npu, NpuOptions, Provider};
 use triad_processors::{Device, DeviceSubgraph, Error, FeedForward, Layer, Linear};
 
-use plain::{Plain, Random, quantized, values};
-
-const SCALE: f32 = 0.013;
-
-/// Returns options for the emulator, or `None` if a library is missing.
-fn options() -> Option<NpuOptions> {
-    let library = match library_from_environment() {
-        Ok(library) => library,
-        Err(error) => {
-            skip::skip(error);
-            return None;
-        }
-    };
-    let options = NpuOptions::new(library, Provider::Qnn);
-    if options.provider_library.is_none() {
-        skip::skip("TRIAD_QNN names no library");
-        return None;
-    }
-    Some(options)
-}
-
-fn linear(layers: &[Arc<Plain>]) -> DeviceSubgraph {
-    let layers = layers
-        .iter()
-        .map(|layer| Arc::clone(layer) as Arc<dyn Layer>);
-    DeviceSubgraph::Linear(Linear {
-        input_scale: SCALE,
-        layers: layers.collect(),
-    })
-}
-
-fn run(npu: &Npu, layers: &[Arc<Plain>], prepared: usize, input: &QuantizedRows) -> Vec<Vec<f32>> {
-    let mut program = npu.prepare(&linear(layers), prepared).unwrap();
-    let mut outputs: Vec<_> = layers
-        .iter()
-        .map(|layer| vec![0.5; input.rows() * layer.out_features])
-        .collect();
-    let views = outputs
-        .iter_mut()
-        .zip(layers)
-        .map(|(out, layer)| OutputMut::new(out, layer.out_features));
-    program
-        .run(input.view(), &mut views.collect::<Vec<_>>())
-        .unwrap();
-    outputs
-}
+use qnn_support::plain::{Plain, Random, quantized, values};
+use qnn_support::{SCALE, linear, options, run};
 
 /// Returns half of the power of two that divides the sums of each output: the smallest with which 15 bits hold every
 /// sum of the weights and inputs of up to 128. Exact sums have 0.

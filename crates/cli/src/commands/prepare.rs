@@ -1,5 +1,7 @@
 //! `triad prepare`: makes a package from a model file.
 
+mod contexts;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -20,6 +22,7 @@ use triad_prepare::threshold::ThresholdRule;
 use triad_prepare::{PrepareOptions, Prune};
 
 use crate::package_fields;
+use contexts::ContextArguments;
 use triad_console::arguments::{self, CalibrationArguments, ModelArgument, ThreadArguments};
 use triad_console::priority::NiceArgument;
 use triad_console::vision::VisionArguments;
@@ -39,6 +42,7 @@ use triad_console::{inputs, output, preparing};
   triad prepare model.gguf -o small.triad --decode-weights int4 --prune auto
   triad prepare model.gguf -o w4a16.triad --weights int4 half the memory; activations stay in float (W4A16)
   triad prepare model.gguf -o chat.triad --calibrate dialogues.jsonl --tokens 50000
+  triad prepare model.triad --for snapdragon-8gen3 --contexts phone   graphs for the NPU of a phone
   triad prepare qwen-vl.gguf --mmproj mmproj.gguf -o eyes.triad --calibrate-images screens")]
 pub struct Arguments {
     /// Path of a GGUF file or safetensors folder, `smollm2-135m`, or `hf:owner/name[:file]`
@@ -61,6 +65,8 @@ pub struct Arguments {
     weights: Weights,
     #[command(flatten)]
     int8: Int8Arguments,
+    #[command(flatten)]
+    contexts: ContextArguments,
     /// Replace an existing package
     #[arg(long)]
     force: bool,
@@ -249,6 +255,13 @@ struct Report<'a> {
 /// Runs `triad prepare`.
 pub fn run(arguments: &Arguments) -> Result<()> {
     arguments.nice.apply()?;
+    let threads = arguments.threads.chosen();
+    if arguments
+        .contexts
+        .run(&arguments.model, threads.clone(), arguments.json)?
+    {
+        return Ok(());
+    }
     let start = Instant::now();
     let path = ModelArgument {
         model: arguments.model.clone(),
@@ -281,7 +294,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         checkpoint,
         text,
         options,
-        threads: arguments.threads.chosen(),
+        threads,
         existing,
         pictures,
     };

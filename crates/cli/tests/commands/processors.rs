@@ -733,6 +733,95 @@ fn a_package_is_verified_with_qualcomms_provider_within_the_rounding_of_its_sums
 }
 
 #[test]
+#[cfg(feature = "npu")]
+fn a_package_runs_by_graphs_that_were_compiled_ahead_for_a_phone_and_by_no_others() {
+    let (true, Some(library)) = (onnx_runtime().is_some(), std::env::var("TRIAD_QNN").ok()) else {
+        crate::skip::skip("TRIAD_QNN names no library");
+        return;
+    };
+    let place = packaged();
+    let library = ["--npu-library", &library];
+    let chip = ["--for", "snapdragon-8gen3", "--contexts", "phone", "--json"];
+    let prepare = ["prepare", "package", "--prefill-chunk", "4"];
+    let output = place.triad(&[&prepare[..], &library, &chip].concat());
+    // After the report, the emulator prints a line of its own.
+    let mut printed = serde_json::Deserializer::from_slice(&output.stdout).into_iter::<Json>();
+    let report = printed.next().expect("a report").expect("JSON");
+    assert_eq!(report["chip"], "snapdragon-8gen3");
+    assert!(report["bytes"].as_u64() > Some(0), "{report}");
+    let index: Json =
+        serde_json::from_slice(&std::fs::read(place.path("phone/contexts.json")).unwrap()).unwrap();
+    let graphs = index["graphs"].as_object().unwrap();
+    assert_eq!(report["graphs"], graphs.len());
+    let on = |chunk: &str| {
+        let verify = [
+            "verify",
+            "package",
+            "--prefill-chunk",
+            chunk,
+            "--processors",
+            "cpu,npu",
+        ];
+        let npu = ["--npu", "qnn", "--npu-contexts", "phone"];
+        place.triad(&[&verify[..], &npu, &library].concat())
+    };
+    let verdict = succeed(&on("4"));
+    let (_, difference) = verdict.split_once("have logits within ").expect(&verdict);
+    let (difference, _) = difference.split_once(' ').unwrap();
+    assert!(difference.parse::<f64>().unwrap() < 0.02, "{verdict}");
+    let refused = stderr(&on("8"));
+    assert!(
+        refused.contains("no graph of these weights for chunks of 8 tokens"),
+        "{refused}"
+    );
+    let again = stderr(&place.triad(&[&prepare[..], &library, &chip].concat()));
+    assert!(again.contains("phone: it exists already"), "{again}");
+    for (arguments, expected) in [
+        (
+            &[
+                "prepare",
+                "model.gguf",
+                "--for",
+                "snapdragon-8gen3",
+                "--contexts",
+                "p",
+            ][..],
+            "model.gguf is not a package",
+        ),
+        (
+            &[
+                "prepare",
+                "package",
+                "--for",
+                "snapdragon-8",
+                "--contexts",
+                "p",
+            ],
+            "expected one of snapdragon-8gen2, ",
+        ),
+        (
+            &["prepare", "package", "--for", "snapdragon-8gen3"],
+            "--contexts",
+        ),
+        (
+            &[
+                "run",
+                "-m",
+                "package",
+                "-p",
+                "Hi",
+                "--npu-contexts",
+                "phone",
+            ],
+            "--npu-contexts is for a provider",
+        ),
+    ] {
+        let refused = stderr(&place.triad(arguments));
+        assert!(refused.contains(expected), "{refused}");
+    }
+}
+
+#[test]
 #[cfg(feature = "hexagon")]
 fn a_package_is_verified_with_hexagon_bit_for_bit() {
     if std::env::var_os("TRIAD_HEXAGON").is_none() {

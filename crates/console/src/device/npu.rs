@@ -34,6 +34,25 @@ pub(super) fn option(text: &str) -> Result<(String, String), String> {
     Ok((key.to_owned(), value.to_owned()))
 }
 
+/// A chip for whose NPU graphs can be compiled ahead of time.
+#[cfg(feature = "npu")]
+pub type Chip = triad_processors::npu::Chip;
+/// There is none without the feature.
+#[cfg(not(feature = "npu"))]
+#[derive(Clone, Copy, Debug)]
+pub enum Chip {}
+
+/// Parses the name of a chip.
+///
+/// # Errors
+/// The names that were expected, or that this program compiles for none.
+pub fn chip(text: &str) -> Result<Chip, String> {
+    #[cfg(feature = "npu")]
+    return text.trim().parse();
+    #[cfg(not(feature = "npu"))]
+    return Err(format!("{text}: {}", without("npu")));
+}
+
 /// Returns the unit that the options of Hexagon select.
 #[cfg(feature = "hexagon")]
 pub(super) fn unit(
@@ -144,7 +163,13 @@ impl Npu {
                 use triad_processors::npu;
 
                 let options = npu::NpuOptions::new(npu::library_from_environment()?, provider);
-                let cache = model.package().filter(|_| kept).map(Package::compiled);
+                let contexts = devices.npu_contexts.clone();
+                let contexts = contexts.map(|folder| match devices.compile_for {
+                    Some(chip) => npu::Contexts::Compile { chip, folder },
+                    None => npu::Contexts::Run { folder },
+                });
+                let cache = model.package().filter(|_| kept && contexts.is_none());
+                let cache = cache.map(Package::compiled);
                 let bytes = model
                     .package()
                     .map(|path| Ok::<_, anyhow::Error>(Package::open(path)?.bytes()));
@@ -160,6 +185,7 @@ impl Npu {
                     threads,
                     cache,
                     cache_bytes,
+                    contexts,
                     driver,
                     window,
                     ..options

@@ -16,6 +16,7 @@
 //! device is not usable after that.
 
 mod connection;
+pub mod cost;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod fastrpc;
 mod fault;

@@ -143,7 +143,8 @@ pub(super) fn evict(folder: &Path, limit: u64, start: SystemTime) {
     }
 }
 
-fn hexadecimal(bytes: &[u8]) -> String {
+/// Returns bytes as hexadecimal digits.
+pub(super) fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

@@ -5,14 +5,17 @@
 //! Runtime's own CPU kernels, or a [`Provider`] for a device. Inputs with fewer rows are padded, which does not change
 //! outputs. All limits are errors: a library that is missing or too old (`library`), a provider that the library lacks
 //! or that finds no device, a graph that the provider refuses or takes only in part (`assignment`), or a full window
-//! (`window`). On Qualcomm's NPUs, outputs are rounded sums (`sums`). Compiled graphs can be kept in a folder (`cache`).
+//! (`window`). On Qualcomm's NPUs, outputs are rounded sums (`sums`). Compiled graphs can be kept in a folder
+//! (`cache`), or compiled ahead of time for another machine (`contexts`).
 
 mod assignment;
 mod cache;
+mod contexts;
 mod graph;
 mod library;
 mod onnx;
 mod program;
+mod proof;
 mod provider;
 mod rows;
 mod sums;
@@ -28,6 +31,7 @@ use ort::session::Session;
 use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
 use triad_model::seal;
 
+pub use contexts::{Chip, Contexts, KeptContexts};
 pub use graph::Formulation;
 pub use provider::{DeviceKind, Provider};
 pub use rows::RowShapes;
@@ -38,6 +42,7 @@ use crate::layer_format::LayerFormat;
 use crate::subgraph::DeviceSubgraph;
 use crate::window::Window;
 use cache::Entry;
+use contexts::Folder;
 use program::{NpuProgram, seconds};
 use sums::Epilogue;
 
@@ -68,6 +73,8 @@ pub struct NpuOptions {
     /// Maximum number of bytes of the graphs in that folder. Beyond it, the least recently used graphs are removed,
     /// except those that this process uses.
     pub cache_bytes: u64,
+    /// Graphs compiled ahead of time, for Qualcomm's provider. There is no cache then.
+    pub contexts: Option<Contexts>,
     /// Formulation of the graphs, if not the provider's default.
     pub formulation: Option<Formulation>,
     /// Shapes of the rows, if not the default: flat for the CPU, the fastest for other providers.
@@ -89,6 +96,7 @@ impl NpuOptions {
             window: None,
             cache: None,
             cache_bytes: u64::MAX,
+            contexts: None,
             formulation: None,
             row_shapes: None,
         }
@@ -126,6 +134,7 @@ pub struct Npu {
     window: Window,
     capabilities: Capabilities,
     not_kept: OnceLock<Error>,
+    contexts: Option<Folder>,
     /// Time of creation. Graphs that were used since then are in use by this process.
     start: SystemTime,
 }
@@ -138,6 +147,10 @@ impl Npu {
     pub fn new(mut options: NpuOptions) -> Result<Self> {
         let provider = options.provider;
         provider.check(&options.provider_options)?;
+        if let Some(contexts) = &options.contexts {
+            contexts.complete(provider, &mut options.provider_options)?;
+        }
+        let contexts = options.contexts.as_ref().map(Contexts::open).transpose()?;
         let environment = library::load(&options.library)?;
         let mut provider_build = String::new();
         if let Some(path) = &options.provider_library {
@@ -198,6 +211,7 @@ impl Npu {
             environment,
             options,
             not_kept: OnceLock::new(),
+            contexts,
             start: SystemTime::now(),
         })
     }
@@ -205,6 +219,18 @@ impl Npu {
     /// Returns why compiled graphs could not be kept in the given folder, if so: [`Error::Cache`]. They run anyway.
     pub fn not_kept(&self) -> Option<&Error> {
         self.not_kept.get()
+    }
+
+    /// Writes the index of the graphs that were compiled ahead of time, and gives their folder its name. Returns `None` if
+    /// none are compiled.
+    ///
+    /// # Errors
+    /// If the folder can't be written, or exists by now.
+    pub fn keep_contexts(&self) -> Result<Option<KeptContexts>> {
+        match &self.contexts {
+            Some(Folder::Compiling(compiling)) => compiling.finish().map(Some),
+            Some(Folder::Compiled(_)) | None => Ok(None),
+        }
     }
 
     /// Returns the session of the fastest of several equivalent graphs, compiled now or taken from the cache. The cache
@@ -386,6 +412,8 @@ impl Device for Npu {
                 processor: self.name.clone(),
             });
         }
+        let contexts = self.contexts.as_ref();
+        let rows = contexts.map_or(rows, |folder| folder.rows(rows));
         let shapes = ProgramShapes::new(subgraph, rows)?;
         let window = self.window.reserve(&self.name, subgraph.bytes(rows))?;
         let epilogues = match formulation {
@@ -398,7 +426,11 @@ impl Device for Npu {
             .of(rows)?
             .into_iter()
             .map(|rows| graph::encode(subgraph, &rows, formulation));
-        let session = self.session(&graphs.collect::<Result<Vec<_>>>()?)?;
+        let graphs = graphs.collect::<Result<Vec<_>>>()?;
+        let session = match contexts {
+            Some(folder) => folder.session(self, &graphs[0], (subgraph, rows))?,
+            None => self.session(&graphs)?,
+        };
         Ok(Box::new(NpuProgram::new(
             &self.name, shapes, epilogues, session, window,
         )))

@@ -23,7 +23,7 @@ const LEAST_FACTOR: i32 = -23;
 const LARGEST_SHIFT: u32 = (-LEAST_FACTOR - 8) as u32;
 
 /// Returns the exponent of the power of two that divides the sums of each column.
-fn shifts(name: &str, weight: Int8Weight) -> Result<Vec<u32>> {
+pub(super) fn shifts(name: &str, weight: Int8Weight) -> Result<Vec<u32>> {
     let mut row_major = vec![0; weight.out_features * weight.in_features];
     unpack(weight, &mut row_major);
     let columns = row_major.chunks_exact(weight.in_features);

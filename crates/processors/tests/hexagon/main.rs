@@ -4,6 +4,7 @@
 
 #![cfg(target_os = "linux")]
 
+mod costs;
 mod hmx;
 #[path = "../conformance/plain.rs"]
 #[allow(dead_code, reason = "the conformance suite uses all of it")]

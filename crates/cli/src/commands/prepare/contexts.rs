@@ -1,0 +1,150 @@
+//! `triad prepare --for`: compiles the graphs of a package ahead of time for the NPU of a chip.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use serde::Serialize;
+use triad_engine::package::Package;
+use triad_engine::{EngineOptions, LoadOptions, Model, SessionOptions, Threads};
+use triad_hetero::HeteroOptions;
+
+use triad_console::arguments;
+use triad_console::device::{Chip, DeviceArguments, HotRowsArgument, chip};
+use triad_console::output;
+use triad_console::processors::Processors;
+
+/// Options of graphs that are compiled ahead of time.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Graphs for the NPU of a phone")]
+pub struct ContextArguments {
+    /// Compile the graphs of the package MODEL for the NPU of this chip, so that the phone compiles none: snapdragon-8gen2,
+    /// snapdragon-8gen3, snapdragon-8elite or snapdragon-8elite-gen5. Needs the libraries of ONNX Runtime and of Qualcomm's
+    /// provider for this machine
+    #[arg(
+        long = "for",
+        value_name = "CHIP",
+        value_parser = chip,
+        requires = "contexts",
+        conflicts_with_all = [
+            "output", "calibrate", "tokens", "calibrate_images", "mmproj", "weights", "threshold", "decode_weights", "prune",
+            "budget", "smoothing", "hot_share", "force",
+        ]
+    )]
+    chip: Option<Chip>,
+    /// New folder for the compiled graphs: on the phone, `triad run --npu qnn --npu-contexts DIR` runs them
+    #[arg(long, value_name = "DIR", requires = "chip")]
+    contexts: Option<PathBuf>,
+    /// Prefill chunk size of these runs, in tokens
+    #[arg(long = "prefill-chunk", value_name = "N", default_value = "256", value_parser = arguments::tokens, requires = "chip")]
+    chunk: usize,
+    /// Library of Qualcomm's provider [default: the library that the environment variable TRIAD_QNN names]
+    #[arg(long, value_name = "FILE", requires = "chip")]
+    npu_library: Option<PathBuf>,
+}
+
+/// The output of `prepare --for --json`.
+#[derive(Serialize)]
+struct Report {
+    package: String,
+    contexts: String,
+    chip: String,
+    chunk: usize,
+    graphs: usize,
+    bytes: u64,
+    seconds: f64,
+}
+
+impl ContextArguments {
+    /// Compiles the graphs of the package `model` and prints the result. Returns whether there are any to compile.
+    pub fn run(&self, model: &str, threads: Threads, json: bool) -> Result<bool> {
+        let (Some(chip), Some(folder)) = (self.chip, &self.contexts) else {
+            return Ok(false);
+        };
+        let start = Instant::now();
+        let path = Path::new(model);
+        ensure!(
+            Package::is_at(path),
+            "{model} is not a package: with --for, expected one that `triad prepare` made"
+        );
+        let package = Package::open(path)?;
+        let options = LoadOptions {
+            threads,
+            ..LoadOptions::default()
+        };
+        let model = Arc::new(Model::from_package(&package, &options)?);
+        let devices = DeviceArguments {
+            npu: "qnn".parse().map_err(anyhow::Error::msg)?,
+            npu_library: self.npu_library.clone(),
+            npu_contexts: Some(folder.clone()),
+            compile_for: Some(chip),
+            // Nothing is computed.
+            hot_rows: HotRowsArgument::Off,
+            ..DeviceArguments::default()
+        };
+        let processors: Processors = "cpu,npu".parse().map_err(anyhow::Error::msg)?;
+        let session = SessionOptions {
+            context: self.chunk.min(model.description().context),
+            chunk: self.chunk,
+            ..SessionOptions::default()
+        };
+        let options = HeteroOptions {
+            engine: EngineOptions {
+                session,
+                ..EngineOptions::default()
+            },
+            ..HeteroOptions::default()
+        };
+        drop(processors.engine(&devices, &model, options)?);
+        let (graphs, bytes) = graphs(folder).with_context(|| folder.display().to_string())?;
+        let seconds = start.elapsed().as_secs_f64();
+        let contexts = folder.display().to_string();
+        if json {
+            output::json(&Report {
+                package: path.display().to_string(),
+                contexts,
+                chip: chip.to_string(),
+                chunk: self.chunk,
+                graphs,
+                bytes,
+                seconds,
+            })?;
+            return Ok(true);
+        }
+        output::fields(&[
+            ("contexts", contexts),
+            ("chip", chip.to_string()),
+            (
+                "graphs",
+                format!(
+                    "{graphs} for chunks of {} tokens, {}",
+                    self.chunk,
+                    output::bytes(bytes)
+                ),
+            ),
+            ("time", format!("{seconds:.1} s")),
+            (
+                "next",
+                format!(
+                    "on the phone: triad run -m PACKAGE --processors cpu,npu --npu qnn --npu-contexts DIR --prefill-chunk {}",
+                    self.chunk
+                ),
+            ),
+        ])?;
+        Ok(true)
+    }
+}
+
+/// Returns the number of graphs in a folder, and their bytes.
+fn graphs(folder: &Path) -> std::io::Result<(usize, u64)> {
+    let (mut graphs, mut bytes) = (0, 0);
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        if entry.path().extension() == Some("onnx".as_ref()) {
+            (graphs, bytes) = (graphs + 1, bytes + entry.metadata()?.len());
+        }
+    }
+    Ok((graphs, bytes))
+}
