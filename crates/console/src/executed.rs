@@ -131,6 +131,7 @@ pub fn work(engine: &Engine) -> String {
             device,
             multiplier: of_multiplier,
             cpu_seconds,
+            ..
         } = operations;
         let multiplier = match multiplier {
             "cpu" => "INT8 kernels as NPU",

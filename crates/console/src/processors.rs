@@ -60,10 +60,6 @@ impl Processors {
             .map(|cut| cut.cut(self.list.len() + usize::from(self.has_multiplier())))
             .collect::<Result<_>>()?;
         ensure!(
-            !(self.has_multiplier() && devices.partition.is_some()),
-            "--partition divides work among CPUs and devices next to them: expected --tensor-split with gpu,npu"
-        );
-        ensure!(
             !(self.has_multiplier() && devices.gpu_slice > 0.0),
             "--gpu-slice limits submissions of a GPU alone or next to a CPU: expected no --gpu-slice with gpu,npu"
         );
@@ -78,14 +74,17 @@ impl Processors {
                 partition::product_costs(model.package(), &self.list_key(devices), &self.text)?;
             let (description, chunk) = (model.description(), session.chunk.min(session.context));
             match how {
-                Restriction::Auto => {
+                // A GPU that runs the model computes one chunk after the other, so that there is nothing to place.
+                Restriction::Auto if !self.has_multiplier() => {
                     joint = Some(costs.joint(description, chunk, &self.floats())?);
                 }
-                Restriction::Layer | Restriction::Tensor => {
+                Restriction::Layer | Restriction::Tensor | Restriction::Auto => {
                     plans = Some(costs.plans(description, chunk, how)?);
                 }
             }
-            decode_plans = costs.decode_plans(description, how)?;
+            if !self.has_multiplier() {
+                decode_plans = costs.decode_plans(description, how)?;
+            }
         }
         let (processors, opened) = self.open(devices, model, true)?;
         let mut bar = None;
@@ -209,7 +208,7 @@ impl Processors {
     }
 
     /// Returns whether the list is a GPU that runs the model and an NPU that multiplies for it.
-    fn has_multiplier(&self) -> bool {
+    pub fn has_multiplier(&self) -> bool {
         self.list.iter().any(|one| one.multiplier.is_some())
     }
 

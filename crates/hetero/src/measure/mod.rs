@@ -4,6 +4,7 @@ mod bench;
 mod decode;
 mod exhaust;
 mod joins;
+mod multiplied;
 mod prompts;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,6 +17,7 @@ use triad_plan::processors::ProcessorId;
 
 pub use exhaust::{ExhaustedProduct, RunPartition, exhaust_products};
 pub use joins::{Joined, measure_joins};
+pub use multiplied::{MeasuredMultiplier, measure_multiplier};
 pub use prompts::measure_prompts;
 
 use crate::engine::HeteroEngine;

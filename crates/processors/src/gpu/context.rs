@@ -317,6 +317,17 @@ impl Context {
         self.wait(self.queue.submit([]))
     }
 
+    /// Runs the callbacks of submissions that are complete, and returns at once.
+    ///
+    /// # Errors
+    /// If the GPU has failed.
+    pub fn look(&self) -> Result<()> {
+        if let Err(error) = self.device.poll(wgpu::PollType::Poll) {
+            let _ = self.failure.set(error.to_string());
+        }
+        self.check()
+    }
+
     fn wait(&self, submission: wgpu::SubmissionIndex) -> Result<()> {
         let wait = wgpu::PollType::Wait {
             submission_index: Some(submission),

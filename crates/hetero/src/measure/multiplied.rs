@@ -1,0 +1,273 @@
+//! Measures the products of a model that one device runs whole while another one multiplies for it: the profiler of
+//! Hetero-tensor (HeteroLLM, §4.3).
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use triad_engine::{Cancel, EngineOptions, Model, SessionOptions};
+use triad_kernels::lock;
+use triad_plan::graph::Role;
+use triad_plan::partition::plans::products_of;
+use triad_plan::partition::{Alignment, ProductShape};
+use triad_plan::processors::{Processor, ProcessorId};
+use triad_plan::schedule::parts::{Axis, Cut, Share};
+use triad_processors::ProductPart;
+use triad_processors::model::JoinTimes;
+
+use super::bench::{Bench, Product};
+use super::{MeasureOptions, lengths, wanted};
+use crate::engine::HeteroEngine;
+use crate::error::{Error, Result};
+use crate::multiplier::{DEVICE, MULTIPLIER, PRODUCTS};
+use crate::options::HeteroOptions;
+use crate::products::{MeasuredJoins, MeasuredProcessor, ProductCosts, ProductTime};
+use crate::units::{self, ProcessorOptions};
+use crate::whole::WholeModel;
+use crate::work::alignment;
+
+/// The number of the multiplying device in the benchmark, where it is alone.
+const ALONE: ProcessorId = ProcessorId::new(0);
+
+/// The times of products of two devices, and of joining them.
+#[derive(Clone, Debug)]
+pub struct MeasuredMultiplier {
+    /// The costs that plans are made by. Those of the multiplying device include the copies of its rows and outputs.
+    pub costs: ProductCosts,
+    /// The times of joining the smallest part.
+    pub joins: JoinTimes,
+}
+
+/// Measures the products of `model` on a device that runs it whole, and on the device that multiplies for it, alone and
+/// while the other one works, and the times of joining their parts. `progress` is called with the number of finished
+/// products and the number of all.
+///
+/// # Errors
+/// If the processor has no device that multiplies, the model does not read INT8 with static scales, a device refuses or
+/// fails or has no such measurement, or `cancel` is set.
+pub fn measure_multiplier(
+    model: &Arc<Model>,
+    processor: &ProcessorOptions,
+    options: MeasureOptions,
+    cancel: &Cancel,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<MeasuredMultiplier> {
+    let Some(device) = &processor.multiplier else {
+        let expected = "a device that multiplies for one that runs the model";
+        return Err(Error::option(
+            "the processor",
+            &processor.description.name,
+            expected,
+        ));
+    };
+    let description = model.description();
+    let aligned = |role, shape| Alignment {
+        margins: true,
+        ..alignment(description, role, shape)
+    };
+    let multiple = Alignment::default().rows;
+    let chunk = options.chunk.next_multiple_of(multiple);
+    let products = products_of(description, chunk, aligned)?;
+    let is_static = device.capabilities().static_shapes;
+    let processors = vec![
+        MeasuredProcessor {
+            name: processor.description.name.clone(),
+            lengths: None,
+        },
+        MeasuredProcessor {
+            name: device.name().to_owned(),
+            lengths: is_static.then(|| lengths(chunk).0),
+        },
+    ];
+    let wanted = wanted(&products, &processors, options.for_predictions);
+    let total: usize = wanted.values().map(BTreeSet::len).sum();
+    let engine = whole(model, processor, chunk)?;
+    let units = &engine.shared().units;
+    let whole = units[0].whole.as_ref();
+    let expected = "one that runs the model whole";
+    let whole =
+        whole.ok_or_else(|| Error::option("the device", &processor.description.name, expected))?;
+    let alone = ProcessorOptions {
+        description: Processor::npu("npu", None),
+        threads: triad_engine::Threads::Count(1),
+        device: Some(Arc::clone(device)),
+        multiplier: None,
+    };
+    let (_, units, devices) = units::start(model, vec![alone])?;
+    let bench = Bench {
+        model,
+        units: &units,
+        devices: &devices,
+        repeat: options.repeat.max(1),
+    };
+    let pair = Pair {
+        bench,
+        whole,
+        model,
+    };
+    let (mut times, mut joins) = (Vec::with_capacity(total), None);
+    for (role, shapes) in &wanted {
+        let product = products.iter().find(|product| product.role == *role);
+        let shape = product.expect("a product of the model").shape;
+        let load = pair.bench.loads(*role, shape)?.remove(0);
+        for (processor, shape) in shapes {
+            cancel.check()?;
+            let time = match *processor {
+                DEVICE => pair.of_device(*role, *shape, &load)?,
+                _ => {
+                    let (time, join) = pair.of_multiplier(*role, *shape)?;
+                    joins.get_or_insert(join);
+                    time
+                }
+            };
+            times.push(time);
+            progress(times.len(), total);
+        }
+    }
+    let joins = joins.expect("the multiplying device has products");
+    let costs = ProductCosts {
+        chunk,
+        processors,
+        joins: MeasuredJoins {
+            float: DEVICE,
+            own_seconds: joins.blocking,
+            begin_seconds: joins.blocking,
+            end_seconds: joins.blocking,
+        },
+        products: times,
+        decode: None,
+        prompts: Vec::new(),
+    };
+    Ok(MeasuredMultiplier { costs, joins })
+}
+
+/// Starts an engine whose device computes all products.
+fn whole(model: &Arc<Model>, processor: &ProcessorOptions, chunk: usize) -> Result<HeteroEngine> {
+    let shares = [(DEVICE, 1.0), (MULTIPLIER, 0.0)];
+    let shares = shares.map(|(processor, share)| Share { processor, share });
+    let cut = Cut::new(Axis::Columns, shares.into(), 1)?;
+    let context = chunk.min(model.description().context);
+    let session = SessionOptions {
+        context,
+        chunk,
+        ..SessionOptions::default()
+    };
+    let options = HeteroOptions {
+        engine: EngineOptions {
+            session,
+            ..EngineOptions::default()
+        },
+        processors: vec![processor.clone()],
+        cuts: PRODUCTS.map(|role| (role, cut.clone())).into(),
+        ..HeteroOptions::default()
+    };
+    HeteroEngine::new(model, options, &mut |_, _| {})
+}
+
+/// The two devices.
+struct Pair<'a> {
+    bench: Bench<'a>,
+    whole: &'a WholeModel,
+    model: &'a Model,
+}
+
+impl Pair<'_> {
+    /// Returns the number of the first product of this role and shape, and its part on some rows and columns.
+    fn part(&self, role: Role, shape: ProductShape) -> Result<(usize, ProductPart)> {
+        let description = self.model.description();
+        let has = |block: &usize| {
+            let of_block =
+                triad_plan::partition::products(&description.blocks[*block], description.hidden, 1);
+            of_block.is_ok_and(|products| {
+                products.iter().any(|(other, one)| {
+                    *other == role
+                        && one.depth() == shape.depth()
+                        && one.columns() >= shape.columns()
+                })
+            })
+        };
+        let block = (0..description.blocks.len())
+            .find(has)
+            .expect("a product of the model");
+        let place = PRODUCTS
+            .iter()
+            .position(|other| *other == role)
+            .expect("a product");
+        let part = ProductPart {
+            rows: 0..shape.rows(),
+            columns: 0..shape.columns(),
+            by_other: false,
+        };
+        Ok((block * PRODUCTS.len() + place, part))
+    }
+
+    /// Measures a product on the device that runs the model.
+    fn of_device(
+        &self,
+        role: Role,
+        shape: ProductShape,
+        load: &std::sync::Mutex<Product>,
+    ) -> Result<ProductTime> {
+        let (product, part) = self.part(role, shape)?;
+        let alone = self.whole.time_part(product, &part)?;
+        let is_over = AtomicBool::new(false);
+        let contended = std::thread::scope(|scope| {
+            let other = scope.spawn(|| self.run(&mut lock(load), &is_over));
+            let contended = self.whole.time_part(product, &part);
+            is_over.store(true, Ordering::Relaxed);
+            other
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            contended
+        })?;
+        Ok(time(DEVICE, shape, alone, contended))
+    }
+
+    /// Measures a product on the device that multiplies, with its copies.
+    fn of_multiplier(&self, role: Role, shape: ProductShape) -> Result<(ProductTime, JoinTimes)> {
+        let (index, part) = self.part(role, shape)?;
+        let join = self.whole.time_join(index, &part)?;
+        let copies = (join.read - join.blocking).max(0.0) + (join.write - join.blocking).max(0.0);
+        let mut product = self.bench.product(role, ALONE, shape)?;
+        let alone = self.bench.seconds(ALONE, &mut product)?;
+        let is_over = AtomicBool::new(false);
+        let contended = std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    self.whole.time_part(index, &part)?;
+                }
+                Ok::<_, Error>(())
+            });
+            let contended = self.bench.seconds(ALONE, &mut product);
+            is_over.store(true, Ordering::Relaxed);
+            other
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            contended
+        })?;
+        Ok((
+            time(MULTIPLIER, shape, alone + copies, contended + copies),
+            join,
+        ))
+    }
+
+    fn run(&self, product: &mut Product, is_over: &AtomicBool) -> Result<()> {
+        self.bench.units[0].pool().install(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                product.run()?;
+            }
+            Ok(())
+        })
+    }
+}
+
+fn time(processor: ProcessorId, shape: ProductShape, alone: f64, contended: f64) -> ProductTime {
+    ProductTime {
+        processor,
+        rows: shape.rows(),
+        columns: shape.columns(),
+        depth: shape.depth(),
+        alone,
+        contended,
+    }
+}
