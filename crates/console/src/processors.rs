@@ -12,6 +12,7 @@ use triad_hetero::{
     Costs, Execution, HeteroEngine, HeteroOptions, ProcessorOptions, of_chunks_in_flight,
 };
 use triad_plan::graph::Format;
+use triad_plan::partition::energy::Objective;
 use triad_plan::partition::solve::Restriction;
 use triad_plan::placement::Reason;
 use triad_plan::processors::{Processor, ProcessorId, ProcessorKind, label};
@@ -72,6 +73,7 @@ impl Processors {
         if let Some(how) = devices.partition {
             let costs =
                 partition::product_costs(model.package(), &self.list_key(devices), &self.text)?;
+            let costs = costs.with_objective(devices.objective)?;
             let (description, chunk) = (model.description(), session.chunk.min(session.context));
             match how {
                 // A GPU that runs the model computes one chunk after the other, so that there is nothing to place.
@@ -237,8 +239,15 @@ impl Processors {
         let partition = devices
             .partition
             .map(|how| format!("; partition {}", how.name()));
+        let objective = (devices.objective != Objective::Latency)
+            .then(|| format!("; objective {}", devices.objective.name()));
         let fixed = devices.fixed_point().then(|| "; fixed point".to_owned());
-        self.list_key(devices) + &cuts.chain(partition).chain(fixed).collect::<String>()
+        self.list_key(devices)
+            + &cuts
+                .chain(partition)
+                .chain(objective)
+                .chain(fixed)
+                .collect::<String>()
     }
 
     /// Returns the key of their product costs: their names.

@@ -61,7 +61,8 @@ pub use execution::{Execution, execution};
 pub use executor::HeteroExecutor;
 pub use measure::{
     ExhaustedProduct, Joined, MeasureOptions, MeasuredMultiplier, MeasuredProducts, RunPartition,
-    exhaust_products, measure_joins, measure_multiplier, measure_products, measure_prompts,
+    exhaust_products, measure_joins, measure_multiplier, measure_powers, measure_products,
+    measure_prompts,
 };
 pub use memory::of_chunks_in_flight;
 pub use options::HeteroOptions;

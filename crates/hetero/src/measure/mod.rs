@@ -5,12 +5,14 @@ mod decode;
 mod exhaust;
 mod joins;
 mod multiplied;
+mod powers;
 mod prompts;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use triad_plan::graph::Role;
+use triad_plan::partition::energy::Objective;
 use triad_plan::partition::plans::{ModelProduct, products_of};
 use triad_plan::partition::{ProductShape, StandardLengths};
 use triad_plan::processors::ProcessorId;
@@ -18,6 +20,7 @@ use triad_plan::processors::ProcessorId;
 pub use exhaust::{ExhaustedProduct, RunPartition, exhaust_products};
 pub use joins::{Joined, measure_joins};
 pub use multiplied::{MeasuredMultiplier, measure_multiplier};
+pub use powers::measure_powers;
 pub use prompts::measure_prompts;
 
 use crate::engine::HeteroEngine;
@@ -183,6 +186,8 @@ pub fn measure_products(
         products: times,
         decode,
         prompts: Vec::new(),
+        powers: None,
+        objective: Objective::Latency,
     };
     Ok(MeasuredProducts { costs, again })
 }

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use triad_engine::{Cancel, EngineOptions, Model, SessionOptions};
 use triad_kernels::lock;
 use triad_plan::graph::Role;
+use triad_plan::partition::energy::Objective;
 use triad_plan::partition::plans::products_of;
 use triad_plan::partition::{Alignment, ProductShape};
 use triad_plan::processors::{Processor, ProcessorId};
@@ -22,12 +23,12 @@ use crate::error::{Error, Result};
 use crate::multiplier::{DEVICE, MULTIPLIER, PRODUCTS};
 use crate::options::HeteroOptions;
 use crate::products::{MeasuredJoins, MeasuredProcessor, ProductCosts, ProductTime};
-use crate::units::{self, ProcessorOptions};
+use crate::units::{self, Devices, ProcessorOptions, Unit};
 use crate::whole::WholeModel;
 use crate::work::alignment;
 
 /// The number of the multiplying device in the benchmark, where it is alone.
-const ALONE: ProcessorId = ProcessorId::new(0);
+pub(super) const ALONE: ProcessorId = ProcessorId::new(0);
 
 /// The times of products of two devices, and of joining them.
 #[derive(Clone, Debug)]
@@ -81,30 +82,8 @@ pub fn measure_multiplier(
     ];
     let wanted = wanted(&products, &processors, options.for_predictions);
     let total: usize = wanted.values().map(BTreeSet::len).sum();
-    let engine = whole(model, processor, chunk)?;
-    let units = &engine.shared().units;
-    let whole = units[0].whole.as_ref();
-    let expected = "one that runs the model whole";
-    let whole =
-        whole.ok_or_else(|| Error::option("the device", &processor.description.name, expected))?;
-    let alone = ProcessorOptions {
-        description: Processor::npu("npu", None),
-        threads: triad_engine::Threads::Count(1),
-        device: Some(Arc::clone(device)),
-        multiplier: None,
-    };
-    let (_, units, devices) = units::start(model, vec![alone])?;
-    let bench = Bench {
-        model,
-        units: &units,
-        devices: &devices,
-        repeat: options.repeat.max(1),
-    };
-    let pair = Pair {
-        bench,
-        whole,
-        model,
-    };
+    let devices = TwoDevices::start(model, processor, chunk)?;
+    let pair = devices.pair(model, options.repeat)?;
     let (mut times, mut joins) = (Vec::with_capacity(total), None);
     for (role, shapes) in &wanted {
         let product = products.iter().find(|product| product.role == *role);
@@ -137,8 +116,66 @@ pub fn measure_multiplier(
         products: times,
         decode: None,
         prompts: Vec::new(),
+        powers: None,
+        objective: Objective::Latency,
     };
     Ok(MeasuredMultiplier { costs, joins })
+}
+
+/// An engine whose device computes all products, and the multiplying device alone.
+pub(super) struct TwoDevices {
+    engine: HeteroEngine,
+    units: Vec<Unit>,
+    devices: Devices,
+}
+
+impl TwoDevices {
+    /// Starts them for prompts of up to `chunk` rows.
+    ///
+    /// # Errors
+    /// If the processor has no device that multiplies, or a device refuses the model.
+    pub(super) fn start(
+        model: &Arc<Model>,
+        processor: &ProcessorOptions,
+        chunk: usize,
+    ) -> Result<Self> {
+        let engine = whole(model, processor, chunk)?;
+        let alone = ProcessorOptions {
+            description: Processor::npu("npu", None),
+            threads: triad_engine::Threads::Count(1),
+            device: processor.multiplier.clone(),
+            multiplier: None,
+        };
+        let (_, units, devices) = units::start(model, vec![alone])?;
+        Ok(Self {
+            engine,
+            units,
+            devices,
+        })
+    }
+
+    /// Returns both, to measure each product `repeat` times.
+    ///
+    /// # Errors
+    /// If the device does not run models whole.
+    pub(super) fn pair<'a>(&'a self, model: &'a Model, repeat: usize) -> Result<Pair<'a>> {
+        let unit = &self.engine.shared().units[0];
+        let whole = unit.whole.as_ref().ok_or_else(|| {
+            let expected = "one that runs the model whole";
+            Error::option("the device", &unit.name, expected)
+        })?;
+        let bench = Bench {
+            model,
+            units: &self.units,
+            devices: &self.devices,
+            repeat: repeat.max(1),
+        };
+        Ok(Pair {
+            bench,
+            whole,
+            model,
+        })
+    }
 }
 
 /// Starts an engine whose device computes all products.
@@ -165,15 +202,15 @@ fn whole(model: &Arc<Model>, processor: &ProcessorOptions, chunk: usize) -> Resu
 }
 
 /// The two devices.
-struct Pair<'a> {
-    bench: Bench<'a>,
-    whole: &'a WholeModel,
+pub(super) struct Pair<'a> {
+    pub(super) bench: Bench<'a>,
+    pub(super) whole: &'a WholeModel,
     model: &'a Model,
 }
 
 impl Pair<'_> {
     /// Returns the number of the first product of this role and shape, and its part on some rows and columns.
-    fn part(&self, role: Role, shape: ProductShape) -> Result<(usize, ProductPart)> {
+    pub(super) fn part(&self, role: Role, shape: ProductShape) -> Result<(usize, ProductPart)> {
         let description = self.model.description();
         let has = |block: &usize| {
             let of_block =
