@@ -108,7 +108,7 @@ pub struct DeviceArguments {
     /// simulated way)
     #[arg(long, value_name = "HOW", value_parser = partition::restriction, conflicts_with = "cuts")]
     pub partition: Option<Restriction>,
-    /// What --partition minimizes: latency, energy, or balanced (their product). The last two need powers, which `triad
+    /// Quantity that --partition minimizes: latency, energy, or balanced (their product). The last two need powers, which `triad
     /// profile` measures where the system reports energy
     #[arg(long, value_name = "WHAT", value_parser = partition::objective, default_value = "latency", requires = "partition")]
     pub objective: Objective,

@@ -95,7 +95,7 @@ pub struct Measurement {
 /// Energy of a test: means of its runs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Energy {
-    /// What the system measures.
+    /// The part of the machine that was measured.
     pub source: &'static str,
     /// Joules of a run: of a prompt, or of an answer.
     pub joules: f64,

@@ -14,7 +14,7 @@ use counters::EnergyCounters;
 /// How often the power of a battery is read (llm.npu, §4.1).
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// What a meter measures.
+/// The part of the machine that a meter measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EnergySource {
     /// The processors, by RAPL of Intel and AMD: with cores and caches, often also the memory controller.
@@ -98,7 +98,7 @@ impl EnergyMeter {
         Some(Self(Kind::Batteries(Sampled { shared, thread })))
     }
 
-    /// Returns what is measured.
+    /// Returns the part of the machine that is measured.
     pub fn source(&self) -> EnergySource {
         match &self.0 {
             Kind::Processors(_) => EnergySource::Processors,

@@ -8,6 +8,7 @@ use crate::float_linear::{FloatLinear, FloatProgram};
 use crate::layer_format::LayerFormat;
 use crate::model::{DeviceModel, ModelProgram};
 use crate::multiplier::Multiplier;
+pub use crate::program::Program;
 use crate::subgraph::DeviceSubgraph;
 
 /// A device that runs subgraphs, such as a group of CPU cores or an NPU.
@@ -85,18 +86,6 @@ pub struct ModelOptions {
     pub rows: usize,
     /// Maximum number of rows in a chunk whose logits are requested.
     pub outputs: usize,
-}
-
-/// A subgraph that is ready to run on one device. It owns everything that it needs, including weights and scratch
-/// memory, so that it may outlive the device that prepared it.
-pub trait Program: Send {
-    /// Computes the subgraph on `input` `[rows, in_features]`, which is quantized with the subgraph's static scale.
-    /// `outputs` are those that [`DeviceSubgraph::outputs`] lists, each `[rows, features]`, with any stride between
-    /// rows. A NaN scale marks an input row with an activation that is not finite; that row of all outputs becomes NaN.
-    ///
-    /// # Errors
-    /// If the shapes of input or outputs are not those of the program, or the device fails.
-    fn run(&mut self, input: QuantizedView, outputs: &mut [OutputMut]) -> Result<()>;
 }
 
 /// Capabilities of a device.

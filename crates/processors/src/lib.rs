@@ -63,6 +63,7 @@ pub mod model;
 mod multiplier;
 #[cfg(feature = "npu")]
 pub mod npu;
+mod program;
 mod subgraph;
 #[cfg(any(feature = "hexagon", feature = "npu"))]
 mod window;

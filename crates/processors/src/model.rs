@@ -121,7 +121,7 @@ pub struct ModelOperations {
     pub bytes_read: u64,
 }
 
-/// What joining another processor, which multiplies, has taken so far.
+/// Statistics of joining another processor, which multiplies, so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct JoinStatistics {
     /// Products that it computed, in part or whole.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use triad_model::description::Linear;
 
-use crate::device::Program;
+use crate::program::Program;
 
 /// A processor that multiplies for a device that runs the rest of a model: parts of its products in INT8, in prompts
 /// ([`Phase::Prefill`](triad_kernels::Phase)).

@@ -1,6 +1,7 @@
 //! `triad profile`: measures the tasks of a model on each processor.
 
 mod multiplier;
+mod powers;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,13 +9,11 @@ use std::sync::Arc;
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use triad_engine::{Cancel, EngineOptions, Error, Model, SessionOptions};
-use triad_frontend::energy::EnergyMeter;
 use triad_hetero::{
     CostTable, Costs, DecodeCosts, HeteroOptions, MeasureOptions, MeasuredProducts, Measurements,
     ProductCosts, ProductTable, ProductTime, Table,
 };
 use triad_plan::joint::MeasuredPrompt;
-use triad_plan::partition::energy::Powers;
 use triad_plan::partition::judge::{Judged, JudgedProcessor};
 use triad_plan::partition::solve::Restriction;
 use triad_plan::processors::label;
@@ -137,7 +136,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     if processors.count() > 1 && !arguments.no_products {
         let MeasuredProducts { mut costs, again } =
             measure_products(arguments, &model, &cancel)?.map_err(interrupted)?;
-        costs.powers = measure_powers(arguments, &model, &cancel)?.map_err(interrupted)?;
+        costs.powers = powers::measure(arguments, &model, &cancel)?.map_err(interrupted)?;
         product_table.set(&processors.list_key(devices), costs.clone());
         product_table.save(package)?;
         if arguments.predict {
@@ -269,43 +268,6 @@ fn measure_products(
     Ok(measured.map_err(Error::from))
 }
 
-/// Measures the powers of the processors, if the system reports energy.
-fn measure_powers(
-    arguments: &Arguments,
-    model: &Arc<Model>,
-    cancel: &Cancel,
-) -> Result<Result<Option<Powers>, Error>> {
-    let Some(meter) = EnergyMeter::find() else {
-        return Ok(Ok(None));
-    };
-    let Arguments {
-        processors,
-        devices,
-        chunk,
-        ..
-    } = arguments;
-    let (options, _opened) = processors.open(devices, model, false)?;
-    let _spinner = progress::spinner("measuring power".to_owned());
-    let joules = || meter.joules();
-    let powers = triad_hetero::measure_powers(model, &options, *chunk, &joules, cancel);
-    Ok(powers.map_err(Error::from))
-}
-
-/// Returns the powers as a line, if they are known.
-fn powers_text(powers: Option<&Powers>, names: &[String]) -> String {
-    powers.map_or_else(String::new, |powers| {
-        let of_processor = names.iter().zip(&powers.processors);
-        let watts: Vec<_> = of_processor
-            .map(|(name, watts)| format!("{name} {watts:.2}"))
-            .collect();
-        format!(
-            "\nwatts: the machine {:.2}; more while they multiply: {}",
-            powers.base,
-            watts.join(", ")
-        )
-    })
-}
-
 /// Measures prompts planned with the earlier measurements, with a progress bar.
 fn measure_prompts(
     arguments: &Arguments,
@@ -426,7 +388,7 @@ fn products_text(products: &ProductCosts, names: &[String]) -> String {
         1e6 * joins.own_seconds,
         1e6 * joins.begin_seconds,
         1e6 * joins.end_seconds
-    ) + &powers_text(products.powers.as_ref(), names)
+    ) + &powers::text(products.powers.as_ref(), names)
 }
 
 /// Returns a table of how well half of the times predict the others.

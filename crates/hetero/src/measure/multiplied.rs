@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use triad_engine::{Cancel, EngineOptions, Model, SessionOptions};
+use triad_kernels::int8::Int8Weight;
 use triad_kernels::lock;
+use triad_kernels::timing::median;
 use triad_plan::graph::Role;
 use triad_plan::partition::energy::Objective;
 use triad_plan::partition::plans::products_of;
@@ -17,13 +19,15 @@ use triad_processors::ProductPart;
 use triad_processors::model::JoinTimes;
 
 use super::bench::{Bench, Product};
-use super::{MeasureOptions, lengths, wanted};
+use super::{Joined, MeasureOptions, lengths, wanted};
 use crate::engine::HeteroEngine;
 use crate::error::{Error, Result};
 use crate::multiplier::{DEVICE, MULTIPLIER, PRODUCTS};
 use crate::options::HeteroOptions;
 use crate::products::{MeasuredJoins, MeasuredProcessor, ProductCosts, ProductTime};
+use crate::profile::run_prompt;
 use crate::units::{self, Devices, ProcessorOptions, Unit};
+use crate::wait::{Wait, WaitUse};
 use crate::whole::WholeModel;
 use crate::work::alignment;
 
@@ -120,6 +124,66 @@ pub fn measure_multiplier(
         objective: Objective::Latency,
     };
     Ok(MeasuredMultiplier { costs, joins })
+}
+
+/// Runs prompts of one chunk on an engine with a device that multiplies for one that runs the model, `repeat` times after
+/// one that does not count, and measures how long they wait for each other; `None` for other engines. A part begins when
+/// the thread notices that the device is done, by the engine's way of waiting.
+///
+/// # Errors
+/// If `cancel` is set, or a processor fails.
+pub(super) fn joined(
+    engine: &HeteroEngine,
+    repeat: usize,
+    cancel: &Cancel,
+) -> Result<Option<Joined>> {
+    let shared = engine.shared();
+    let [unit] = &shared.units[..] else {
+        return Ok(None);
+    };
+    let (Some(whole), Some(_)) = (&unit.whole, &unit.multiplier) else {
+        return Ok(None);
+    };
+    let part = ProductPart {
+        rows: 0..1,
+        columns: 0..Int8Weight::COLUMNS,
+        by_other: true,
+    };
+    let JoinTimes {
+        blocking, polling, ..
+    } = whole.time_join(0, &part)?;
+    let begin_seconds = match shared.settings.wait {
+        Wait::Blocking => blocking,
+        Wait::Predicted => polling,
+    };
+    let mut session = engine.session();
+    let prompt = crate::any_tokens(session.chunk(), engine.model().description().vocab);
+    run_prompt(&mut session, &prompt, cancel)?;
+    let before = whole.joins().unwrap_or_default();
+    let mut seconds = Vec::new();
+    for _ in 0..repeat {
+        let latest = run_prompt(&mut session, &prompt, cancel)?;
+        seconds.push(latest.timeline.seconds());
+    }
+    let after = whole.joins().unwrap_or_default();
+    let waits = after.products - before.products;
+    let late_seconds = after.late_seconds - before.late_seconds;
+    let all = WaitUse {
+        waits,
+        blocked_seconds: after.waited_seconds - before.waited_seconds,
+        late_seconds,
+        ..WaitUse::default()
+    };
+    Ok(Some(Joined {
+        joins: MeasuredJoins {
+            float: DEVICE,
+            own_seconds: 0.0,
+            begin_seconds,
+            end_seconds: late_seconds / waits.max(1) as f64,
+        },
+        waits: vec![all],
+        prompt_seconds: median(&seconds),
+    }))
 }
 
 /// An engine whose device computes all products, and the multiplying device alone.

@@ -48,7 +48,7 @@ pub struct ProductCosts {
     /// The powers of the machine and its processors; `None` if they were not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub powers: Option<Powers>,
-    /// What plans minimize.
+    /// The quantity that plans minimize.
     #[serde(skip)]
     pub objective: Objective,
 }

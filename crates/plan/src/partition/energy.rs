@@ -79,6 +79,9 @@ impl Powers {
 
 #[cfg(test)]
 mod tests {
+    use super::super::costs::{Costs, Joins};
+    use super::super::solve::{Restriction, Solver, Timed};
+    use super::super::{Participant, Phase, ProductShape, Shapes, Strategy, UnknownCost};
     use super::*;
 
     #[test]
@@ -103,5 +106,58 @@ mod tests {
     fn objectives_weigh_time_and_energy() {
         let [latency, energy, balanced] = Objective::ALL.map(|objective| objective.value(2.0, 5.0));
         assert_eq!((latency, energy, balanced), (2.0, 5.0, 10.0));
+    }
+
+    #[test]
+    fn a_solver_chooses_by_time_energy_or_both() {
+        struct Rates;
+
+        impl Costs for Rates {
+            fn seconds(
+                &self,
+                processor: ProcessorId,
+                shape: ProductShape,
+            ) -> Result<f64, UnknownCost> {
+                // The second processor takes three times as long, and a tenth of the power.
+                let rate = [1.0, 3.0][processor.index()];
+                Ok(rate * (shape.rows() * shape.columns()) as f64)
+            }
+        }
+
+        let [fast, slow] = [0, 1].map(ProcessorId::new);
+        let participants = [fast, slow].map(|processor| Participant {
+            processor,
+            shapes: Shapes::Dynamic,
+        });
+        let shape = ProductShape::new(64, 1024, 8).unwrap();
+        let all = (shape.rows() * shape.columns()) as f64;
+        let solve = |objective: Objective, base: f64| {
+            let joins = Joins::new(fast, 0.0, 0.0, 0.0).unwrap();
+            let powers = Powers {
+                base,
+                processors: vec![10.0, 1.0],
+            };
+            let solver = Solver::new(participants.to_vec(), Rates, joins).unwrap();
+            let solver = solver.with_objective(objective, powers);
+            let choice = solver
+                .solve(shape, Phase::Prefill, Restriction::Auto)
+                .unwrap();
+            choice.best
+        };
+        let latency = solve(Objective::Latency, 0.0);
+        assert_eq!(latency.partition.strategy, Strategy::RowCutting);
+        assert_eq!(latency.seconds, 0.75 * all);
+        assert_eq!(latency.joules, Some(10.0 * 0.75 * all + 0.75 * all));
+        let energy = solve(Objective::Energy, 0.0);
+        assert_eq!((energy.busy[0].0, energy.busy.len()), (slow, 1));
+        assert_eq!(energy.joules, Some(3.0 * all));
+        // With the power of a whole machine, it pays to be done early.
+        let energy = solve(Objective::Energy, 100.0);
+        assert_eq!(energy.partition.strategy, Strategy::RowCutting);
+        let balanced = solve(Objective::Balanced, 0.0);
+        let value = |one: &Timed| one.seconds * one.joules.unwrap();
+        for other in [&latency, &solve(Objective::Energy, 0.0)] {
+            assert!(value(&balanced) <= value(other));
+        }
     }
 }

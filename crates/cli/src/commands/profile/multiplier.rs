@@ -13,7 +13,7 @@ use triad_console::failure::run_error;
 use triad_console::interrupt::Interrupted;
 use triad_console::{output, progress};
 
-use super::{Arguments, measure_powers, open_table, powers_text, times_text};
+use super::{Arguments, open_table, powers, times_text};
 
 /// The output of `profile --json`.
 #[derive(Serialize)]
@@ -93,7 +93,7 @@ pub(super) fn run(
     };
     let measured = measured.map_err(Error::from).map_err(failed)?;
     let MeasuredMultiplier { mut costs, joins } = measured;
-    costs.powers = measure_powers(arguments, model, cancel)?.map_err(failed)?;
+    costs.powers = powers::measure(arguments, model, cancel)?.map_err(failed)?;
     let key = processors.list_key(devices);
     table.set(&key, costs.clone());
     table.save(package)?;
@@ -125,7 +125,7 @@ pub(super) fn run(
          submission to its queue takes {queue:.1} µs; rows of the smallest part are read after {read:.1} µs, its outputs \
          joined after {write:.1} µs{}\nkept in {}",
         times_text(&costs, &names),
-        powers_text(costs.powers.as_ref(), &names),
+        powers::text(costs.powers.as_ref(), &names),
         file.display()
     ))
 }

@@ -4,7 +4,7 @@ use bytemuck::{bytes_of, cast_slice};
 use triad_kernels::Phase;
 
 use super::buffers::{Place, WORD};
-use super::outer_run::Item;
+use super::item::Item;
 use super::slices::Chunk;
 use super::{Call, GpuModel};
 use crate::error::{Error, Result};

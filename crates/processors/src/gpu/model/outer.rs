@@ -1,27 +1,21 @@
 //! Products of a model that another processor computes in part while the GPU runs the rest.
 
-use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::Arc;
-use std::time::Duration;
 
 use triad_model::description::Linear;
 
 use super::super::context::Context;
-use super::buffers::QUAD;
-use super::outer_division::Divided;
-use super::outer_worker::{Programs, Worker};
 use crate::error::{Error, Result};
-use crate::model::{DeviceLinear, DeviceWeight, JoinStatistics};
-use crate::multiplier::{Division, Multiplier, ProductPart, ProductPrograms, ProductWait, covers};
+use crate::model::{DeviceLinear, DeviceWeight};
+use crate::multiplier::{Division, ProductPart, covers};
 
 /// A product of which another processor computes parts.
 pub(super) struct Outer {
     pub block: usize,
     pub layers: Vec<Linear>,
     /// Columns and maximum rows of each program.
-    programs: Vec<(Range<usize>, usize)>,
-    division: Division,
+    pub programs: Vec<(Range<usize>, usize)>,
+    pub division: Division,
     pub in_features: usize,
     /// Columns of each layer, in their order.
     pub widths: Vec<usize>,
@@ -37,31 +31,6 @@ pub(super) struct Parts {
     pub own: Vec<ProductPart>,
     /// Parts of the other processor, each with the index of its program.
     pub other: Vec<(ProductPart, usize)>,
-}
-
-/// The products, and the processor that computes them.
-pub(super) struct Outers {
-    pub list: Vec<Outer>,
-    pub worker: Option<Worker>,
-    /// Whether the other processor has failed. The GPU then computes all products, until the other one is tried again.
-    is_lost: bool,
-    /// Its failure, until it was reported.
-    failure: Option<Error>,
-    /// Multiplications and additions of its products so far.
-    pub operations: u64,
-    pub statistics: JoinStatistics,
-    /// Divisions by number of rows, and the generation of the buffers for which they were made.
-    pub divided: HashMap<usize, Arc<Vec<Divided>>>,
-    pub generation: Option<(u64, u64)>,
-}
-
-impl std::fmt::Debug for Outers {
-    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        f.debug_struct("Outers")
-            .field("products", &self.list.len())
-            .field("is_lost", &self.is_lost)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Outer {
@@ -174,123 +143,5 @@ impl Outer {
         };
         let other = other.into_iter().map(with_program).collect::<Result<_>>()?;
         Ok(Parts { own, other })
-    }
-}
-
-impl Outers {
-    /// Starts the thread of the other processor.
-    ///
-    /// # Errors
-    /// If the system refuses it.
-    pub fn new(multiplier: Option<Multiplier>) -> Result<Self> {
-        let Multiplier {
-            name,
-            time_out,
-            wait,
-            products,
-        } = multiplier.unwrap_or_default();
-        let (mut list, mut programs) = (Vec::new(), Vec::new());
-        for ProductPrograms {
-            block,
-            layers,
-            programs: of_product,
-            division,
-        } in products
-        {
-            let described = of_product
-                .iter()
-                .map(|program| (program.columns.clone(), program.rows));
-            list.push(Outer {
-                block,
-                layers,
-                programs: described.collect(),
-                division,
-                in_features: 0,
-                widths: Vec::new(),
-                product_steps: 0..0,
-                join_steps: 0..0,
-            });
-            programs.push(
-                of_product
-                    .into_iter()
-                    .map(|program| program.program)
-                    .collect(),
-            );
-        }
-        let worker = Self::start(&name, programs, (time_out, wait))?;
-        Ok(Self {
-            list,
-            worker,
-            is_lost: false,
-            failure: None,
-            operations: 0,
-            statistics: JoinStatistics::default(),
-            divided: HashMap::new(),
-            generation: None,
-        })
-    }
-
-    fn start(
-        name: &str,
-        programs: Vec<Programs>,
-        how: (Duration, ProductWait),
-    ) -> Result<Option<Worker>> {
-        if programs.is_empty() {
-            return Ok(None);
-        }
-        let worker = Worker::start(name, programs, how);
-        worker.map(Some).map_err(|error| Error::Run {
-            processor: name.to_owned(),
-            reason: format!("no thread drives it: {error}"),
-        })
-    }
-
-    /// Checks that each product is one of the model, and that outputs of `rows` rows can be divided.
-    ///
-    /// # Errors
-    /// If one is not.
-    pub fn check(&mut self, context: &Context, rows: usize) -> Result<()> {
-        if let Some(outer) = self.list.iter().find(|outer| outer.join_steps.is_empty()) {
-            let reason = format!(
-                "it has no product of {:?}, or two lists of programs for it",
-                outer.layers
-            );
-            return Err(outer.refused(context, &reason));
-        }
-        self.list
-            .iter()
-            .try_for_each(|outer| outer.divide(context, rows).map(|_| ()))
-    }
-
-    /// Returns whether the other processor multiplies.
-    pub fn are_running(&self) -> bool {
-        self.worker.is_some() && !self.is_lost
-    }
-
-    /// Records that the other processor has failed.
-    pub fn lose(&mut self, error: Error) {
-        self.is_lost = true;
-        self.failure = Some(error);
-    }
-
-    /// Lets the other processor multiply again, unless it still hangs.
-    pub fn retry(&mut self) {
-        if self.is_lost {
-            self.is_lost = !self.worker.as_mut().is_some_and(Worker::has_returned);
-        }
-    }
-
-    /// Returns the failure, once.
-    pub fn take_failure(&mut self) -> Option<Error> {
-        self.failure.take()
-    }
-
-    /// Returns the words of the largest buffers for `rows` rows: of rows that are read, with their scales, and of
-    /// outputs that are written.
-    pub fn words(&self, rows: usize) -> (usize, usize) {
-        let most = |of: &dyn Fn(&Outer) -> usize| self.list.iter().map(of).max().unwrap_or(0);
-        let read = most(&|outer| outer.in_features / QUAD + 1);
-        let written = most(&|outer| outer.columns());
-        (rows * read, rows * written)
     }
 }

@@ -7,27 +7,21 @@ use bytemuck::{bytes_of, pod_read_unaligned};
 use wgpu::BufferBinding;
 
 use super::super::context::UNIFORM;
+use super::GpuModel;
 use super::buffers::WORD;
 use super::call::Call;
+use super::item::PieceDispatch;
 use super::kernels::Kernel;
+use super::outer::Parts;
 use super::outer_worker::JobPart;
 use super::slices::Piece;
 use super::steps::{StepBuffer, Work};
 use super::uniforms::JoinUniforms;
-use super::{GpuModel, outer::Parts};
 use crate::error::Result;
 use crate::multiplier::ProductPart;
 
 /// Maximum numbers of rows whose divisions are kept: those of chunks, and of the last ones of a few prompts.
 const MAX_KEPT: usize = 16;
-
-/// A dispatch with uniforms and bindings of its own.
-#[derive(Clone, Debug)]
-pub(super) struct PieceDispatch {
-    pub kernel: Kernel,
-    pub groups: [usize; 3],
-    pub bindings: wgpu::BindGroup,
-}
 
 /// A product, divided for a number of rows.
 #[derive(Debug)]

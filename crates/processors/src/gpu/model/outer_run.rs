@@ -11,7 +11,8 @@ use triad_kernels::int8::QuantizedRows;
 
 use super::GpuModel;
 use super::buffers::{Place, WORD};
-use super::outer_division::{Divided, PieceDispatch};
+use super::item::Item;
+use super::outer_division::Divided;
 use super::outer_worker::{Done, Job};
 use super::slices::Chunk;
 use crate::error::{Error, Result};
@@ -29,15 +30,6 @@ impl From<Error> for ChunkError {
     fn from(error: Error) -> Self {
         Self::Gpu(error)
     }
-}
-
-/// A dispatch of a chunk.
-#[derive(Clone, Debug)]
-pub(super) enum Item {
-    /// A step on all rows.
-    Step(usize),
-    /// A part of a product.
-    Piece(PieceDispatch),
 }
 
 /// Buffers that go to the other processor and come back.
@@ -151,14 +143,17 @@ impl GpuModel {
         } = &mut self.travelling;
         let start = Instant::now();
         let bytes = (count * (in_features + WORD)) as u64;
+        let expected = self.outers.expected(outer, count);
+        let staging = (self.buffers.get(Place::Staging), bytes);
         self.context
-            .run(encoder, self.buffers.get(Place::Staging), bytes, |bytes| {
+            .run_expected(encoder, staging, expected, |bytes| {
                 let (of_rows, of_scales) = bytes.split_at(count * in_features);
                 numbers.clear();
                 numbers.extend_from_slice(cast_slice(of_rows));
                 scales.clear();
                 scales.extend_from_slice(cast_slice(of_scales));
             })?;
+        self.outers.expect(outer, count, start.elapsed());
         rows.store(numbers, in_features, scales);
         let statistics = &mut self.outers.statistics;
         statistics.products += 1;

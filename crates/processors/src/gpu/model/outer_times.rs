@@ -7,8 +7,8 @@ use std::time::Instant;
 use triad_kernels::timing::median;
 
 use super::buffers::Place;
+use super::item::Item;
 use super::outer_division::Divided;
-use super::outer_run::Item;
 use super::slices::Chunk;
 use super::{Call, GpuModel};
 use crate::error::{Error, Result};

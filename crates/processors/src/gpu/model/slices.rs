@@ -11,8 +11,8 @@ use wgpu::BufferBinding;
 
 use super::super::context::UNIFORM;
 use super::super::pace::Pace;
+use super::item::Item;
 use super::kernels::Kernel;
-use super::outer_run::Item;
 use super::steps::{StepBuffer, Work};
 use super::uniforms::{NONE, ProductUniforms};
 use super::weight_format::WeightFormat;
