@@ -94,7 +94,6 @@ pub(crate) fn prepare(
             match programs {
                 Err(error) if has_no_room(&error) => without_room += 1,
                 Err(error) => return Err(refused(device.name(), block, role, error)),
-                Ok(programs) if programs.is_empty() => {}
                 Ok(programs) => products.push(ProductPrograms {
                     block,
                     layers: layers.iter().map(|(linear, _)| *linear).collect(),

@@ -271,6 +271,21 @@ fn products_of_a_gpu_and_an_npu_are_measured_and_divided_by_what_was_measured() 
         let found = json(&place.triad(&[&run[..], &["--partition", how]].concat()));
         assert_eq!(found["text"], alone["text"], "{how}");
     }
+    let plan = [
+        "plan",
+        "-m",
+        "package",
+        "--processors",
+        "gpu,npu",
+        "--partition",
+        "auto",
+    ];
+    let plan = [&plan[..], &["--prompt", "40", "--prefill-chunk", "32"]].concat();
+    let shown = succeed(&place.triad(&plan));
+    assert!(
+        shown.contains("gate-up") && shown.contains("NPU alone"),
+        "{shown}"
+    );
     // Powers that the system does not report are not assumed.
     if measured["products"]["powers"].is_null() {
         let energy = ["--partition", "auto", "--objective", "energy"];

@@ -80,7 +80,7 @@ pub fn measure_multiplier(
             lengths: None,
         },
         MeasuredProcessor {
-            name: device.name().to_owned(),
+            name: "npu".to_owned(),
             lengths: is_static.then(|| lengths(chunk).0),
         },
     ];
