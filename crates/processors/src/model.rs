@@ -132,7 +132,7 @@ pub struct JoinStatistics {
     pub other_seconds: f64,
     /// Seconds in which the thread of the device waited for it, in total.
     pub waited_seconds: f64,
-    /// Seconds from the ends of its products until that thread went on, in total.
+    /// Seconds from the ends of its products until that thread, which waited for them, went on, in total.
     pub late_seconds: f64,
     /// Bytes that were read from the device for it.
     pub bytes_read: u64,

@@ -201,7 +201,8 @@ impl GpuModel {
         let statistics = &mut self.outers.statistics;
         statistics.other_seconds += seconds;
         statistics.waited_seconds += waited;
-        statistics.late_seconds += ended.elapsed().as_secs_f64();
+        // The thread may have had other work when the product ended.
+        statistics.late_seconds += ended.elapsed().as_secs_f64().min(waited);
         statistics.bytes_written += bytes.len() as u64;
         (self.travelling.rows, self.travelling.computed) = (job.rows, job.computed);
         Ok(())
