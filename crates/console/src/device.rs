@@ -9,6 +9,7 @@ use anyhow::{Result, ensure};
 use triad_engine::hot_rows::{Hot, HotRowOptions};
 use triad_engine::{Model, Threads};
 use triad_hetero::{Device, Wait};
+use triad_plan::partition::energy::Objective;
 use triad_plan::partition::solve::Restriction;
 use triad_plan::processors::ProcessorKind;
 use triad_processors::Peaks;
@@ -126,6 +127,10 @@ pub struct DeviceArguments {
     /// simulated way)
     #[arg(long, value_name = "HOW", value_parser = partition::restriction, conflicts_with = "cuts")]
     pub partition: Option<Restriction>,
+    /// Quantity that --partition minimizes: latency, energy, or balanced (their product). The last two need powers, which `triad
+    /// profile` measures where the system reports energy
+    #[arg(long, value_name = "WHAT", value_parser = partition::objective, default_value = "latency", requires = "partition")]
+    pub objective: Objective,
     /// How processors wait for each other: blocking (sleep until woken), or predicted (sleep for most of the expected
     /// time, then poll)
     #[arg(long = "sync", value_name = "HOW", value_parser = wait, default_value = "predicted")]
@@ -260,6 +265,7 @@ impl Default for DeviceArguments {
             window: None,
             cuts: Vec::new(),
             partition: None,
+            objective: Objective::Latency,
             wait: Wait::Predicted,
             hot_rows: HotRowsArgument::Auto,
             npu_activation: ActivationArgument::Float,
@@ -283,6 +289,8 @@ impl DeviceArguments {
             window,
             cuts,
             partition,
+            // It needs --partition.
+            objective: _,
             wait,
             hot_rows,
             npu_activation,
@@ -385,6 +393,7 @@ impl DeviceArguments {
         Self {
             cuts: Vec::new(),
             partition: None,
+            objective: Objective::Latency,
             ..self.clone()
         }
     }

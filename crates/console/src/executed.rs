@@ -3,7 +3,9 @@
 use serde::Serialize;
 use triad_engine::hot_rows::HotRowUse;
 use triad_engine::{Engine, Session};
-use triad_hetero::{Execution, HeteroEngine, Operations, ProcessorFailure, WaitUse, execution};
+use triad_hetero::{
+    Execution, HeteroEngine, JoinStatistics, Operations, ProcessorFailure, WaitUse, execution,
+};
 use triad_plan::processors::label;
 use triad_plan::schedule::Policy;
 use triad_plan::timeline::Lane;
@@ -131,6 +133,8 @@ pub fn work(engine: &Engine) -> String {
             device,
             multiplier: of_multiplier,
             cpu_seconds,
+            bytes_written,
+            bytes_read,
         } = operations;
         let multiplier = match multiplier {
             "cpu" => "INT8 kernels as NPU",
@@ -138,14 +142,29 @@ pub fn work(engine: &Engine) -> String {
         };
         let all = (device + of_multiplier).max(1) as f64;
         format!(
-            "operations: GPU {:.1} %, {multiplier} {:.1} %; operators on the CPU: {:.1} ms",
+            "operations: GPU {:.1} %, {multiplier} {:.1} %; operators on the CPU: {:.1} ms; {} copied to the GPU, {} from it{}",
             100.0 * device as f64 / all,
             100.0 * of_multiplier as f64 / all,
-            1e3 * cpu_seconds.unwrap_or(0.0)
+            1e3 * cpu_seconds.unwrap_or(0.0),
+            output::bytes(bytes_written),
+            output::bytes(bytes_read),
+            engine.joins().map_or_else(String::new, joins)
         )
     });
     let all = work.chain(shares);
     all.map(|work| format!("; {work}")).collect()
+}
+
+/// Returns the times of joining an NPU's products to the rest as text.
+fn joins(joins: JoinStatistics) -> String {
+    let each = |seconds: f64| 1e6 * seconds / joins.products.max(1) as f64;
+    format!(
+        "; {} products joined: {:.0} µs each on the NPU, of which {:.0} µs waited for, noticed {:.1} µs late",
+        joins.products,
+        each(joins.other_seconds),
+        each(joins.waited_seconds),
+        each(joins.late_seconds)
+    )
 }
 
 /// Prints the reason if shadows read the weights in place because of a failure.

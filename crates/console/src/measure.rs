@@ -7,8 +7,9 @@ use serde::Serialize;
 use triad_engine::{
     Cancel, Engine, EngineOptions, Error, KvFormat, Model, Session, SessionOptions,
 };
+use triad_frontend::energy::{EnergyMeter, EnergySource};
 use triad_frontend::machine::Resident;
-use triad_hetero::{Execution, execution};
+use triad_hetero::{Execution, HeteroEngine, Operations, execution};
 use triad_kernels::attention::PAGE;
 use triad_kernels::timing::median;
 
@@ -83,6 +84,90 @@ pub struct Measurement {
     /// Memory of the process after the last prompt, if several processors ran it and the system reports it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resident: Option<Resident>,
+    /// Energy of all programs during the runs, if the system reports it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub energy: Option<Energy>,
+    /// Bytes that the CPU copied to and from a GPU that runs the model, if one does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub copied: Option<Copied>,
+}
+
+/// Energy of a test: means of its runs.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Energy {
+    /// The part of the machine that was measured.
+    pub source: &'static str,
+    /// Joules of a run: of a prompt, or of an answer.
+    pub joules: f64,
+    /// Joules of a token.
+    pub joules_per_token: f64,
+}
+
+impl Energy {
+    /// Returns the means of `runs` runs of `tokens` tokens that used `joules` together.
+    pub fn new(source: EnergySource, joules: f64, runs: usize, tokens: usize) -> Self {
+        let joules = joules / runs as f64;
+        Self {
+            source: source.name(),
+            joules,
+            joules_per_token: joules / tokens as f64,
+        }
+    }
+}
+
+/// Bytes that the CPU copied in a test: means of its runs.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Copied {
+    /// Bytes of a run to the GPU.
+    pub written: f64,
+    /// Bytes of a run from the GPU.
+    pub read: f64,
+    /// Bytes of a token, both ways.
+    pub per_token: f64,
+}
+
+/// The counters of energy and copies before the runs of a test.
+struct Counters {
+    meter: Option<EnergyMeter>,
+    joules: Option<f64>,
+    operations: Option<Operations>,
+}
+
+impl Counters {
+    fn read(engine: &Engine) -> Self {
+        let meter = EnergyMeter::find();
+        let joules = meter.as_ref().and_then(EnergyMeter::joules);
+        Self {
+            meter,
+            joules,
+            operations: operations(engine),
+        }
+    }
+
+    /// Returns what was used since then by `runs` runs of `tokens` tokens.
+    fn used(self, engine: &Engine, runs: usize, tokens: usize) -> (Option<Energy>, Option<Copied>) {
+        let [of_run, of_token] = [runs, runs * tokens].map(|count| (count as f64).recip());
+        let meter = self.meter.as_ref();
+        let used = meter.and_then(|meter| Some((meter, meter.joules()? - self.joules?)));
+        let energy = used.map(|(meter, joules)| Energy::new(meter.source(), joules, runs, tokens));
+        let copied = self
+            .operations
+            .zip(operations(engine))
+            .map(|(before, now)| {
+                let written = (now.bytes_written - before.bytes_written) as f64;
+                let read = (now.bytes_read - before.bytes_read) as f64;
+                Copied {
+                    written: written * of_run,
+                    read: read * of_run,
+                    per_token: (written + read) * of_token,
+                }
+            });
+        (energy, copied)
+    }
+}
+
+fn operations(engine: &Engine) -> Option<Operations> {
+    HeteroEngine::of(engine)?.operations()
 }
 
 /// The source of the expected times of tasks.
@@ -271,9 +356,11 @@ impl Plan {
         let _spinner = progress::spinner(label((test, tokens, context, sequences), &on));
         let mut tested = self.begin(engine, (test, tokens, context, sequences), cancel)?;
         let rate = |seconds: f64| (tokens * sequences) as f64 / seconds;
+        let counters = Counters::read(engine);
         let rates = (0..self.repeat)
             .map(|_| Ok(rate(tested.run(cancel)?)))
             .collect::<Result<_, Error>>()?;
+        let (energy, copied) = counters.used(engine, self.repeat, tokens * sequences);
         let (tokens_per_second, processors) =
             (Spread::of(rates), processors.map(Processors::to_string));
         let measured = Measurement {
@@ -287,6 +374,8 @@ impl Plan {
             executed: None,
             expected: None,
             resident: None,
+            energy,
+            copied,
         };
         Ok((measured, execution(&tested.sessions[0]).cloned()))
     }

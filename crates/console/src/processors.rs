@@ -12,6 +12,7 @@ use triad_hetero::{
     Costs, Execution, HeteroEngine, HeteroOptions, ProcessorOptions, of_chunks_in_flight,
 };
 use triad_plan::graph::Format;
+use triad_plan::partition::energy::Objective;
 use triad_plan::partition::solve::Restriction;
 use triad_plan::placement::Reason;
 use triad_plan::processors::{Processor, ProcessorId, ProcessorKind, label};
@@ -60,10 +61,6 @@ impl Processors {
             .map(|cut| cut.cut(self.list.len() + usize::from(self.has_multiplier())))
             .collect::<Result<_>>()?;
         ensure!(
-            !(self.has_multiplier() && devices.partition.is_some()),
-            "--partition divides work among CPUs and devices next to them: expected --tensor-split with gpu,npu"
-        );
-        ensure!(
             !(self.has_multiplier() && devices.gpu_slice > 0.0),
             "--gpu-slice limits submissions of a GPU alone or next to a CPU: expected no --gpu-slice with gpu,npu"
         );
@@ -76,16 +73,20 @@ impl Processors {
         if let Some(how) = devices.partition {
             let costs =
                 partition::product_costs(model.package(), &self.list_key(devices), &self.text)?;
+            let costs = costs.with_objective(devices.objective)?;
             let (description, chunk) = (model.description(), session.chunk.min(session.context));
             match how {
-                Restriction::Auto => {
+                // A GPU that runs the model computes one chunk after the other, so that there is nothing to place.
+                Restriction::Auto if !self.has_multiplier() => {
                     joint = Some(costs.joint(description, chunk, &self.floats())?);
                 }
-                Restriction::Layer | Restriction::Tensor => {
+                Restriction::Layer | Restriction::Tensor | Restriction::Auto => {
                     plans = Some(costs.plans(description, chunk, how)?);
                 }
             }
-            decode_plans = costs.decode_plans(description, how)?;
+            if !self.has_multiplier() {
+                decode_plans = costs.decode_plans(description, how)?;
+            }
         }
         let (processors, opened) = self.open(devices, model, true)?;
         let mut bar = None;
@@ -212,7 +213,7 @@ impl Processors {
     }
 
     /// Returns whether the list is a GPU that runs the model and an NPU that multiplies for it.
-    fn has_multiplier(&self) -> bool {
+    pub fn has_multiplier(&self) -> bool {
         self.list.iter().any(|one| one.multiplier.is_some())
     }
 
@@ -241,8 +242,15 @@ impl Processors {
         let partition = devices
             .partition
             .map(|how| format!("; partition {}", how.name()));
+        let objective = (devices.objective != Objective::Latency)
+            .then(|| format!("; objective {}", devices.objective.name()));
         let fixed = devices.fixed_point().then(|| "; fixed point".to_owned());
-        self.list_key(devices) + &cuts.chain(partition).chain(fixed).collect::<String>()
+        self.list_key(devices)
+            + &cuts
+                .chain(partition)
+                .chain(objective)
+                .chain(fixed)
+                .collect::<String>()
     }
 
     /// Returns the key of their product costs: their names.

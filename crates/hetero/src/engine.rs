@@ -13,6 +13,7 @@ use triad_plan::joint::JointPlan;
 use triad_plan::processors::Processors;
 use triad_plan::schedule::Policy;
 use triad_plan::tasks::{PrefillTasks, TaskOptions};
+use triad_processors::model::JoinStatistics;
 
 use crate::costs::Costs;
 use crate::dispatcher::Dispatcher;
@@ -131,6 +132,12 @@ impl HeteroEngine {
             cpu_seconds: unit.multiplier.as_ref().map(|_| seconds),
             ..operations
         })
+    }
+
+    /// Returns what joining the device that multiplies for one that runs the model whole has taken so far, if there is one.
+    pub fn joins(&self) -> Option<JoinStatistics> {
+        let mut units = self.shared.units.iter();
+        units.find_map(|unit| unit.whole.as_ref()?.joins())
     }
 
     /// Returns the name of the device that multiplies for one that runs the model whole, if there is one.

@@ -32,6 +32,11 @@ pub enum Error {
         /// The cause.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// Plans by energy need the powers of processors.
+    #[error(
+        "the powers of the processors were not measured: run `triad profile` where the system reports energy (RAPL, or a battery that is discharged)"
+    )]
+    UnmeasuredPower,
     /// A list of processors is invalid.
     #[error(transparent)]
     ProcessorList(#[from] triad_plan::processors::ProcessorsError),

@@ -19,13 +19,14 @@ use triad_processors::ModelOptions;
 use crate::error::{Error, Result};
 use crate::fixed_point::{FixedBackend, FixedBlocks};
 use crate::machine::{Machine, Settings};
+use crate::multiplier::Divisions;
 use crate::options::HeteroOptions;
 use crate::programs_of_parts::Devices;
 use crate::shared::HeteroInner;
 use crate::steps::Steps;
 use crate::whole::WholeModel;
 use crate::work::{Cuts, PromptTasks};
-use crate::{hot_rows, planning, preparing, units, worker};
+use crate::{hot_rows, multiplier, planning, preparing, units, worker};
 
 /// Computes batches on several processors. Dropping it ends its threads.
 pub struct HeteroExecutor {
@@ -101,7 +102,7 @@ impl HeteroExecutor {
             .cloned()
             .chain(multipliers)
             .collect();
-        let mut cuts = cuts;
+        let (mut cuts, mut plans) = (cuts, plans);
         let mut devices: Vec<_> = devices.iter().map(Option::as_deref).collect();
         if let ([unit], [device]) = (&mut units[..], &mut devices[..])
             && let Some(device) = device
@@ -116,19 +117,29 @@ impl HeteroExecutor {
                 return Err(Error::option(WITHIN, FIXED_POINT, expected));
             }
             WholeModel::check(model, *kv_format)?;
-            let (products, without_room) = match &unit.multiplier {
+            let (multiplier, without_room) = match &unit.multiplier {
                 Some(multiplier) => {
+                    if joint.is_some() || decode_plans.is_some() {
+                        let expected = "plans of the products of prompts alone, where one device runs the model whole";
+                        return Err(Error::option("the plans", "joint plans or steps", expected));
+                    }
                     // The CPU is to compute nothing, which is shown by what it computes.
                     forward.counters().turn(true);
-                    let cuts = std::mem::take(&mut cuts);
-                    preparing::of_whole_model(
+                    let (cuts, plans) = (std::mem::take(&mut cuts), plans.take());
+                    let divisions = Divisions {
+                        cuts: &cuts,
+                        plans: plans.as_ref(),
+                    };
+                    let (multiplier, without_room) = multiplier::prepare(
                         model,
                         &**multiplier,
-                        (options.rows, &cuts),
+                        (chunk, divisions),
+                        (wait, time_out),
                         progress,
-                    )?
+                    )?;
+                    (Some(multiplier), without_room)
                 }
-                None => (Vec::new(), 0),
+                None => (None, 0),
             };
             unit.without_room = without_room;
             unit.whole = Some(WholeModel::prepare(
@@ -136,7 +147,7 @@ impl HeteroExecutor {
                 forward.rotation(),
                 device,
                 options,
-                products,
+                multiplier,
             )?);
         }
         if let Some(unit) = units

@@ -28,6 +28,7 @@ mod joint;
 mod machine;
 mod measure;
 mod memory;
+mod multiplier;
 mod options;
 mod plan_selector;
 mod planned;
@@ -59,8 +60,9 @@ pub use error::{Error, FailureReason, ProcessorFailure, ProcessorFailures, Resul
 pub use execution::{Execution, execution};
 pub use executor::HeteroExecutor;
 pub use measure::{
-    ExhaustedProduct, Joined, MeasureOptions, MeasuredProducts, RunPartition, exhaust_products,
-    measure_joins, measure_products, measure_prompts,
+    ExhaustedProduct, Joined, MeasureOptions, MeasuredMultiplier, MeasuredProducts, RunPartition,
+    exhaust_products, measure_joins, measure_multiplier, measure_powers, measure_products,
+    measure_prompts,
 };
 pub use memory::of_chunks_in_flight;
 pub use options::HeteroOptions;
@@ -73,6 +75,7 @@ pub use shadows::kept_shadows;
 pub use simulation::SimulatedPrompt;
 pub use table::{Measurements, Table};
 pub use triad_processors::Device;
+pub use triad_processors::model::{JoinStatistics, JoinTimes};
 pub use units::ProcessorOptions;
 pub use verify::{Comparison, Verification, lengths, verify};
 pub use wait::{Wait, WaitUse};

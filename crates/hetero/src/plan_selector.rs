@@ -164,6 +164,7 @@ fn half_octave(rows: usize) -> i32 {
 mod tests {
     use proptest::prelude::*;
     use triad_plan::joint::Kind;
+    use triad_plan::partition::energy::Objective;
     use triad_plan::processors::ProcessorId;
 
     use super::*;
@@ -186,6 +187,8 @@ mod tests {
             id,
             seconds: 0.1,
             factor: Some(factor),
+            joules: None,
+            objective: Objective::Latency,
         }
     }
 

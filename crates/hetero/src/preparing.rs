@@ -7,11 +7,10 @@ use triad_kernels::Matrix;
 use triad_kernels::int8::Int8Weight;
 use triad_model::description;
 use triad_plan::graph::Role;
-use triad_plan::schedule::parts::Cut;
 use triad_processors::model::Int8Input;
 use triad_processors::{
-    Device, DeviceSubgraph, FeedForward, FixedFeedForward, FloatLayer, FloatLinear, Layer,
-    LayerColumns, LayerFormat, Linear, ProductProgram,
+    DeviceSubgraph, FeedForward, FixedFeedForward, FloatLayer, FloatLinear, Layer, LayerColumns,
+    Linear,
 };
 
 use crate::error::{Error, Result, SubgraphError};
@@ -48,100 +47,6 @@ pub(super) fn fixed_point(model: &Model) -> Vec<Option<FixedFeedForward>> {
     (0..model.description().blocks.len())
         .map(of_block)
         .collect()
-}
-
-/// Has `device` prepare the products of prompts of up to `rows` rows, for another device that runs the model: all their
-/// columns, or the last ones by a cut whose second processor it is. Returns them with the number of those that it has no
-/// room for. `progress` is called with the number of prepared products and the number of all.
-///
-/// # Errors
-/// If a layer does not read INT8 with a static scale, a cut does not give the last columns to the second processor, or
-/// the device refuses a product.
-pub(super) fn of_whole_model(
-    model: &Model,
-    device: &dyn Device,
-    (rows, cuts): (usize, &[(Role, Cut)]),
-    progress: &mut dyn FnMut(usize, usize),
-) -> Result<(Vec<ProductProgram>, usize)> {
-    let description = model.description();
-    let (mut programs, mut without_room) = (Vec::new(), 0);
-    let all = description.blocks.len() * PRODUCTS_OF_BLOCK.len();
-    for block in 0..description.blocks.len() {
-        let preparing = Preparing { model, block };
-        for role in PRODUCTS_OF_BLOCK {
-            let mut layers = layers(&description.blocks[block], description.hidden, role);
-            // A device that runs the model concatenates gate and up in this order.
-            if role == Role::GateUp {
-                layers.reverse();
-            }
-            let columns: usize = layers.iter().map(|(_, features)| features).sum();
-            let cut = cuts.iter().find(|(other, _)| *other == role);
-            let computed = match cut {
-                Some((_, cut)) => last_columns(role, cut, (rows, columns))?,
-                None => 0..columns,
-            };
-            if computed.is_empty() {
-                continue;
-            }
-            let prepare = || -> Result<_, SubgraphError> {
-                if preparing.reads_floats() {
-                    let (_, linear) = preparing.floats(role, &(0..columns));
-                    let format = linear.formats().next().unwrap_or(LayerFormat::Float);
-                    return Err(device.capabilities().refuse(device.name(), format).into());
-                }
-                let (outputs, subgraph) = preparing.columns_of(&layers, &computed)?;
-                let program = device.prepare(&subgraph, rows)?;
-                Ok(ProductProgram {
-                    block,
-                    outputs,
-                    program,
-                })
-            };
-            match prepare() {
-                Err(error) if has_no_room(&error) => without_room += 1,
-                Err(error) => return Err(refused(device.name(), block, role, error)),
-                Ok(program) => programs.push(program),
-            }
-            progress(programs.len() + without_room, all);
-        }
-    }
-    Ok((programs, without_room))
-}
-
-/// Returns whether a device has refused a subgraph for want of memory.
-pub(super) fn has_no_room(error: &SubgraphError) -> bool {
-    use triad_processors::Error::{GpuMemory, HexagonMemory, WindowFull};
-    matches!(
-        error,
-        SubgraphError::Processor(WindowFull { .. } | GpuMemory { .. } | HexagonMemory { .. })
-    )
-}
-
-const PRODUCTS_OF_BLOCK: [Role; 4] = [
-    Role::QueryKeyValue,
-    Role::AttentionOutput,
-    Role::GateUp,
-    Role::Down,
-];
-
-/// Returns the columns of the second processor of a cut.
-///
-/// # Errors
-/// If they are not the last ones of all rows.
-fn last_columns(role: Role, cut: &Cut, (rows, columns): (usize, usize)) -> Result<Range<usize>> {
-    let parts = cut.parts(rows, columns)?;
-    let mut of_second = columns..columns;
-    for (processor, part) in parts {
-        if part.rows != (0..rows) {
-            let value = format!("rows of {}", role.name());
-            let expected = "columns, where a GPU runs the model and an NPU multiplies for it";
-            return Err(Error::option("the cut", &value, expected));
-        }
-        if processor.index() == 1 {
-            of_second = part.columns;
-        }
-    }
-    Ok(of_second)
 }
 
 /// Returns the scale of the input of a role's layers; `None` if they read floats.
@@ -183,6 +88,15 @@ pub(super) fn int8_input(quantization: &InputQuantization) -> Option<Int8Input<'
     }
 }
 
+/// Returns whether a device has refused a subgraph for want of memory.
+pub(super) fn has_no_room(error: &SubgraphError) -> bool {
+    use triad_processors::Error::{GpuMemory, HexagonMemory, WindowFull};
+    matches!(
+        error,
+        SubgraphError::Processor(WindowFull { .. } | GpuMemory { .. } | HexagonMemory { .. })
+    )
+}
+
 pub(super) fn refused(processor: &str, block: usize, role: Role, source: SubgraphError) -> Error {
     Error::Subgraph {
         processor: processor.to_owned(),
@@ -211,7 +125,7 @@ impl Preparing<'_> {
     }
 
     /// Returns some columns of layers that read one input, concatenated.
-    fn columns_of(
+    pub(super) fn columns_of(
         &self,
         layers: &Layers,
         columns: &Range<usize>,

@@ -135,7 +135,7 @@ pub(super) fn prepare_cut(
 
 /// Returns the pieces that need a separate program, for each range of columns: with static shapes, one for each number
 /// of rows; with dynamic shapes, the one with the most rows.
-fn distinct(pieces: Vec<Piece>, devices: &Devices) -> Vec<Piece> {
+pub(super) fn distinct(pieces: Vec<Piece>, devices: &Devices) -> Vec<Piece> {
     let mut distinct: Vec<Piece> = Vec::new();
     for piece in pieces {
         let is_static = devices[piece.processor.index()]

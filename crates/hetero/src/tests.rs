@@ -5,6 +5,7 @@ mod adapters;
 mod cuts;
 mod devices;
 mod ends;
+mod energy;
 mod fixed_point;
 mod floats;
 #[cfg(feature = "gpu")]

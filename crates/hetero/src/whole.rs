@@ -14,10 +14,10 @@ use triad_kernels::attention::Cache;
 use triad_kernels::lock;
 use triad_model::description::{self, ModelDescription};
 use triad_processors::model::{
-    DeviceBlock, DeviceLinear, DeviceModel, DeviceNorm, DeviceWeight, Int8Input, ModelProgram,
-    Outputs, Rotation as DeviceRotation, Wanted,
+    DeviceBlock, DeviceLinear, DeviceModel, DeviceNorm, DeviceWeight, Int8Input, JoinStatistics,
+    JoinTimes, ModelProgram, Outputs, Rotation as DeviceRotation, Wanted,
 };
-use triad_processors::{Device, ModelOptions, ProductProgram};
+use triad_processors::{Device, ModelOptions, Multiplier, ProductPart};
 
 use crate::error::{Error, Result};
 use crate::preparing::int8_input;
@@ -44,6 +44,10 @@ pub struct Operations {
     pub device: u64,
     /// Number on the device that multiplies for it.
     pub multiplier: u64,
+    /// Bytes that the CPU has copied to the device that runs the model.
+    pub bytes_written: u64,
+    /// Bytes that the CPU has copied from it.
+    pub bytes_read: u64,
     /// Seconds of operators on the CPU other than reading embeddings, if another device multiplies: those of sessions
     /// with adapters. Sampling is not counted.
     pub cpu_seconds: Option<f64>,
@@ -132,7 +136,7 @@ impl WholeModel {
         Ok(())
     }
 
-    /// Has `device` prepare the model. Another device multiplies by `products`.
+    /// Has `device` prepare the model. Another device multiplies for it if there is a `multiplier`.
     ///
     /// # Errors
     /// If the device refuses the model.
@@ -141,7 +145,7 @@ impl WholeModel {
         rotation: &Rotation,
         device: &dyn Device,
         options: ModelOptions,
-        products: Vec<ProductProgram>,
+        multiplier: Option<Multiplier>,
     ) -> Result<Self> {
         let weights = model.weights();
         let (rotations, rotation_of_block) = rotation.parts();
@@ -160,7 +164,7 @@ impl WholeModel {
             output: linear(&weights.output, None),
         };
         let program = device
-            .prepare_model(&whole, &options, products)
+            .prepare_model(&whole, &options, multiplier)
             .map_err(Error::Device)?;
         Ok(Self {
             program: Mutex::new(program),
@@ -175,8 +179,33 @@ impl WholeModel {
         Some(Operations {
             device: counted.device,
             multiplier: counted.products,
+            bytes_written: counted.bytes_written,
+            bytes_read: counted.bytes_read,
             cpu_seconds: None,
         })
+    }
+
+    /// Returns what joining the device that multiplies has taken so far, if there is one.
+    pub(super) fn joins(&self) -> Option<JoinStatistics> {
+        lock(&self.program).joins()
+    }
+
+    /// Measures the seconds of a part of a product on the device.
+    ///
+    /// # Errors
+    /// If the device fails, or has no such measurement.
+    pub(super) fn time_part(&self, product: usize, part: &ProductPart) -> Result<f64> {
+        let time = lock(&self.program).time_part(product, part);
+        time.map_err(Error::Device)?.ok_or_else(unmeasured)
+    }
+
+    /// Measures the times of joining a part of a product that another device computes.
+    ///
+    /// # Errors
+    /// If the device fails, or has no such measurement.
+    pub(super) fn time_join(&self, product: usize, part: &ProductPart) -> Result<JoinTimes> {
+        let times = lock(&self.program).time_join(product, part);
+        times.map_err(Error::Device)?.ok_or_else(unmeasured)
     }
 
     /// Lets the device that multiplied, and failed, multiply again.
@@ -353,6 +382,11 @@ fn keep(description: &ModelDescription, rows: &[Rows], keys_and_values: &[f16]) 
                 .write(&own(&mut keys), &own(&mut values), *position);
         }
     }
+}
+
+fn unmeasured() -> Error {
+    let expected = "one that measures parts of products, such as a GPU";
+    Error::option("the device that runs the model", "another one", expected)
 }
 
 fn block(block: &Block) -> DeviceBlock<'_> {

@@ -1,16 +1,14 @@
 //! The trait that all devices implement, and the programs that they prepare.
 
-use std::fmt;
-use std::ops::Range;
-
 use triad_kernels::OutputMut;
 use triad_kernels::int8::QuantizedView;
-use triad_model::description::Linear;
 
 use crate::error::{Error, Result};
 use crate::float_linear::{FloatLinear, FloatProgram};
 use crate::layer_format::LayerFormat;
 use crate::model::{DeviceModel, ModelProgram};
+use crate::multiplier::Multiplier;
+pub use crate::program::Program;
 use crate::subgraph::DeviceSubgraph;
 
 /// A device that runs subgraphs, such as a group of CPU cores or an NPU.
@@ -38,7 +36,7 @@ pub trait Device: Send + Sync {
         Err(self.capabilities().refuse(self.name(), format))
     }
 
-    /// Prepares a whole model, including its KV cache. Another processor multiplies by `products`.
+    /// Prepares a whole model, including its KV cache. If there is a multiplier, it computes products in prompts.
     ///
     /// # Errors
     /// If the model's parts contradict each other or the products, this device does not run whole models, or it does not
@@ -47,7 +45,7 @@ pub trait Device: Send + Sync {
         &self,
         _model: &DeviceModel,
         _options: &ModelOptions,
-        _products: Vec<ProductProgram>,
+        _multiplier: Option<Multiplier>,
     ) -> Result<Box<dyn ModelProgram>> {
         Err(Error::WholeModel {
             processor: self.name().to_owned(),
@@ -88,40 +86,6 @@ pub struct ModelOptions {
     pub rows: usize,
     /// Maximum number of rows in a chunk whose logits are requested.
     pub outputs: usize,
-}
-
-/// A subgraph that is ready to run on one device. It owns everything that it needs, including weights and scratch
-/// memory, so that it may outlive the device that prepared it.
-pub trait Program: Send {
-    /// Computes the subgraph on `input` `[rows, in_features]`, which is quantized with the subgraph's static scale.
-    /// `outputs` are those that [`DeviceSubgraph::outputs`] lists, each `[rows, features]`, with any stride between
-    /// rows. A NaN scale marks an input row with an activation that is not finite; that row of all outputs becomes NaN.
-    ///
-    /// # Errors
-    /// If the shapes of input or outputs are not those of the program, or the device fails.
-    fn run(&mut self, input: QuantizedView, outputs: &mut [OutputMut]) -> Result<()>;
-}
-
-/// A program of another processor, which multiplies for a device that runs the rest of a model: some outputs of the
-/// layers of a block that read one input in INT8, in prompts ([`Phase::Prefill`](triad_kernels::Phase)). The program adds biases and no shadows.
-pub struct ProductProgram {
-    /// Index of the block.
-    pub block: usize,
-    /// The layers with the output features that the program computes. The layers are the last ones that read their
-    /// input, in the order query, key, value, or gate, up; of the first one the features are the last ones.
-    pub outputs: Vec<(Linear, Range<usize>)>,
-    /// The program, with an output for each of the layers.
-    pub program: Box<dyn Program>,
-}
-
-impl fmt::Debug for ProductProgram {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        let Self { block, outputs, .. } = self;
-        f.debug_struct("ProductProgram")
-            .field("block", block)
-            .field("outputs", outputs)
-            .finish_non_exhaustive()
-    }
 }
 
 /// Capabilities of a device.

@@ -60,16 +60,21 @@ pub mod hexagon;
 mod layer_columns;
 mod layer_format;
 pub mod model;
+mod multiplier;
 #[cfg(feature = "npu")]
 pub mod npu;
+mod program;
 mod subgraph;
 #[cfg(any(feature = "hexagon", feature = "npu"))]
 mod window;
 
-pub use device::{Capabilities, Device, ModelOptions, Peaks, ProductProgram, Program};
+pub use device::{Capabilities, Device, ModelOptions, Peaks, Program};
 pub use error::{Error, Result};
 pub use fixed_point::{FixedFeedForward, FixedScratch};
 pub use float_linear::{FloatLayer, FloatLinear, FloatProgram};
 pub use layer_columns::LayerColumns;
 pub use layer_format::LayerFormat;
+pub use multiplier::{
+    ColumnsProgram, Division, Multiplier, ProductPart, ProductPrograms, ProductWait,
+};
 pub use subgraph::{DeviceSubgraph, FeedForward, Layer, Linear};

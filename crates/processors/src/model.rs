@@ -7,6 +7,7 @@ use triad_kernels::{Matrix, Phase};
 use triad_model::description::{Linear, ModelDescription};
 
 use crate::error::{Error, Result};
+use crate::multiplier::ProductPart;
 
 /// A model with borrowed weights, in the CPU's formats.
 #[derive(Clone, Debug)]
@@ -114,6 +115,44 @@ pub struct ModelOperations {
     pub device: u64,
     /// Number on the other processor, for the products that it computed.
     pub products: u64,
+    /// Bytes that the CPU has copied to the device: of embeddings, tables and results of the other processor.
+    pub bytes_written: u64,
+    /// Bytes that the CPU has copied from the device: of results, keys and values, and inputs of the other processor.
+    pub bytes_read: u64,
+}
+
+/// Statistics of joining another processor, which multiplies, so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct JoinStatistics {
+    /// Products that it computed, in part or whole.
+    pub products: u64,
+    /// Seconds from submitting what precedes a product until its rows were read, in total.
+    pub device_seconds: f64,
+    /// Seconds in which it computed, in total.
+    pub other_seconds: f64,
+    /// Seconds in which the thread of the device waited for it, in total.
+    pub waited_seconds: f64,
+    /// Seconds from the ends of its products until that thread, which waited for them, went on, in total.
+    pub late_seconds: f64,
+    /// Bytes that were read from the device for it.
+    pub bytes_read: u64,
+    /// Bytes of its results that were written to the device.
+    pub bytes_written: u64,
+}
+
+/// Median seconds of what joins a part of a product of another processor to the rest on the device.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct JoinTimes {
+    /// Submitting nothing, and blocking until the device has completed it.
+    pub blocking: f64,
+    /// Submitting nothing, and polling a flag that is set when the device has completed it.
+    pub polling: f64,
+    /// Submitting nothing after other work that the device has not completed.
+    pub queued: f64,
+    /// Submitting the copies of the part's input, waiting for them, and reading it.
+    pub read: f64,
+    /// Writing the part's output, submitting its join, and waiting for it.
+    pub write: f64,
 }
 
 /// A model that is ready to run on one device, which keeps the keys and values of its sequences. The caller chooses the
@@ -156,6 +195,28 @@ pub trait ModelProgram: Send {
     /// Returns what was computed so far, if the device counts it.
     fn operations(&self) -> Option<ModelOperations> {
         None
+    }
+
+    /// Returns what joining the processor that multiplies has taken so far, if there is one.
+    fn joins(&self) -> Option<JoinStatistics> {
+        None
+    }
+
+    /// Measures the seconds of a part of a product on the device, if it has such a measurement. Products are numbered as in
+    /// [`Multiplier::products`](crate::Multiplier).
+    ///
+    /// # Errors
+    /// If there is no such product or part, or the device fails.
+    fn time_part(&mut self, _product: usize, _part: &ProductPart) -> Result<Option<f64>> {
+        Ok(None)
+    }
+
+    /// Measures the times of joining a part of a product, if the device has such a measurement.
+    ///
+    /// # Errors
+    /// As [`time_part`](Self::time_part).
+    fn time_join(&mut self, _product: usize, _part: &ProductPart) -> Result<Option<JoinTimes>> {
+        Ok(None)
     }
 
     /// Returns the failure of the processor that multiplied for the device, once. The device multiplies since then.

@@ -1,5 +1,8 @@
 //! `triad profile`: measures the tasks of a model on each processor.
 
+mod multiplier;
+mod powers;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -33,6 +36,11 @@ use triad_console::{measurements, output, progress};
 /// With several processors, three more things are measured, by which --partition decides: the matrix products of
 /// prompts and of decode steps, on each processor alone and while the others run; the time to join their parts
 /// (HeteroLLM's profiler); and prompts of several lengths by each kind of plan, one processor alone among them.
+///
+/// With gpu,npu only products and joins are measured: on the GPU, which runs the model, and on the NPU, with the copies of
+/// its rows and outputs.
+///
+/// Where the system reports energy, the power of each processor is measured, too: --objective plans by it.
 ///
 /// With --predict, predictions by rates or a decision tree are fitted to half of the products' times and compared with
 /// the other half. The cuts that predictions choose are compared with the cuts that all measured times choose, in a
@@ -96,8 +104,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     } = arguments;
     let name = &arguments.model.name.model;
     ensure!(
-        !processors.is_gpu_alone(),
-        "a GPU without a CPU runs the whole model, so there is nothing to schedule: expected --processors cpu,gpu"
+        !processors.is_gpu_alone() || processors.has_multiplier(),
+        "a GPU without a CPU runs the whole model, so there is nothing to schedule: expected --processors cpu,gpu or gpu,npu"
     );
     let model = arguments.model.load_prepared()?;
     let package = model.package().context("expected a package")?;
@@ -105,13 +113,20 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         !arguments.predict || processors.count() > 1,
         "--predict compares products on several processors: expected more than one in --processors"
     );
+    let cancel = Cancel::new();
+    let on_ctrl_c = cancel.clone();
+    let _guard = on_interrupt(move || on_ctrl_c.cancel());
+    if processors.has_multiplier() {
+        ensure!(
+            !arguments.no_products,
+            "a GPU and an NPU have no other times than those of products: leave out --no-products"
+        );
+        return multiplier::run(arguments, &model, package, &cancel);
+    }
     let (mut table, mut product_table) = (
         open_table::<Costs>(package)?,
         open_table::<ProductCosts>(package)?,
     );
-    let cancel = Cancel::new();
-    let on_ctrl_c = cancel.clone();
-    let _guard = on_interrupt(move || on_ctrl_c.cancel());
     let interrupted = |error| match error {
         Error::Cancelled => Interrupted.into(),
         error => run_error(error, name),
@@ -119,8 +134,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     // Products are measured first: the rest of the profile may depend on their times.
     let (mut products, mut predictions) = (None, None);
     if processors.count() > 1 && !arguments.no_products {
-        let MeasuredProducts { costs, again } =
+        let MeasuredProducts { mut costs, again } =
             measure_products(arguments, &model, &cancel)?.map_err(interrupted)?;
+        costs.powers = powers::measure(arguments, &model, &cancel)?.map_err(interrupted)?;
         product_table.set(&processors.list_key(devices), costs.clone());
         product_table.save(package)?;
         if arguments.predict {
@@ -280,8 +296,8 @@ fn measure_prompts(
     Ok(measured.map_err(Error::from))
 }
 
-/// Returns a table of the largest products on each processor, the times of joins, and the prompts.
-fn products_text(products: &ProductCosts, names: &[String]) -> String {
+/// Returns a table of the largest products on each processor.
+fn times_text(products: &ProductCosts, names: &[String]) -> String {
     let mut shapes: Vec<_> = products
         .products
         .iter()
@@ -326,6 +342,15 @@ fn products_text(products: &ProductCosts, names: &[String]) -> String {
         .into_iter()
         .chain(names.iter().map(String::as_str))
         .collect();
+    format!(
+        "{} products, µs alone / with the others running, the largest of each depth\n{}",
+        products.products.len(),
+        output::table(&header, 0, &rows)
+    )
+}
+
+/// Returns a table of the largest products on each processor, the times of joins, and the prompts.
+fn products_text(products: &ProductCosts, names: &[String]) -> String {
     let joins = &products.joins;
     let decode = products.decode.as_ref().map_or(String::new(), |decode| {
         let DecodeCosts { rows, products, output, joins } = decode;
@@ -356,15 +381,14 @@ fn products_text(products: &ProductCosts, names: &[String]) -> String {
         });
     let of_prompts: String = of_prompts.collect();
     format!(
-        "{} products, µs alone / with the others running, the largest of each depth\n{}\na task begins {:.1} µs after the one \
+        "{}\na task begins {:.1} µs after the one \
          before it on the same processor, a part on another processor {:.1} µs after the task that it waits for, and the task \
          that waits for the part {:.1} µs after it{decode}{of_prompts}",
-        products.products.len(),
-        output::table(&header, 0, &rows),
+        times_text(products, names),
         1e6 * joins.own_seconds,
         1e6 * joins.begin_seconds,
         1e6 * joins.end_seconds
-    )
+    ) + &powers::text(products.powers.as_ref(), names)
 }
 
 /// Returns a table of how well half of the times predict the others.

@@ -196,16 +196,18 @@ fn a_gpu_runs_a_model_whose_products_an_npu_computes_and_the_cpu_computes_no_lay
                 operations(&found, "device") < operations(&on_gpu, "device"),
                 "{found}"
             );
-            for cuts in [
-                &[][..],
-                &[
-                    "--tensor-split",
-                    "gate-up=columns:1:1",
-                    "--tensor-split",
-                    "down=columns:2:1",
-                ],
-            ] {
-                let verdict = succeed(&triad(&[&VERIFY[..], &with, cuts].concat()));
+            // Rows are cut at multiples of 32.
+            let cuts = [
+                "--tensor-split",
+                "query-key-value=rows:1:1",
+                "--tensor-split",
+                "gate-up=columns:1:1",
+                "--tensor-split",
+                "down=columns:2:1",
+            ];
+            for (chunk, cuts) in [("4", &[][..]), ("48", &cuts)] {
+                let verify = ["verify", "package", "--prefill-chunk", chunk];
+                let verdict = succeed(&triad(&[&verify[..], &with, cuts].concat()));
                 assert!(
                     verdict.contains("and a token after each, have logits within")
                         && verdict.contains("operators on the CPU: 0.0 ms"),
@@ -224,14 +226,13 @@ fn what_a_gpu_with_an_npu_can_not_do_is_refused_by_name() {
     let place = prepared(&["--prune", "0.5"]);
     let run = [&RUN[..], &["-n", "1", "--processors", "gpu,npu"]].concat();
     for (more, expected) in [
-        (&["--tensor-split", "down=rows:1:1"][..], "rows of down"),
         (
-            &["--tensor-split", "down=columns:1"],
+            &["--tensor-split", "down=columns:1"][..],
             "1 shares for 2 processors",
         ),
         (
             &["--partition", "tensor"],
-            "expected --tensor-split with gpu,npu",
+            "run `triad profile -m package --processors gpu,npu` first",
         ),
         (
             &["--gpu-slice", "1"],
@@ -245,4 +246,74 @@ fn what_a_gpu_with_an_npu_can_not_do_is_refused_by_name() {
         let text = stderr(&place.triad(&[&run[..], more].concat()));
         assert!(text.contains(expected), "{more:?}: {text}");
     }
+}
+
+#[test]
+fn products_of_a_gpu_and_an_npu_are_measured_and_divided_by_what_was_measured() {
+    if !has_gpu() {
+        return;
+    }
+    let place = prepared(&["--prune", "0.5"]);
+    let list = ["--processors", "gpu,npu", "--prefill-chunk", "32"];
+    let run = [&RUN[..], &["-n", "2", "--json"], &list].concat();
+    let alone = json(&place.triad(&run));
+    let profile = ["profile", "-m", "package", "--repeat", "1", "--json"];
+    let measured = json(&place.triad(&[&profile[..], &list].concat()));
+    let products = measured["products"]["products"].as_array().unwrap();
+    for processor in [0, 1] {
+        assert!(products.iter().any(|one| one["processor"] == processor));
+    }
+    for how in ["blocking", "flag", "queue", "read", "write"] {
+        let microseconds = measured["joins"][how].as_f64().unwrap();
+        assert!(microseconds >= 0.0, "{how}: {microseconds}");
+    }
+    for how in ["layer", "tensor", "auto"] {
+        let found = json(&place.triad(&[&run[..], &["--partition", how]].concat()));
+        assert_eq!(found["text"], alone["text"], "{how}");
+    }
+    let plan = [
+        "plan",
+        "-m",
+        "package",
+        "--processors",
+        "gpu,npu",
+        "--partition",
+        "auto",
+    ];
+    let plan = [&plan[..], &["--prompt", "40", "--prefill-chunk", "32"]].concat();
+    let shown = succeed(&place.triad(&plan));
+    assert!(
+        shown.contains("gate-up") && shown.contains("NPU alone"),
+        "{shown}"
+    );
+    // Powers that the system does not report are not assumed.
+    if measured["products"]["powers"].is_null() {
+        let energy = ["--partition", "auto", "--objective", "energy"];
+        let refused = stderr(&place.triad(&[&run[..], &energy].concat()));
+        assert!(
+            refused.contains("powers of the processors were not measured"),
+            "{refused}"
+        );
+    }
+    let bench = [
+        "bench",
+        "-m",
+        "package",
+        "--prompt",
+        "16",
+        "--decode",
+        "2",
+        "--context",
+        "16",
+    ];
+    let bench = [&bench[..], &["--repeat", "1", "--json"], &list].concat();
+    let copied =
+        |report: &Json, test: usize| report["results"][test]["copied"]["per_token"].as_f64();
+    let found = json(&place.triad(&bench));
+    let on_gpu = json(
+        &place.triad(&[&bench[..bench.len() - 3], &["gpu", "--prefill-chunk", "32"]].concat()),
+    );
+    // The products of a prompt go through the CPU's memory, those of an answer do not.
+    assert!(copied(&found, 0) > copied(&on_gpu, 0), "{found}");
+    assert_eq!(copied(&found, 1), copied(&on_gpu, 1), "{found}");
 }

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use triad_hetero::{ProductCosts, ProductTable};
+use triad_plan::partition::energy::Objective;
 use triad_plan::partition::solve::Restriction;
 
 pub use table::{CutProduct, Partitions, because};
@@ -18,6 +19,14 @@ pub fn restriction(text: &str) -> Result<Restriction, String> {
         .into_iter()
         .find(|restriction| restriction.name() == text.trim());
     named.ok_or_else(|| "expected layer, tensor or auto".into())
+}
+
+/// Parses an objective by its name.
+pub fn objective(text: &str) -> Result<Objective, String> {
+    let named = Objective::ALL
+        .into_iter()
+        .find(|objective| objective.name() == text.trim());
+    named.ok_or_else(|| "expected latency, energy or balanced".into())
 }
 
 /// Returns the times of products on the processors with the key `key`, as `triad profile` measured them for the model
@@ -58,6 +67,8 @@ mod tests {
                 .contains("package")
         );
         assert_eq!(restriction("tensor"), Ok(Restriction::Tensor));
+        assert_eq!(objective("energy"), Ok(Objective::Energy));
+        assert!(objective("power").unwrap_err().starts_with("expected"));
         assert!(
             restriction("whole")
                 .unwrap_err()

@@ -135,7 +135,7 @@ impl<'a> Bench<'a> {
 
     /// Returns the median of some runs, after one that does not count. Takes more runs if they are short, or disturbed
     /// by other programs.
-    fn seconds(&self, processor: ProcessorId, product: &mut Product) -> Result<f64> {
+    pub(super) fn seconds(&self, processor: ProcessorId, product: &mut Product) -> Result<f64> {
         self.units[processor.index()].pool().install(|| {
             product.run()?;
             let (mut seconds, mut all) = (Vec::new(), 0.0);
@@ -163,7 +163,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Returns the first columns of a product, with the weights of several blocks.
-    fn product(
+    pub(super) fn product(
         &self,
         role: Role,
         processor: ProcessorId,

@@ -1,6 +1,5 @@
 //! Measures in the engine how long a processor takes to begin after another one has ended: T_sync of §4.3.
 
-use serde::Serialize;
 use triad_kernels::int8::Int8Weight;
 use triad_kernels::timing::median;
 use triad_plan::graph::Role;
@@ -9,6 +8,7 @@ use triad_plan::schedule::parts::{Axis, Cut, Share};
 use triad_plan::tasks::PrefillTasks;
 use triad_plan::timeline::Timeline;
 
+use super::{Joined, multiplied};
 use crate::engine::HeteroEngine;
 use crate::error::Result;
 use crate::options::HeteroOptions;
@@ -55,17 +55,6 @@ impl Gaps {
     }
 }
 
-/// The times that processors waited for each other in some prompts.
-#[derive(Clone, Debug, Serialize)]
-pub struct Joined {
-    /// Medians of all tasks.
-    pub joins: MeasuredJoins,
-    /// The waiting times of all prompts, by processor.
-    pub waits: Vec<WaitUse>,
-    /// Median seconds of a prompt.
-    pub prompt_seconds: f64,
-}
-
 /// Runs prompts of some rows in which every processor has a part of attention's output layer, `repeat` times after one
 /// that does not count. `start` starts an engine on the processors.
 ///
@@ -92,11 +81,15 @@ pub(super) fn measure(
 }
 
 /// Runs prompts of one chunk on an engine, `repeat` times after one that does not count, and measures how long
-/// processors wait between tasks.
+/// processors wait between tasks. Of a device that multiplies for one that runs the model, the waits are those for its
+/// products, and ends are means.
 ///
 /// # Errors
 /// If `cancel` is set, or a processor fails.
 pub fn measure_joins(engine: &HeteroEngine, repeat: usize, cancel: &Cancel) -> Result<Joined> {
+    if let Some(joined) = multiplied::joined(engine, repeat, cancel)? {
+        return Ok(joined);
+    }
     let (mut session, float) = (engine.session(), engine.shared().float_unit);
     let prompt = crate::any_tokens(session.chunk(), engine.model().description().vocab);
     let mut gaps = Gaps::default();

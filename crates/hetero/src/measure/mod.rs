@@ -4,25 +4,32 @@ mod bench;
 mod decode;
 mod exhaust;
 mod joins;
+mod multiplied;
+mod powers;
 mod prompts;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use serde::Serialize;
 use triad_plan::graph::Role;
+use triad_plan::partition::energy::Objective;
 use triad_plan::partition::plans::{ModelProduct, products_of};
 use triad_plan::partition::{ProductShape, StandardLengths};
 use triad_plan::processors::ProcessorId;
 
 pub use exhaust::{ExhaustedProduct, RunPartition, exhaust_products};
-pub use joins::{Joined, measure_joins};
+pub use joins::measure_joins;
+pub use multiplied::{MeasuredMultiplier, measure_multiplier};
+pub use powers::measure_powers;
 pub use prompts::measure_prompts;
 
 use crate::engine::HeteroEngine;
 use crate::error::Result;
 use crate::options::HeteroOptions;
-use crate::products::{DecodeCosts, MeasuredProcessor, ProductCosts, ProductTime};
+use crate::products::{DecodeCosts, MeasuredJoins, MeasuredProcessor, ProductCosts, ProductTime};
 use crate::units::{self, ProcessorOptions};
+use crate::wait::WaitUse;
 use crate::work::alignment;
 use bench::{Bench, columns};
 use triad_engine::Cancel;
@@ -52,6 +59,17 @@ pub struct MeasuredProducts {
     pub costs: ProductCosts,
     /// The times of all products in a second round, only for predictions: [`ProductCosts::judge`].
     pub again: Vec<ProductTime>,
+}
+
+/// The times that processors waited for each other in some prompts.
+#[derive(Clone, Debug, Serialize)]
+pub struct Joined {
+    /// Medians of all tasks.
+    pub joins: MeasuredJoins,
+    /// The waiting times of all prompts, by processor.
+    pub waits: Vec<WaitUse>,
+    /// Median seconds of a prompt.
+    pub prompt_seconds: f64,
 }
 
 /// Measures the products of `model` on each processor, alone and while the others work, and the time to join their
@@ -181,6 +199,8 @@ pub fn measure_products(
         products: times,
         decode,
         prompts: Vec::new(),
+        powers: None,
+        objective: Objective::Latency,
     };
     Ok(MeasuredProducts { costs, again })
 }

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use triad_model::description::ModelDescription;
 use triad_plan::joint::{Gaps, MeasuredPrompt, PromptPlanner};
 use triad_plan::partition::costs::{Joins, Measurement};
+use triad_plan::partition::energy::{Objective, Powers};
 use triad_plan::partition::interpolate::InterpolatedCosts;
 use triad_plan::partition::judge::{Judged, Measured, judge};
 use triad_plan::partition::plans::{ModelProduct, Plans, planned_lengths, products_of};
@@ -44,6 +45,12 @@ pub struct ProductCosts {
     /// The times of whole prompts, by plans of the joint search; empty if they were not measured.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub prompts: Vec<MeasuredPrompt>,
+    /// The powers of the machine and its processors; `None` if they were not measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub powers: Option<Powers>,
+    /// The quantity that plans minimize.
+    #[serde(skip)]
+    pub objective: Objective,
 }
 
 /// A processor of the list.
@@ -101,6 +108,8 @@ struct Unchecked {
     decode: Option<DecodeCosts>,
     #[serde(default)]
     prompts: Vec<MeasuredPrompt>,
+    #[serde(default)]
+    powers: Option<Powers>,
 }
 
 impl TryFrom<Unchecked> for ProductCosts {
@@ -114,6 +123,7 @@ impl TryFrom<Unchecked> for ProductCosts {
             products,
             decode,
             prompts,
+            powers,
         } = unchecked;
         let expect = |holds: bool, what: &str| {
             if holds {
@@ -147,6 +157,10 @@ impl TryFrom<Unchecked> for ProductCosts {
             prompts.iter().all(MeasuredPrompt::is_plausible),
             "prompts that took 0.01 to 100 times what was expected",
         )?;
+        if let Some(powers) = &powers {
+            let checked = powers.check(processors.len());
+            checked.map_err(|error| error.to_string())?;
+        }
         let costs = Self {
             chunk,
             processors,
@@ -154,6 +168,8 @@ impl TryFrom<Unchecked> for ProductCosts {
             products,
             decode,
             prompts,
+            powers,
+            objective: Objective::Latency,
         };
         costs.participants().map_err(|error| error.to_string())?;
         costs.joins().map_err(|error| error.to_string())?;
@@ -252,7 +268,22 @@ impl ProductCosts {
         let costs = self
             .costs()
             .map_err(|problem| Error::ProductCosts { problem })?;
-        Ok(Solver::new(self.participants()?, costs, self.joins()?)?)
+        let solver = Solver::new(self.participants()?, costs, self.joins()?)?;
+        Ok(match &self.powers {
+            Some(powers) => solver.with_objective(self.objective, powers.clone()),
+            None => solver,
+        })
+    }
+
+    /// Returns the same costs, by which plans minimize another objective.
+    ///
+    /// # Errors
+    /// If energy counts and no powers were measured.
+    pub fn with_objective(self, objective: Objective) -> Result<Self> {
+        if objective != Objective::Latency && self.powers.is_none() {
+            return Err(Error::UnmeasuredPower);
+        }
+        Ok(Self { objective, ..self })
     }
 
     /// Returns how the products of a model are cut in chunks of at most `chunk` rows.
@@ -345,8 +376,12 @@ impl ProductCosts {
             own,
             other: begin_seconds.max(end_seconds),
         };
-        Ok(PromptPlanner::new(description, whole, cut, floats, gaps)?
-            .with_measured(self.prompts.clone()))
+        let planner = PromptPlanner::new(description, whole, cut, floats, gaps)?;
+        let planner = planner.with_measured(self.prompts.clone());
+        Ok(match &self.powers {
+            Some(powers) => planner.with_objective(self.objective, powers.clone()),
+            None => planner,
+        })
     }
 
     /// Returns how the products of decode steps are cut; `None` if they were not measured.
@@ -433,6 +468,11 @@ mod tests {
                 rows: 64,
                 factors: [(Kind::Alone, 0.75), (Kind::Tensor, 1.25)].into(),
             }],
+            powers: Some(Powers {
+                base: 3.0,
+                processors: vec![4.0, 1.5],
+            }),
+            objective: Objective::Latency,
         }
     }
 

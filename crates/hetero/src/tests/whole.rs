@@ -8,7 +8,7 @@ use triad_kernels::attention::{Cache, PAGE};
 use triad_kernels::{Matrix, Phase};
 use triad_processors::model::{DeviceModel, DeviceWeight, ModelProgram, Outputs, Wanted};
 use triad_processors::{
-    Capabilities, DeviceSubgraph, Error as DeviceError, ModelOptions, ProductProgram, Program,
+    Capabilities, DeviceSubgraph, Error as DeviceError, ModelOptions, Multiplier, Program,
 };
 
 use triad_engine::KvFormat;
@@ -67,9 +67,9 @@ impl Device for WholeDevice {
         &self,
         model: &DeviceModel,
         options: &ModelOptions,
-        products: Vec<ProductProgram>,
+        multiplier: Option<Multiplier>,
     ) -> triad_processors::Result<Box<dyn ModelProgram>> {
-        assert!(products.is_empty());
+        assert!(multiplier.is_none());
         assert_eq!(model.blocks.len(), self.model.description().blocks.len());
         for (block, own) in model.blocks.iter().zip(&self.model.weights().blocks) {
             for (linear, layer) in &block.linears {

@@ -9,6 +9,7 @@ use crate::processors::ProcessorId;
 use crate::schedule::parts::CutError;
 use crate::simulate::{Begin, Takes, simulate_each};
 use crate::tasks::{PrefillTask, PrefillTasks};
+use crate::timeline::Timeline;
 
 /// Busy seconds of processors.
 type Busy = Vec<(ProcessorId, f64)>;
@@ -300,8 +301,8 @@ impl<'a> Division<'a> {
         Ok(searched + self.periods_left * (searched - self.simulated(fewer, ways)?))
     }
 
-    /// Returns the simulated seconds of all blocks.
-    pub(super) fn seconds_of_all(&self, ways: &Assignments) -> Result<f64, CutError> {
+    /// Returns the simulated seconds of all blocks, and the joules if the powers of the processors are known.
+    pub(super) fn of_all(&self, ways: &Assignments) -> Result<(f64, Option<f64>), CutError> {
         let description = self.prompt.description;
         let graph = Graph::with_splits(
             description,
@@ -317,10 +318,22 @@ impl<'a> Division<'a> {
                 .flat_map(|first| ways[first..first + of_block].iter().copied())
                 .collect()
         };
-        self.simulated(&graph, &ways.iter().map(of_chunk).collect())
+        let timeline = self.timeline(&graph, &ways.iter().map(of_chunk).collect())?;
+        let seconds = timeline.seconds();
+        let busy = timeline.events().iter();
+        let busy = busy.map(|event| (event.processor, event.end - event.start));
+        let energy = self.joint.energy.as_ref();
+        Ok((
+            seconds,
+            energy.map(|(_, powers)| powers.joules(seconds, busy)),
+        ))
     }
 
     fn simulated(&self, graph: &Graph, ways: &Assignments) -> Result<f64, CutError> {
+        Ok(self.timeline(graph, ways)?.seconds())
+    }
+
+    fn timeline(&self, graph: &Graph, ways: &Assignments) -> Result<Timeline, CutError> {
         let Prompt {
             processors,
             options,
@@ -355,7 +368,7 @@ impl<'a> Division<'a> {
             before: gaps[begin.task],
             ..dag.seconds(begin.task).into()
         };
-        Ok(simulate_each(dag, policy, takes).seconds())
+        Ok(simulate_each(dag, policy, takes))
     }
 
     /// Improves a candidate by computing all products of a role, or all floats, in another way while that is faster.

@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use triad_model::description::ModelDescription;
 
 use crate::graph::{Graph, Role, Task};
+use crate::partition::energy::{Objective, Powers};
 use crate::partition::plans::{ModelProduct, Plans, ProductPlan};
 use crate::partition::solve::Choice;
 use crate::partition::{PartitionError, Piece, products};
@@ -70,6 +71,8 @@ pub struct PromptPlanner {
     products: Vec<BTreeMap<Role, usize>>,
     /// Measured times of prompts, sorted by length.
     measured: Vec<MeasuredPrompt>,
+    /// The objective and the powers of processors, if energy counts.
+    energy: Option<(Objective, Powers)>,
 }
 
 /// A plan for computing a prompt.
@@ -99,6 +102,8 @@ struct Best {
     ways: Assignments,
     chunk: usize,
     seconds: f64,
+    /// Joules, if the powers of the processors are known.
+    joules: Option<f64>,
 }
 
 /// The best way found for each candidate.
@@ -116,9 +121,22 @@ pub struct Candidate {
     /// not measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub factor: Option<f64>,
+    /// Simulated joules, if the powers of the processors are known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub joules: Option<f64>,
+    /// The quantity that is minimized.
+    #[serde(skip)]
+    pub objective: Objective,
 }
 
 impl Candidate {
+    /// Returns the value of the objective, if the candidate takes `factor` times the simulated time, and so much more
+    /// energy.
+    fn value(&self, factor: f64) -> f64 {
+        let joules = self.joules.unwrap_or(self.seconds);
+        self.objective.value(factor * self.seconds, factor * joules)
+    }
+
     /// Returns the simulated seconds times the measured factor, if there is one.
     pub fn measured_seconds(&self) -> Option<f64> {
         Some(self.factor? * self.seconds)
@@ -279,7 +297,17 @@ impl PromptPlanner {
             gaps,
             products,
             measured: Vec::new(),
+            energy: None,
         })
+    }
+
+    /// Has the planner choose by an objective. Powers are by the ids of processors.
+    #[must_use]
+    pub fn with_objective(self, objective: Objective, powers: Powers) -> Self {
+        Self {
+            energy: Some((objective, powers)),
+            ..self
+        }
     }
 
     /// Adds measured times of prompts. The choice among candidates then uses them, and kinds without measurements are

@@ -48,10 +48,13 @@ pub(super) fn search(joint: &PromptPlanner, prompt: &Prompt) -> Result<JointPlan
     }
     let candidate = |(id, best): (&CandidateId, &Best)| {
         let factor = MeasuredPrompt::factor(&joint.measured, id.kind, prompt.rows);
+        let energy = joint.energy.as_ref();
         Candidate {
             id: *id,
             seconds: best.seconds,
             factor,
+            joules: best.joules,
+            objective: energy.map_or_else(Default::default, |(objective, _)| *objective),
         }
     };
     let mut candidates: Vec<_> = found.iter().map(candidate).collect();
@@ -67,8 +70,9 @@ pub(super) fn search(joint: &PromptPlanner, prompt: &Prompt) -> Result<JointPlan
     })
 }
 
-/// Returns the candidate with the least expected time. This is the simulated time, multiplied by the measured factor if
-/// any candidate has one, and by `multiple`. Several processors must be faster than one by the minimum speedup. If some
+/// Returns the candidate with the least expected value of the objective, which is the time unless energy counts. The time
+/// is the simulated one, multiplied by the measured factor if any candidate has one; the value is multiplied by
+/// `multiple`. Several processors must be faster than one by the minimum speedup. If some
 /// candidates have measured factors, those without are not chosen.
 ///
 /// # Panics
@@ -76,13 +80,13 @@ pub(super) fn search(joint: &PromptPlanner, prompt: &Prompt) -> Result<JointPlan
 pub fn fastest(candidates: &[Candidate], multiple: impl Fn(CandidateId) -> f64) -> CandidateId {
     let are_measured = candidates.iter().any(|one| one.factor.is_some());
     let expected = |one: &Candidate| {
-        let seconds = if are_measured {
-            one.measured_seconds().unwrap_or(f64::INFINITY)
-        } else {
-            one.seconds
+        let value = match one.factor {
+            Some(factor) => one.value(factor),
+            None if are_measured => f64::INFINITY,
+            None => one.value(1.0),
         };
         let margin = if one.id.is_alone() { 1.0 } else { WORTH_IT };
-        margin * multiple(one.id) * seconds
+        margin * multiple(one.id) * value
     };
     let least = candidates
         .iter()
@@ -133,6 +137,7 @@ fn candidates(
                         ways,
                         chunk,
                         seconds,
+                        joules: None,
                     },
                 );
             }
@@ -153,13 +158,14 @@ fn candidates(
                 ways,
                 chunk,
                 seconds,
+                joules: None,
             },
         );
     }
     // An overlap that works in a few blocks may not work in all of them.
     for best in found.values_mut() {
-        best.seconds =
-            Division::new(joint, prompt, best.chunk, without).seconds_of_all(&best.ways)?;
+        let division = Division::new(joint, prompt, best.chunk, without);
+        (best.seconds, best.joules) = division.of_all(&best.ways)?;
     }
     Ok(found)
 }

@@ -4,6 +4,7 @@ use triad_model::family;
 use super::*;
 use crate::graph::Subgraph;
 use crate::partition::costs::{Costs, Joins};
+use crate::partition::energy::Objective;
 use crate::partition::plans::{planned_lengths, products_of};
 use crate::partition::solve::{Restriction, Solver};
 use crate::partition::{
@@ -255,10 +256,27 @@ fn a_prompt_is_planned_as_the_candidate_that_is_asked_for_or_that_is_fastest_by_
         id: kind.into(),
         seconds: 1.0,
         factor: Some(factor),
+        joules: None,
+        objective: Objective::Latency,
     });
     let late =
         |late: f64| fastest(&all, |id| if id.kind == Kind::Tensor { late } else { 1.0 }).kind;
     assert_eq!([1.49, 1.51].map(late), [Kind::Tensor, Kind::Layer]);
+    // Energy, and the product of both.
+    let by = |objective| {
+        let with_joules = all.iter().map(|one| Candidate {
+            joules: Some(if one.id.kind == Kind::Tensor {
+                3.2
+            } else {
+                1.0
+            }),
+            objective,
+            ..*one
+        });
+        fastest(&with_joules.collect::<Vec<_>>(), |_| 1.0).kind
+    };
+    let chosen = Objective::ALL.map(by);
+    assert_eq!(chosen, [Kind::Tensor, Kind::Layer, Kind::Layer]);
     // A kind that was not measured is chosen only on request.
     let measured = vec![MeasuredPrompt {
         rows,

@@ -10,13 +10,14 @@
 //! - [`costs`] contains measured costs of a product on a processor. [`interpolate`] computes them between measurements,
 //!   [`predict`] predicts them by a decision tree or by fixed rates, and [`profile`] simulates them from the profile of a
 //!   device that is not present.
-//! - [`solve`] chooses the partition that completes first, and [`plans`] stores the choices for all products of a model
+//! - [`solve`] chooses the partition that completes first, or that needs the least [`energy`], and [`plans`] stores the choices for all products of a model
 //!   and all lengths of a chunk.
 //! - [`judge`] compares the choices by predictions with those by measurements. [`exhaust`] finds the least time over all
 //!   cuts without the solver.
 
 pub mod candidates;
 pub mod costs;
+pub mod energy;
 pub mod exhaust;
 pub mod interpolate;
 pub mod judge;
@@ -392,6 +393,16 @@ pub struct UnknownCost {
 /// An error in a product or a list of processors to plan for.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum PartitionError {
+    /// Powers of processors are missing, or are no powers.
+    #[error(
+        "powers of {powers:?} for {processors} processors: expected a finite number of watts, 0 or above, for each"
+    )]
+    Powers {
+        /// The powers.
+        powers: energy::Powers,
+        /// Number of processors.
+        processors: usize,
+    },
     /// A size is zero or too large.
     #[error(
         "a product of {rows} rows × {columns} columns × depth {depth}: expected sizes from 1 to {LARGEST}"

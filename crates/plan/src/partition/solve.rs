@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::costs::{Costs, Joins};
+use super::energy::{Objective, Powers};
 use super::{
     Alignment, LONGEST, MAX_DECODE_ROWS, Participant, Partition, PartitionError, Phase, Piece,
     ProductShape, Strategy, candidates,
@@ -49,6 +50,9 @@ pub struct Timed {
     pub seconds: f64,
     /// The part of `seconds` for the join: T_sync and T_copy.
     pub join_seconds: f64,
+    /// Joules, if the powers of the processors are known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub joules: Option<f64>,
     /// Busy seconds of each processor with a piece, in the order of the pieces.
     pub busy: Vec<(ProcessorId, f64)>,
     /// Seconds of each piece.
@@ -63,7 +67,7 @@ pub struct Choice {
     pub shape: ProductShape,
     /// Its phase.
     pub phase: Phase,
-    /// The fastest considered candidate.
+    /// The considered candidate that is best by the solver's objective: without one, the fastest.
     pub best: Timed,
     /// The fastest way to compute the whole product on each processor alone, whether considered or not.
     pub alone: Vec<Timed>,
@@ -135,6 +139,7 @@ pub struct Solver<C> {
     participants: Vec<Participant>,
     costs: C,
     joins: Joins,
+    energy: Option<(Objective, Powers)>,
 }
 
 impl<C: Costs> Solver<C> {
@@ -164,12 +169,23 @@ impl<C: Costs> Solver<C> {
             participants,
             costs,
             joins,
+            energy: None,
         })
+    }
+
+    /// Has the solver choose by an objective. Powers are by the ids of processors.
+    #[must_use]
+    pub fn with_objective(self, objective: Objective, powers: Powers) -> Self {
+        Self {
+            energy: Some((objective, powers)),
+            ..self
+        }
     }
 
     /// Chooses the partition with the least T_total = max over processors of the sum of their pieces + T_sync + T_copy;
     /// of equal ones, the first of those with the fewest pieces. Except with [`Restriction::Tensor`], it is never
-    /// slower than any processor alone by the costs of this solver.
+    /// slower than any processor alone by the costs of this solver. With an [objective](Self::with_objective), its value
+    /// takes the place of T_total.
     ///
     /// # Errors
     /// If the product has more than 2,047 rows in prefill or 16 in decode, if it must be cut and there is no candidate,
@@ -279,7 +295,9 @@ struct Search<'a, C> {
     strategy: Strategy,
     /// Pieces of the best candidate; empty if there is none.
     pieces: Vec<Piece>,
+    /// Its seconds, and its value by the objective.
     seconds: f64,
+    value: f64,
     /// Busy seconds for the current candidate.
     busy: Vec<(ProcessorId, f64)>,
     of_pieces: Vec<f64>,
@@ -294,6 +312,7 @@ impl<'a, C: Costs> Search<'a, C> {
             strategy: Strategy::Alone,
             pieces: Vec::new(),
             seconds: f64::INFINITY,
+            value: f64::INFINITY,
             busy: Vec::new(),
             of_pieces: Vec::new(),
             considered: 0,
@@ -303,10 +322,17 @@ impl<'a, C: Costs> Search<'a, C> {
     fn consider(&mut self, strategy: Strategy, pieces: &[Piece]) -> Result<(), PartitionError> {
         self.considered += 1;
         if let Some(seconds) = self.total(pieces)? {
+            let value = match &self.solver.energy {
+                Some((objective, powers)) => {
+                    let joules = powers.joules(seconds, self.busy.iter().copied());
+                    objective.value(seconds, joules)
+                }
+                None => seconds,
+            };
             let fewer = self.pieces.is_empty() || pieces.len() < self.pieces.len();
-            if seconds < self.seconds || (seconds == self.seconds && fewer) {
+            if value < self.value || (value == self.value && fewer) {
                 self.strategy = strategy;
-                self.seconds = seconds;
+                (self.seconds, self.value) = (seconds, value);
                 self.pieces.clear();
                 self.pieces.extend_from_slice(pieces);
             }
@@ -314,12 +340,20 @@ impl<'a, C: Costs> Search<'a, C> {
         Ok(())
     }
 
+    /// Returns whether only the time counts, so that a candidate ends when a processor takes longer.
+    fn is_by_time(&self) -> bool {
+        let energy = &self.solver.energy;
+        energy
+            .as_ref()
+            .is_none_or(|(objective, _)| *objective == Objective::Latency)
+    }
+
     /// Returns T_total of a candidate, and stores the seconds of each processor in `busy` and of each piece in
-    /// `of_pieces`. Returns `None` as soon as a processor's seconds exceed the best T_total.
+    /// `of_pieces`. Returns `None` as soon as a processor's seconds exceed the best T_total, if only time counts.
     fn total(&mut self, pieces: &[Piece]) -> Result<Option<f64>, PartitionError> {
         self.busy.clear();
         self.of_pieces.clear();
-        let mut longest = 0.0f64;
+        let (mut longest, is_by_time) = (0.0f64, self.is_by_time());
         let is_cut = pieces
             .iter()
             .any(|piece| piece.processor != pieces[0].processor);
@@ -336,7 +370,7 @@ impl<'a, C: Costs> Search<'a, C> {
                 _ => self.busy.push((piece.processor, seconds)),
             }
             longest = longest.max(self.busy.last().map_or(0.0, |(_, sum)| *sum));
-            if longest > self.seconds {
+            if longest > self.seconds && is_by_time {
                 return Ok(None);
             }
         }
@@ -353,11 +387,15 @@ impl<'a, C: Costs> Search<'a, C> {
         }
         self.total(&pieces).ok()?;
         let join_seconds = self.solver.joins.seconds(self.busy.iter().copied());
+        let energy = self.solver.energy.as_ref();
+        let busy = self.busy.iter().copied();
+        let joules = energy.map(|(_, powers)| powers.joules(self.seconds, busy));
         let partition = Partition {
             strategy: self.strategy,
             pieces,
         };
         Some(Timed {
+            joules,
             partition,
             seconds: self.seconds,
             join_seconds,

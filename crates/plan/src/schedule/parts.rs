@@ -180,6 +180,19 @@ impl Cut {
         }
     }
 
+    /// Returns the same cut, with shares of rows that begin and end at multiples of `rows`, too. Planned pieces stay as
+    /// they are.
+    #[must_use]
+    pub fn with_row_multiple(&self, rows: usize) -> Self {
+        match self {
+            Self::Shares(shares) if shares.axis == Axis::Rows => Self::Shares(Shares {
+                multiple: shares.multiple.next_multiple_of(rows.max(1)),
+                ..shares.clone()
+            }),
+            other => other.clone(),
+        }
+    }
+
     /// Returns the parts of an output of `rows` by `columns`, which cover it without overlap. A share that rounds to
     /// nothing has no part.
     ///

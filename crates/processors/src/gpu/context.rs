@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::adapters::{Adapter, AdapterKind};
 use super::matrices::Matrices;
@@ -15,6 +15,8 @@ use crate::error::{Error, Result};
 const TIME_OUT: Duration = Duration::from_secs(30);
 /// The same limit for software renderers, which take long for a chunk of a model.
 const TIME_OUT_OF_SOFTWARE: Duration = Duration::from_secs(300);
+/// How long before the expected end of a submission, and after it, the thread polls.
+const POLLED: Duration = Duration::from_micros(200);
 /// Alignment of offsets in a uniform buffer that every GPU accepts.
 pub(super) const UNIFORM: u64 = 256;
 /// Bytes of an f32 or i32 number, and of a word of four INT8 numbers.
@@ -273,8 +275,37 @@ impl Context {
         bytes: u64,
         read: impl FnOnce(&[u8]),
     ) -> Result<()> {
+        self.run_expected(encoder, (staging, bytes), None, read)
+    }
+
+    /// Does the same. If an expected time is given, the thread sleeps for most of it and then polls, before it blocks.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn run_expected(
+        &self,
+        encoder: wgpu::CommandEncoder,
+        (staging, bytes): (&wgpu::Buffer, u64),
+        expected: Option<Duration>,
+        read: impl FnOnce(&[u8]),
+    ) -> Result<()> {
+        let start = Instant::now();
         let submission = self.submit(encoder);
         let mapped = self.map(staging, bytes);
+        if let Some(expected) = expected {
+            let sleep = expected.saturating_sub(POLLED);
+            if sleep > POLLED {
+                std::thread::sleep(sleep);
+            }
+            while !self
+                .device
+                .poll(wgpu::PollType::Poll)
+                .is_ok_and(|status| status.is_queue_empty())
+                && start.elapsed() < expected + POLLED
+            {
+                std::hint::spin_loop();
+            }
+        }
         self.wait(submission)?;
         // Another thread that waits for the GPU may poll the completion of this mapping, and run its callback only
         // after this thread's wait has ended.
@@ -315,6 +346,17 @@ impl Context {
     /// If the GPU fails or takes too long.
     pub fn flush(&self) -> Result<()> {
         self.wait(self.queue.submit([]))
+    }
+
+    /// Runs the callbacks of submissions that are complete, and returns at once.
+    ///
+    /// # Errors
+    /// If the GPU has failed.
+    pub fn look(&self) -> Result<()> {
+        if let Err(error) = self.device.poll(wgpu::PollType::Poll) {
+            let _ = self.failure.set(error.to_string());
+        }
+        self.check()
     }
 
     fn wait(&self, submission: wgpu::SubmissionIndex) -> Result<()> {

@@ -34,11 +34,12 @@ pub use adapters::{ADAPTER, Adapter, AdapterKind};
 pub use frames::Frames;
 pub use kernels::Variant;
 
-use crate::device::{Capabilities, Device, ModelOptions, Peaks, ProductProgram, Program};
+use crate::device::{Capabilities, Device, ModelOptions, Peaks, Program};
 use crate::error::{Error, Result};
 use crate::float_linear::{FloatLinear, FloatProgram};
 use crate::layer_format::LayerFormat;
 use crate::model::{DeviceModel, ModelProgram};
+use crate::multiplier::Multiplier;
 use crate::subgraph::DeviceSubgraph;
 use context::Context;
 use kernels::Kernels;
@@ -321,10 +322,10 @@ impl Device for Gpu {
         &self,
         model: &DeviceModel,
         options: &ModelOptions,
-        products: Vec<ProductProgram>,
+        multiplier: Option<Multiplier>,
     ) -> Result<Box<dyn ModelProgram>> {
         let variants = &self.model_variants;
-        let model = GpuModel::with_products(self, model, options, variants, products)?;
+        let model = GpuModel::with_multiplier(self, model, options, variants, multiplier)?;
         Ok(Box::new(GpuModelProgram::new(model)))
     }
 

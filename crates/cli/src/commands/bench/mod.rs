@@ -434,6 +434,8 @@ mod tests {
             executed: None,
             expected: None,
             resident: None,
+            energy: None,
+            copied: None,
         };
         vec![Compared::new(
             measured,

@@ -221,6 +221,7 @@ impl Report {
                 output::bytes(shared_bytes)
             ))
         }));
+        lines.extend(self.results.iter().filter_map(|one| used(&one.measured)));
         lines.extend(self.expert_use.map(experts::describe));
         lines.push(format!(
             "peak memory {}",
@@ -228,4 +229,26 @@ impl Report {
         ));
         output::text(&lines.join("\n"))
     }
+}
+
+/// Returns the energy and the copies of a test as text, if they are known.
+fn used(measured: &Measurement) -> Option<String> {
+    let energy = measured.energy.map(|energy| {
+        format!(
+            "{:.2} J, {:.1} mJ per token ({})",
+            energy.joules,
+            1e3 * energy.joules_per_token,
+            energy.source
+        )
+    });
+    let copied = measured.copied.map(|copied| {
+        let [written, read, of_token] = [copied.written, copied.read, copied.per_token]
+            .map(|bytes| output::bytes(bytes.round() as u64));
+        format!("{written} copied to the GPU and {read} from it, {of_token} per token")
+    });
+    let used: Vec<_> = energy.into_iter().chain(copied).collect();
+    (!used.is_empty()).then(|| {
+        let Measurement { test, tokens, .. } = measured;
+        format!("{} of {tokens} tokens: {}", test.name(), used.join("; "))
+    })
 }

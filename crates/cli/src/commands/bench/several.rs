@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use triad_engine::{Cancel, Error, Model, Session};
+use triad_frontend::energy::EnergyMeter;
 use triad_frontend::machine::{self, Resident};
 use triad_hetero::{Costs, Execution, HeteroEngine, HeteroOptions, OUT_OF_ORDER, execution};
 use triad_plan::schedule::Policy;
@@ -12,7 +13,7 @@ use triad_console::device::DeviceArguments;
 use triad_console::executed::{self, Executed};
 use triad_console::interrupt::on_interrupt;
 use triad_console::measure::{
-    Expected, MeasuredBy, Measurement, Plan, Spread, Test, failed, prefill,
+    Energy, Expected, MeasuredBy, Measurement, Plan, Spread, Test, failed, prefill,
 };
 use triad_console::processors::Processors;
 use triad_console::progress;
@@ -61,6 +62,8 @@ struct Runs {
     expected: Expected,
     /// Seconds and schedule of each run.
     each: Vec<(f64, Executed)>,
+    /// Mean energy of a run, if the system reports it.
+    energy: Option<Energy>,
 }
 
 /// A session that runs prompts by several policies.
@@ -109,6 +112,9 @@ impl Bench<'_> {
             .collect::<Result<_, _>>()?;
         let of_first_runs = self.engine.costs();
         let mut each = vec![Vec::new(); policies.len()];
+        let meter = EnergyMeter::find();
+        let joules = || meter.as_ref().and_then(EnergyMeter::joules);
+        let mut used = vec![meter.as_ref().map(|_| 0.0); policies.len()];
         // The costs that the schedule of each run used.
         let mut known = vec![Vec::new(); policies.len()];
         let (mut in_order, mut out_of_order) = (Vec::new(), Vec::new());
@@ -117,9 +123,13 @@ impl Bench<'_> {
                 in_order.push(self.run_tasks(tokens, Policy::InOrder)?);
                 out_of_order.push(self.run_tasks(tokens, OUT_OF_ORDER)?.0);
             }
-            for (policy, (runs, known)) in policies.iter().zip(each.iter_mut().zip(&mut known)) {
+            let of_policies = each.iter_mut().zip(&mut known).zip(&mut used);
+            for (policy, ((runs, known), used)) in policies.iter().zip(of_policies) {
                 known.push(self.engine.costs());
+                let before = joules();
                 runs.push(self.run(tokens, *policy)?);
+                let more = joules().zip(before).map(|(after, before)| after - before);
+                *used = used.zip(more).map(|(used, more)| used + more);
             }
         }
         let (executions, outside): (Vec<_>, Vec<_>) =
@@ -141,10 +151,14 @@ impl Bench<'_> {
             costs,
             outside_seconds: Spread::of(outside).median,
         };
-        let runs = policies.iter().zip(known).zip(each);
-        let runs = runs.map(|((policy, known), each)| {
-            let expected = takes.expected(self.engine, tokens, *policy, &known);
-            Runs { expected, each }
+        let source = meter.as_ref().map(EnergyMeter::source);
+        let runs = policies.iter().zip(known).zip(each.into_iter().zip(used));
+        let runs = runs.map(|((policy, known), (each, used))| Runs {
+            expected: takes.expected(self.engine, tokens, *policy, &known),
+            each,
+            energy: source
+                .zip(used)
+                .map(|(source, joules)| Energy::new(source, joules, repeat, tokens)),
         });
         Ok(runs.collect())
     }
@@ -158,7 +172,9 @@ impl Runs {
         resident: Option<Resident>,
     ) -> Measurement {
         let Self {
-            expected, mut each, ..
+            expected,
+            mut each,
+            energy,
         } = self;
         each.sort_by(|one, other| one.0.total_cmp(&other.0));
         Measurement {
@@ -176,6 +192,8 @@ impl Runs {
             executed: Some(each.swap_remove(each.len() / 2).1),
             expected: Some(expected),
             resident,
+            energy,
+            copied: None,
         }
     }
 }

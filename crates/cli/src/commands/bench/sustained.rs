@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use serde::Serialize;
 use triad_engine::{Cancel, Engine, Error};
-use triad_frontend::energy::EnergyCounters;
+use triad_frontend::energy::EnergyMeter;
 use triad_frontend::sensors::Sensors;
 
 use triad_console::chart::{Axis, Chart, Figure, Mark, Panel, Series};
@@ -76,7 +76,7 @@ pub fn run(
     let cancel = Cancel::new();
     let on_ctrl_c = cancel.clone();
     let _guard = on_interrupt(move || on_ctrl_c.cancel());
-    let (sensors, energy) = (Sensors::find(), EnergyCounters::find());
+    let (sensors, energy) = (Sensors::find(), EnergyMeter::find());
     let joules = || energy.as_ref()?.joules();
     let mut session = engine.session();
     let mut rounds: Vec<Round> = Vec::new();

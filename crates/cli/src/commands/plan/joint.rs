@@ -143,9 +143,12 @@ impl Joint {
                              id,
                              seconds,
                              factor,
+                             joules,
+                             ..
                          }: &Candidate| {
             let factor = factor.map_or(String::new(), |factor| format!(" × {factor:.2}"));
-            format!("{} {}{factor}", name(*id), milliseconds(*seconds))
+            let joules = joules.map_or(String::new(), |joules| format!(" ({joules:.2} J)"));
+            format!("{} {}{factor}{joules}", name(*id), milliseconds(*seconds))
         };
         let candidates: Vec<_> = plan.candidates.iter().map(candidate).collect();
         let is_measured = plan.candidates.iter().any(|one| one.factor.is_some());

@@ -6,6 +6,7 @@ mod partition;
 use anyhow::{Result, bail, ensure};
 use serde::Serialize;
 use triad_plan::graph::{Format, Graph, GraphMemory, Role, Subgraph};
+use triad_plan::partition::energy::Objective;
 use triad_plan::partition::solve::Restriction;
 use triad_plan::placement::{Place, Placement, Reason};
 use triad_plan::processors::{Processors, label};
@@ -48,6 +49,15 @@ pub struct Arguments {
     /// How products are cut across --processors: layer (not at all), tensor (all of them), or auto (where it is faster)
     #[arg(long, value_name = "HOW", value_parser = partitions::restriction, conflicts_with = "window")]
     partition: Option<Restriction>,
+    /// Quantity that --partition minimizes: latency, energy, or balanced (their product)
+    #[arg(
+        long,
+        value_name = "WHAT",
+        value_parser = partitions::objective,
+        default_value = "latency",
+        requires = "partition"
+    )]
+    objective: Objective,
     /// Processors of this machine for --partition, on which `triad profile` measured the package: cpu=0,cpu=1
     #[arg(
         long,
@@ -139,20 +149,22 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         let devices = DeviceArguments {
             npu: arguments.npu,
             gpu: arguments.gpu.clone(),
+            objective: arguments.objective,
             ..DeviceArguments::default()
         };
         let package = arguments.model.package()?;
         let key = processors.list_key(&devices);
         let costs = partitions::product_costs(Some(&package), &key, &processors.to_string())?;
+        let costs = costs.with_objective(arguments.objective)?;
         let names = processors.names(&devices);
         let joint = match restriction {
-            Restriction::Auto => Some(joint::plan(
+            Restriction::Auto if !processors.has_multiplier() => Some(joint::plan(
                 &arguments.model,
                 processors,
                 &devices,
                 (prompt, chunk),
             )?),
-            Restriction::Layer | Restriction::Tensor => None,
+            Restriction::Layer | Restriction::Tensor | Restriction::Auto => None,
         };
         let chunk = joint.as_ref().map_or(chunk, joint::Joint::chunk);
         let products = partition::measured(

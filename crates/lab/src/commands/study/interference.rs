@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use triad_engine::{EngineOptions, SessionOptions};
-use triad_frontend::energy::EnergyCounters;
+use triad_frontend::energy::EnergyMeter;
 use triad_hetero::HeteroOptions;
 use triad_lab::measured::interference::{self, Disturbance, Kind, Outcome, Plan};
 use triad_plan::schedule::Policy;
@@ -20,8 +20,8 @@ use triad_console::{output, progress};
 /// processor, or reads memory all the time on a core that no processor uses (or, if there is none, on the first
 /// processor's core). With --freeze, the processes of devices (such as Hexagon's emulator) are stopped for a second.
 /// For each policy, prompts run in turns without and with each of these programs. The CPU time of the other program is
-/// measured: a prompt whose delay is shorter had idle time to spare. If the machine counts the energy of its
-/// processors, energy is reported, too (RAPL; on Linux only root can read it).
+/// measured: a prompt whose delay is shorter had idle time to spare. If the system reports
+/// energy, it is reported, too (RAPL, which on Linux only root can read, or a battery that is discharged).
 ///
 /// `triad-lab study contention` simulates the same for a phone.
 #[derive(clap::Args)]
@@ -116,7 +116,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     };
     arguments.output.show(name, |cancel| {
         let bar = progress::prompts("with other programs", 0);
-        let counters = EnergyCounters::find();
+        let counters = EnergyMeter::find();
         let joules = || counters.as_ref()?.joules();
         let outcomes = interference::run(&engine, &plan, cancel, &joules, |done, all| {
             bar.set_to(done, all);

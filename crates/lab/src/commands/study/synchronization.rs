@@ -19,10 +19,12 @@ const CUTS: [&str; 4] = ["query-key-value", "attention-output", "gate-up", "down
 ///
 /// Prompts of one chunk run with each way of waiting in turns; by default, the columns of every matmul are divided into
 /// equal parts. A join is the time from the end of a part to the start of the task that waited for it. A prompt of one
-/// token stands for a decode step.
+/// token stands for a decode step. With gpu,npu a part begins when the GPU is noticed to be done (measured apart), and
+/// ends when the NPU is.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad-lab study synchronization --processors cpu=0,cpu=1
+  triad-lab study synchronization --processors gpu,npu --npu openvino
   triad-lab study synchronization --processors cpu=0,npu=1 --prefill-chunk 32,64,128,256 --svg synchronization.svg")]
 pub struct Arguments {
     #[command(flatten)]
@@ -80,12 +82,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         ..
     } = arguments;
     ensure!(
-        processors.count() > 1,
+        processors.count() > 1 || processors.has_multiplier(),
         "no processor waits for another one: expected more than one in --processors"
     );
     let name = &arguments.model.name.model;
     let model = arguments.model.load_prepared()?;
-    let equal = ":1".repeat(processors.count());
+    let equal = ":1".repeat(processors.count().max(2));
     let equal = CUTS.map(|product| format!("{product}=columns{equal}").parse().expect("a cut"));
     let is_cut = !devices.cuts.is_empty() || devices.partition.is_some();
     let cuts = if is_cut {

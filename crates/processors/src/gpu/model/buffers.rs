@@ -26,7 +26,7 @@ pub(super) enum Place {
     GateUp,
     /// Activated inner values of the feed-forward `[rows, width]`.
     Inner,
-    /// INT8 input of W8A8 layers, `[rows, in_features]`, four numbers per word.
+    /// INT8 input of W8A8 layers, `[rows, in_features]`, four numbers per word; then the scale of each row.
     Quantized,
     /// Scale and outliers of each row of the INT8 input, `[rows, 1 + in_features, 2]`.
     Outliers,
@@ -117,7 +117,7 @@ impl Buffers {
                 block.feed_forward.width * if block.feed_forward.gated { 2 } else { 1 }
             }),
             Place::Inner => widest(&|block| block.feed_forward.width),
-            Place::Quantized => rows * widest_int8 / QUAD,
+            Place::Quantized => rows * (widest_int8 / QUAD + 1),
             Place::Outliers if widest_int8 > 0 => 2 * rows * (1 + widest_int8),
             Place::Logits => outputs * description.vocab,
             Place::Angles => {

@@ -4,6 +4,7 @@ use bytemuck::{bytes_of, cast_slice};
 use triad_kernels::Phase;
 
 use super::buffers::{Place, WORD};
+use super::item::Item;
 use super::slices::Chunk;
 use super::{Call, GpuModel};
 use crate::error::{Error, Result};
@@ -61,7 +62,7 @@ impl GpuModel {
         };
         self.operations += self.operations_of(&steps, &chunk);
         let steps = self.run_slices(steps, &chunk)?;
-        let mut encoder = self.encode(&steps, &chunk)?;
+        let mut encoder = self.encode(steps.into_iter().map(Item::Step), &chunk)?;
         let (staging, bytes) = (self.buffers.get(Place::Staging), (words * WORD) as u64);
         encoder.copy_buffer_to_buffer(self.buffers.get(Place::Logits), 0, staging, 0, bytes);
         self.context

@@ -14,11 +14,17 @@ mod buffers;
 mod call;
 mod description;
 mod dispatch;
+mod encode;
+mod item;
 mod kernels;
 mod linear;
 mod logits;
 mod outer;
+mod outer_division;
 mod outer_run;
+mod outer_times;
+mod outer_worker;
+mod outers;
 mod pages;
 mod pipelines;
 mod program;
@@ -33,6 +39,7 @@ mod weights;
 use std::sync::Arc;
 
 use bytemuck::{bytes_of, cast_slice};
+use triad_kernels::Phase;
 use triad_model::description::ModelDescription;
 
 pub(super) use linear::{FloatKernels, GpuFloatProgram};
@@ -43,16 +50,18 @@ pub use variant::ModelVariant;
 use super::context::{Context, UNIFORM};
 use super::pace::Pace;
 use super::{Gpu, VariantState};
-use crate::device::{ModelOptions, ProductProgram};
+use crate::device::ModelOptions;
 use crate::error::{Error, Result};
 use crate::model::{DeviceModel, Outputs, Wanted};
+use crate::multiplier::Multiplier;
 use buffers::{Buffers, Place, WORD, returned_words};
 use call::Call;
 use description::attention_of;
 use dispatch::{kernels_of, product_kernels};
+use item::Item;
 use kernels::Kernel;
-use outer::Outers;
-use outer_run::ChunkError;
+use outer_run::Travelling;
+use outers::Outers;
 use pages::Pages;
 use pipelines::Pipelines;
 use slices::Chunk;
@@ -84,8 +93,12 @@ pub struct GpuModel {
     pace: Option<Pace<Kernel>>,
     /// Uniforms for a piece of a step: those of the call, and those of the step [`UNIFORM`] bytes later.
     piece: wgpu::Buffer,
-    /// Products that another processor computes.
+    /// Products that another processor computes in part.
     outers: Outers,
+    travelling: Travelling,
+    /// Bytes that the CPU has written for chunks, and read of their results.
+    written: u64,
+    read: u64,
     /// Multiplications and additions of the GPU so far.
     operations: f64,
 }
@@ -111,24 +124,24 @@ impl GpuModel {
         options: &ModelOptions,
         variants: &[ModelVariant],
     ) -> Result<Self> {
-        Self::with_products(gpu, model, options, variants, Vec::new())
+        Self::with_multiplier(gpu, model, options, variants, None)
     }
 
-    /// Does the same, and has another processor multiply by `products` in prompts.
+    /// Does the same, and has another processor compute products in prompts.
     ///
     /// # Errors
-    /// As [`new`](Self::new), if the products are not those of the model, and with a limit for the length of
-    /// submissions.
-    pub fn with_products(
+    /// As [`new`](Self::new), if its products are not those of the model or can't be divided, and with a limit for the
+    /// length of submissions.
+    pub fn with_multiplier(
         gpu: &Gpu,
         model: &DeviceModel,
         options: &ModelOptions,
         variants: &[ModelVariant],
-        products: Vec<ProductProgram>,
+        multiplier: Option<Multiplier>,
     ) -> Result<Self> {
         let context = Arc::clone(&gpu.shared.context);
         model.check(&context.name)?;
-        let mut outers = Outers::new(products);
+        let mut outers = Outers::new(multiplier)?;
         if outers.are_running() && context.slice.is_some() {
             return Err(Error::GpuModel {
                 gpu: context.name.clone(),
@@ -138,7 +151,7 @@ impl GpuModel {
         let ModelOptions { rows, outputs } = *options;
         let (rows, outputs) = (rows.clamp(1, MAX_GROUPS), outputs.max(1));
         let (steps, parameters) = steps(&context, model, rows, &mut outers.list)?;
-        outers.check(&context)?;
+        outers.check(&context, rows)?;
         let (pipelines, variants) = proof::choose(&context, variants, &kernels_of(&steps))?;
         context.keep_pipelines();
         let mut buffers = Buffers::new(&context, model, &parameters, (rows, outputs))?;
@@ -186,6 +199,9 @@ impl GpuModel {
             pace,
             piece,
             outers,
+            travelling: Travelling::default(),
+            written: 0,
+            read: 0,
             operations: 0.0,
         };
         made.context.flush()?;
@@ -268,38 +284,40 @@ impl GpuModel {
         queue.write_buffer(self.buffers.get(Place::Table), 0, cast_slice(&table));
         queue.write_buffer(self.buffers.get(Place::Stream), 0, cast_slice(x));
         self.write_angles(rows, &table);
-        let mut steps = self.steps_of(&call, wanted);
+        self.written += (size_of_val(&table[..]) + size_of_val(x)) as u64;
+        let steps = self.steps_of(&call, wanted);
         let chunk = Chunk {
             call,
             table: &table,
             tiles,
             tile_rows: self.tile_rows,
         };
-        if self.outers.are_running() {
-            self.operations += self.operations_of(&steps, &chunk);
-            steps = match self.run_with_outers(&steps, &chunk) {
+        self.operations += self.operations_of(&steps, &chunk);
+        let is_divided = self.outers.are_running() && wanted.phase == Phase::Prefill;
+        let items = if is_divided {
+            match self.run_with_outers(&steps, &chunk) {
                 Ok(rest) => rest,
-                Err(ChunkError::Gpu(error)) => return Err(error),
-                Err(ChunkError::Outer(error)) => {
+                Err(error) => {
+                    self.lose_outer(error)?;
                     // The GPU computes the chunk from its beginning, alone.
-                    self.outers.lose(error);
                     let stream = self.buffers.get(Place::Stream);
                     self.context.queue.write_buffer(stream, 0, cast_slice(x));
                     let steps = self.steps_of(&call, wanted);
                     self.operations += self.operations_of(&steps, &chunk);
-                    steps
+                    steps.into_iter().map(Item::Step).collect()
                 }
-            };
+            }
         } else {
-            self.operations += self.operations_of(&steps, &chunk);
-            steps = self.run_slices(steps, &chunk)?;
-        }
-        let mut encoder = self.encode(&steps, &chunk)?;
+            let rest = self.run_slices(steps, &chunk)?;
+            rest.into_iter().map(Item::Step).collect()
+        };
+        let mut encoder = self.encode(items, &chunk)?;
         self.copy_outputs(&mut encoder, &call, wanted);
         if values + returned == 0 {
             self.context.run_without_outputs(encoder)?;
         } else {
             let bytes = ((values + returned) * WORD) as u64;
+            self.read += bytes;
             self.context
                 .run(encoder, self.buffers.get(Place::Staging), bytes, |bytes| {
                     let (values, keys_and_values) = bytes.split_at(values * WORD);
@@ -392,6 +410,7 @@ impl GpuModel {
                 outer,
                 ..
             } = &self.steps[*index];
+            // Only markers where another processor's parts are joined.
             let is_running = self.outers.are_running();
             let is_wanted = !of_outputs || (wanted.logits && call.outputs > 0);
             let is_split = !matches!(work, Work::Combine { .. }) || call.splits > 1;
@@ -419,57 +438,6 @@ impl GpuModel {
             chunk.call.splits as usize,
             self.pipelines.variant.tile(),
         )
-    }
-
-    /// Encodes the dispatches of some steps in one compute pass.
-    fn encode(&mut self, steps: &[usize], chunk: &Chunk) -> Result<wgpu::CommandEncoder> {
-        let mut encoder = self
-            .context
-            .device
-            .create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
-        {
-            let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
-            for &step in steps {
-                let (kernel, groups) = self.dispatch(step, chunk);
-                pass.set_pipeline(self.pipelines.get(&self.context, kernel)?);
-                pass.set_bind_group(0, &self.groups.1[step], &[]);
-                let [x, y, z] = groups.map(|count| count as u32);
-                pass.dispatch_workgroups(x, y, z);
-            }
-        }
-        Ok(encoder)
-    }
-
-    /// Encodes the copies of the outputs that the CPU reads.
-    fn copy_outputs(&self, encoder: &mut wgpu::CommandEncoder, call: &Call, wanted: &Wanted) {
-        let Self {
-            buffers,
-            description,
-            ..
-        } = self;
-        let staging = buffers.get(Place::Staging);
-        let bytes = |words: usize| (words * WORD) as u64;
-        let mut at = 0;
-        if wanted.logits {
-            at = bytes(wanted.rows.len() * description.vocab);
-            if at > 0 {
-                encoder.copy_buffer_to_buffer(buffers.get(Place::Logits), 0, staging, 0, at);
-            }
-        } else {
-            // Copies adjacent rows together.
-            for run in wanted.rows.chunk_by(|row, next| row + 1 == *next) {
-                let (first, size) = (
-                    bytes(run[0] * description.hidden),
-                    bytes(run.len() * description.hidden),
-                );
-                encoder.copy_buffer_to_buffer(buffers.get(Place::Stream), first, staging, at, size);
-                at += size;
-            }
-        }
-        if wanted.keys_and_values {
-            let size = bytes(returned_words(description, call.rows as usize));
-            encoder.copy_buffer_to_buffer(buffers.get(Place::Returned), 0, staging, at, size);
-        }
     }
 }
 

@@ -1,172 +1,147 @@
-//! Products of a model that another processor computes while the GPU runs the rest.
+//! Products of a model that another processor computes in part while the GPU runs the rest.
 
-use std::fmt;
+use std::ops::Range;
 
-use triad_kernels::int8::{Int8Weight, QuantizedRows};
 use triad_model::description::Linear;
 
 use super::super::context::Context;
-use super::buffers::QUAD;
-use crate::device::ProductProgram;
 use crate::error::{Error, Result};
 use crate::model::{DeviceLinear, DeviceWeight};
+use crate::multiplier::{Division, ProductPart, covers};
 
-/// A product of which another processor computes the last columns.
+/// A product of which another processor computes parts.
 pub(super) struct Outer {
-    pub(super) product: ProductProgram,
-    /// First column, among those of all layers that read the input, that the program computes.
-    pub from: usize,
-    pub(super) in_features: usize,
-    /// The step before which the quantized rows are read, and the step that reads the program's outputs.
-    pub first_step: usize,
-    pub join_step: usize,
+    pub block: usize,
+    pub layers: Vec<Linear>,
+    /// Columns and maximum rows of each program.
+    pub programs: Vec<(Range<usize>, usize)>,
+    pub division: Division,
+    pub in_features: usize,
+    /// Columns of each layer, in their order.
+    pub widths: Vec<usize>,
+    /// The steps in which the GPU computes the product alone, one for each slab of the weights.
+    pub product_steps: Range<usize>,
+    /// The steps that join what the other processor computed, one for each slab.
+    pub join_steps: Range<usize>,
 }
 
-impl fmt::Debug for Outer {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        self.product.fmt(f)
-    }
-}
-
-/// The products, and what was computed of them.
-#[derive(Debug, Default)]
-pub(super) struct Outers {
-    pub list: Vec<Outer>,
-    /// Whether the other processor has failed. The GPU then computes all products, until the other one is tried again.
-    is_lost: bool,
-    /// Its failure, until it was reported.
-    failure: Option<Error>,
-    /// Multiplications and additions of its products so far.
-    pub(super) operations: u64,
-    pub(super) rows: QuantizedRows,
-    pub(super) numbers: Vec<i8>,
-    pub(super) scales: Vec<f32>,
-    pub(super) computed: Vec<f32>,
+/// The parts of a product for a number of rows.
+pub(super) struct Parts {
+    /// Parts of the GPU.
+    pub own: Vec<ProductPart>,
+    /// Parts of the other processor, each with the index of its program.
+    pub other: Vec<(ProductPart, usize)>,
 }
 
 impl Outer {
-    pub fn new(product: ProductProgram) -> Self {
-        Self {
-            product,
-            from: 0,
-            in_features: 0,
-            first_step: 0,
-            join_step: 0,
-        }
+    /// Returns whether it is the product of these layers of a block.
+    pub fn is_of(&self, block: usize, names: &[Linear]) -> bool {
+        self.block == block
+            && self
+                .layers
+                .first()
+                .is_some_and(|first| names.contains(first))
     }
 
-    /// Returns whether the program multiplies by some of these layers of a block.
-    pub fn is_of(&self, block: usize, layers: &[Linear]) -> bool {
-        let mut outputs = self.product.outputs.iter();
-        self.product.block == block && outputs.any(|(linear, _)| layers.contains(linear))
-    }
-
-    /// Checks that the program computes the last columns of `layers`, and keeps the first of these columns.
+    /// Checks the layers, which are all that read one input, and keeps their shapes.
     ///
     /// # Errors
-    /// If it computes others, or the layers read floats.
+    /// If they are others than those of the programs, or read floats.
     pub fn check(
         &mut self,
         context: &Context,
         layers: &[(Linear, DeviceLinear)],
-        [in_features, columns]: [usize; 2],
+        in_features: usize,
     ) -> Result<()> {
-        let refused = |reason: String| Error::GpuModel {
-            gpu: context.name.clone(),
-            reason: format!("block {}: {reason}", self.product.block),
-        };
-        let outputs = &self.product.outputs;
-        let reads_int8 = |layer: &DeviceLinear| matches!(layer.weight, DeviceWeight::Int8(..));
-        if !layers.iter().all(|(_, layer)| reads_int8(layer)) {
-            let reason = "another processor multiplies INT8, and its layers read floats";
-            return Err(refused(reason.to_owned()));
+        let reads_int8 =
+            |(_, layer): &(Linear, DeviceLinear)| matches!(layer.weight, DeviceWeight::Int8(..));
+        if !layers.iter().all(reads_int8) {
+            return Err(self.refused(
+                context,
+                "another processor multiplies INT8, and its layers read floats",
+            ));
         }
-        let before = layers.len().saturating_sub(outputs.len());
-        let last = layers[before..].iter().enumerate();
-        let is_output = |(index, (linear, layer)): (usize, &(Linear, DeviceLinear))| {
-            let (other, range) = &outputs[index];
-            other == linear
-                && range.end == layer.out_features(in_features)
-                && (index == 0 || range.start == 0)
-                && !range.is_empty()
+        let names: Vec<_> = layers.iter().map(|(name, _)| *name).collect();
+        if names != self.layers {
+            let reason = format!(
+                "another processor computes {:?}: expected {names:?}",
+                self.layers
+            );
+            return Err(self.refused(context, &reason));
+        }
+        let widths = layers
+            .iter()
+            .map(|(_, layer)| layer.out_features(in_features));
+        self.widths = widths.collect();
+        self.in_features = in_features;
+        let all = self.columns();
+        let is_outside = |(columns, rows): &&(Range<usize>, usize)| {
+            columns.is_empty() || columns.end > all || *rows == 0
         };
-        let are_last = layers.len() - before == outputs.len() && last.clone().all(is_output);
-        let computed: usize = outputs.iter().map(|(_, range)| range.len()).sum();
-        let from = columns.checked_sub(computed);
-        match from.filter(|from| are_last && from.is_multiple_of(Int8Weight::COLUMNS)) {
-            Some(from) => {
-                (self.from, self.in_features) = (from, in_features);
-                Ok(())
+        match self.programs.iter().find(is_outside) {
+            None => Ok(()),
+            Some((columns, rows)) => {
+                let reason = format!(
+                    "a program for columns {columns:?} of {rows} rows: expected some of {all} columns"
+                );
+                Err(self.refused(context, &reason))
             }
-            None => Err(refused(format!(
-                "another processor computes {outputs:?} of {columns} columns: expected the last ones of its layers, from \
-                 a multiple of {} on",
-                Int8Weight::COLUMNS
-            ))),
         }
     }
 
-    /// Returns whether the program has its steps.
-    fn is_placed(&self) -> bool {
-        self.join_step > 0
+    pub fn refused(&self, context: &Context, reason: &str) -> Error {
+        Error::GpuModel {
+            gpu: context.name.clone(),
+            reason: format!("block {}: {reason}", self.block),
+        }
     }
 
-    /// Returns the columns that the program computes.
+    /// Returns the columns of all layers.
     pub fn columns(&self) -> usize {
-        let outputs = self.product.outputs.iter();
-        outputs.map(|(_, range)| range.len()).sum()
+        self.widths.iter().sum()
     }
-}
 
-impl Outers {
-    pub fn new(products: Vec<ProductProgram>) -> Self {
-        Self {
-            list: products.into_iter().map(Outer::new).collect(),
-            ..Self::default()
+    /// Returns the number of columns of each layer among some columns of all.
+    pub fn widths_of(&self, columns: &Range<usize>) -> Vec<usize> {
+        let mut first = 0;
+        let mut widths = Vec::new();
+        for width in &self.widths {
+            let (start, end) = (columns.start.max(first), columns.end.min(first + width));
+            widths.extend(end.checked_sub(start).filter(|width| *width > 0));
+            first += width;
         }
+        widths
     }
 
-    /// Checks that each program is for a product of the model.
+    /// Divides the outputs of `rows` rows.
     ///
     /// # Errors
-    /// If one is not.
-    pub fn check(&self, context: &Context) -> Result<()> {
-        match self.list.iter().find(|outer| !outer.is_placed()) {
-            None => Ok(()),
-            Some(outer) => Err(Error::GpuModel {
-                gpu: context.name.clone(),
-                reason: format!("it has no product as that of {outer:?}, or two programs for it"),
-            }),
+    /// If the parts do not cover the outputs once, or there is no program for a part.
+    pub fn divide(&self, context: &Context, rows: usize) -> Result<Parts> {
+        let parts = (self.division)(rows);
+        if !covers(&parts, rows, self.columns()) {
+            let reason = format!(
+                "parts of {rows} rows by {} columns that do not cover each output once: {parts:?}",
+                self.columns()
+            );
+            return Err(self.refused(context, &reason));
         }
-    }
-
-    /// Returns whether the other processor multiplies.
-    pub fn are_running(&self) -> bool {
-        !self.list.is_empty() && !self.is_lost
-    }
-
-    /// Records that the other processor has failed.
-    pub fn lose(&mut self, error: Error) {
-        self.is_lost = true;
-        self.failure = Some(error);
-    }
-
-    /// Lets the other processor multiply again.
-    pub fn retry(&mut self) {
-        self.is_lost = false;
-    }
-
-    /// Returns the failure, once.
-    pub fn take_failure(&mut self) -> Option<Error> {
-        self.failure.take()
-    }
-
-    /// Returns the words of the largest buffers for `rows` rows: of rows that are read, with their scales, and of
-    /// outputs that are written.
-    pub fn words(&self, rows: usize) -> (usize, usize) {
-        let most = |of: &dyn Fn(&Outer) -> usize| self.list.iter().map(of).max().unwrap_or(0);
-        let read = most(&|outer| outer.in_features / QUAD + 1);
-        let written = most(&|outer| outer.columns());
-        (rows * read, rows * written)
+        let (other, own): (Vec<_>, Vec<_>) = parts.into_iter().partition(|part| part.by_other);
+        let with_program = |part: ProductPart| {
+            let fits = |(_, (columns, rows)): &(usize, &(Range<usize>, usize))| {
+                *columns == part.columns && part.rows.len() <= *rows
+            };
+            // With static shapes, a program computes all rows that it was prepared for.
+            let programs = self.programs.iter().enumerate().filter(fits);
+            match programs.min_by_key(|(_, (_, rows))| *rows) {
+                Some((program, _)) => Ok((part, program)),
+                None => Err(self.refused(
+                    context,
+                    &format!("another processor has no program for {part:?}"),
+                )),
+            }
+        };
+        let other = other.into_iter().map(with_program).collect::<Result<_>>()?;
+        Ok(Parts { own, other })
     }
 }

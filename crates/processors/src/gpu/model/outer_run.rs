@@ -1,20 +1,22 @@
 //! Runs a chunk of which another processor computes products: the CPU only moves rows and results.
 //!
 //! Before such a product, the GPU quantizes its input. The quantized rows are read, and the other processor multiplies
-//! them while the GPU computes its own columns, if it has any. The results are written to the GPU, which adds shadows.
+//! them while the GPU computes its own parts, if it has any. Meanwhile the commands that follow are recorded. The results
+//! are written to the GPU, which adds shadows.
 
-use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
 
 use bytemuck::cast_slice;
-use triad_kernels::OutputMut;
+use triad_kernels::int8::QuantizedRows;
 
 use super::GpuModel;
 use super::buffers::{Place, WORD};
-use super::outer::{Outer, Outers};
+use super::item::Item;
+use super::outer_division::Divided;
+use super::outer_worker::{Done, Job};
 use super::slices::Chunk;
 use crate::error::{Error, Result};
-use crate::model::ModelOperations;
+use crate::model::{JoinStatistics, ModelOperations};
 
 /// A failure while a chunk runs.
 pub(super) enum ChunkError {
@@ -30,6 +32,15 @@ impl From<Error> for ChunkError {
     }
 }
 
+/// Buffers that go to the other processor and come back.
+#[derive(Debug, Default)]
+pub(super) struct Travelling {
+    rows: QuantizedRows,
+    computed: Vec<f32>,
+    numbers: Vec<i8>,
+    scales: Vec<f32>,
+}
+
 impl GpuModel {
     /// Runs `steps` but the last ones, together with the products of the other processor. Returns the last steps, which
     /// are not run yet.
@@ -40,100 +51,177 @@ impl GpuModel {
         &mut self,
         steps: &[usize],
         chunk: &Chunk,
-    ) -> std::result::Result<Vec<usize>, ChunkError> {
-        let mut batch = Vec::new();
-        for &step in steps {
-            if let Some(outer) = self.outer(|outer| outer.first_step == step) {
-                self.read_rows(outer, &batch, chunk)?;
-                batch.clear();
+    ) -> std::result::Result<Vec<Item>, ChunkError> {
+        let divided = self.divided(chunk.call.rows as usize)?;
+        let mut order: Vec<_> = (0..divided.len()).collect();
+        order.sort_by_key(|outer| self.outers.list[*outer].join_steps.start);
+        let (mut items, mut at) = (Vec::new(), 0);
+        let mut is_begun = false;
+        for outer in order {
+            let of_product = &divided[outer];
+            let joins = self.outers.list[outer].join_steps.clone();
+            let before = steps[at..].iter().take_while(|step| **step < joins.start);
+            items.extend(before.map(|step| Item::Step(*step)));
+            at = steps.partition_point(|step| *step < joins.end);
+            self.operations += of_product.operations.0;
+            let own = of_product.own.iter().cloned().map(Item::Piece);
+            if of_product.other.is_empty() {
+                items.extend(own);
+                continue;
             }
-            if let Some(outer) = self.outer(|outer| outer.join_step == step) {
-                if !batch.is_empty() {
-                    // The GPU computes its own columns meanwhile.
-                    let encoder = self.encode(&batch, chunk)?;
-                    self.context.submit(encoder);
-                    batch.clear();
-                }
-                self.run_outer(outer).map_err(ChunkError::Outer)?;
+            // Recorded while the other processor computes the product before.
+            let encoder = self.encode_rows(outer, of_product, &items, chunk)?;
+            if is_begun {
+                self.finish_outer()?;
             }
-            batch.push(step);
+            self.read_rows(outer, of_product, encoder)?;
+            self.begin_outer(outer, of_product)?;
+            is_begun = true;
+            if !of_product.own.is_empty() {
+                // The GPU computes its own parts meanwhile.
+                let encoder = self.encode(own, chunk)?;
+                self.context.submit(encoder);
+            }
+            items = of_product.joins.iter().cloned().map(Item::Piece).collect();
         }
-        Ok(batch)
+        items.extend(steps[at..].iter().map(|step| Item::Step(*step)));
+        if is_begun {
+            self.finish_outer()?;
+        }
+        Ok(items)
     }
 
-    fn outer(&self, is_it: impl Fn(&Outer) -> bool) -> Option<usize> {
-        self.outers.list.iter().position(is_it)
-    }
-
-    /// Runs `steps`, and reads the quantized rows with their scales.
-    fn read_rows(&mut self, outer: usize, steps: &[usize], chunk: &Chunk) -> Result<()> {
-        let mut encoder = self.encode(steps, chunk)?;
-        let (rows, in_features) = (
-            chunk.call.rows as usize,
-            self.outers.list[outer].in_features,
+    /// Records `items`, and the copies of the quantized rows with their scales.
+    pub(super) fn encode_rows(
+        &mut self,
+        outer: usize,
+        divided: &Divided,
+        items: &[Item],
+        chunk: &Chunk,
+    ) -> Result<wgpu::CommandEncoder> {
+        let mut encoder = self.encode(items.iter().cloned(), chunk)?;
+        let in_features = self.outers.list[outer].in_features;
+        let (rows, read) = (chunk.call.rows as usize, &divided.read);
+        let (quantized, staging) = (
+            self.buffers.get(Place::Quantized),
+            self.buffers.get(Place::Staging),
         );
-        let staging = self.buffers.get(Place::Staging);
-        let (of_numbers, word) = ((rows * in_features) as u64, WORD as u64);
-        let quantized = self.buffers.get(Place::Quantized);
-        encoder.copy_buffer_to_buffer(quantized, 0, staging, 0, of_numbers);
-        let of_row = ((1 + in_features) * 2 * WORD) as u64;
-        let outliers = self.buffers.get(Place::Outliers);
-        for row in 0..rows as u64 {
-            let at = of_numbers + row * word;
-            encoder.copy_buffer_to_buffer(outliers, row * of_row, staging, at, word);
-        }
-        let bytes = of_numbers + rows as u64 * word;
-        let Outers {
-            rows: quantized,
+        let bytes = |count: usize| count as u64;
+        let of_numbers = bytes(read.len() * in_features);
+        encoder.copy_buffer_to_buffer(
+            quantized,
+            bytes(read.start * in_features),
+            staging,
+            0,
+            of_numbers,
+        );
+        let scales_at = bytes(rows * in_features + read.start * WORD);
+        encoder.copy_buffer_to_buffer(
+            quantized,
+            scales_at,
+            staging,
+            of_numbers,
+            bytes(read.len() * WORD),
+        );
+        Ok(encoder)
+    }
+
+    /// Submits the copies, and reads the quantized rows.
+    pub(super) fn read_rows(
+        &mut self,
+        outer: usize,
+        divided: &Divided,
+        encoder: wgpu::CommandEncoder,
+    ) -> Result<()> {
+        let in_features = self.outers.list[outer].in_features;
+        let count = divided.read.len();
+        let Travelling {
+            rows,
             numbers,
             scales,
             ..
-        } = &mut self.outers;
-        self.context.run(encoder, staging, bytes, |bytes| {
-            let (of_rows, of_scales) = bytes.split_at(rows * in_features);
-            numbers.clear();
-            numbers.extend_from_slice(cast_slice(of_rows));
-            scales.clear();
-            scales.extend_from_slice(cast_slice(of_scales));
-        })?;
-        quantized.store(numbers, in_features, scales);
+        } = &mut self.travelling;
+        let start = Instant::now();
+        let bytes = (count * (in_features + WORD)) as u64;
+        let expected = self.outers.expected(outer, count);
+        let staging = (self.buffers.get(Place::Staging), bytes);
+        self.context
+            .run_expected(encoder, staging, expected, |bytes| {
+                let (of_rows, of_scales) = bytes.split_at(count * in_features);
+                numbers.clear();
+                numbers.extend_from_slice(cast_slice(of_rows));
+                scales.clear();
+                scales.extend_from_slice(cast_slice(of_scales));
+            })?;
+        self.outers.expect(outer, count, start.elapsed());
+        rows.store(numbers, in_features, scales);
+        let statistics = &mut self.outers.statistics;
+        statistics.products += 1;
+        statistics.device_seconds += start.elapsed().as_secs_f64();
+        statistics.bytes_read += bytes;
         Ok(())
     }
 
-    /// Has the other processor multiply the rows that were read, and writes the outputs to the GPU.
-    fn run_outer(&mut self, outer: usize) -> Result<()> {
-        let Outers {
-            list,
-            rows,
-            computed,
-            operations,
-            ..
-        } = &mut self.outers;
-        let outer = &mut list[outer];
-        let columns = outer.columns();
-        computed.resize(rows.rows() * columns, 0.0);
-        let mut rest = Some(OutputMut::new(computed, columns));
-        let mut outputs = Vec::new();
-        for (_, range) in &outer.product.outputs {
-            let left = rest.take().expect("columns of all outputs");
-            if range.len() == left.columns() {
-                outputs.push(left);
-            } else {
-                let (first, others) = left.split_at_column(range.len());
-                outputs.push(first);
-                rest = Some(others);
-            }
-        }
-        let program = &mut outer.product.program;
-        // A panic of the other processor is not one of the GPU.
-        let run = catch_unwind(AssertUnwindSafe(|| program.run(rows.view(), &mut outputs)));
-        run.unwrap_or_else(|panic| Err(panicked(&*panic)))?;
-        *operations += 2 * (rows.rows() * outer.in_features * columns) as u64;
-        let buffer = self.buffers.get(Place::Computed);
+    /// Hands the rows that were read to the other processor.
+    fn begin_outer(
+        &mut self,
+        outer: usize,
+        divided: &Divided,
+    ) -> std::result::Result<(), ChunkError> {
+        let Travelling { rows, computed, .. } = &mut self.travelling;
+        computed.resize(divided.outputs(), 0.0);
+        let job = Job {
+            product: outer,
+            parts: divided.job_parts(),
+            rows: std::mem::take(rows),
+            computed: std::mem::take(computed),
+        };
+        let worker = self.outers.worker.as_mut().expect("products have a worker");
+        worker.begin(job).map_err(ChunkError::Outer)?;
+        self.outers.operations += divided.operations.1 as u64;
+        Ok(())
+    }
+
+    /// Waits for the other processor, and writes its outputs to the GPU.
+    fn finish_outer(&mut self) -> std::result::Result<(), ChunkError> {
+        let worker = self.outers.worker.as_mut().expect("products have a worker");
+        let (
+            Done {
+                job,
+                seconds,
+                ended,
+                ..
+            },
+            waited,
+        ) = worker.finish().map_err(ChunkError::Outer)?;
+        let bytes: &[u8] = cast_slice(&job.computed);
         self.context
             .queue
-            .write_buffer(buffer, 0, cast_slice(computed));
+            .write_buffer(self.buffers.get(Place::Computed), 0, bytes);
+        let statistics = &mut self.outers.statistics;
+        statistics.other_seconds += seconds;
+        statistics.waited_seconds += waited;
+        // The thread may have had other work when the product ended.
+        statistics.late_seconds += ended.elapsed().as_secs_f64().min(waited);
+        statistics.bytes_written += bytes.len() as u64;
+        (self.travelling.rows, self.travelling.computed) = (job.rows, job.computed);
         Ok(())
+    }
+
+    /// Gives up a chunk that a processor failed at. Returns the error if it is the GPU.
+    pub(super) fn lose_outer(&mut self, error: ChunkError) -> Result<()> {
+        match error {
+            ChunkError::Gpu(error) => {
+                if let Some(worker) = &mut self.outers.worker {
+                    worker.abandon();
+                }
+                Err(error)
+            }
+            ChunkError::Outer(error) => {
+                self.outers.lose(error);
+                Ok(())
+            }
+        }
     }
 
     /// Returns what the GPU, and the other processor for it, have computed so far.
@@ -141,7 +229,14 @@ impl GpuModel {
         ModelOperations {
             device: self.operations as u64,
             products: self.outers.operations,
+            bytes_written: self.written + self.outers.statistics.bytes_written,
+            bytes_read: self.read + self.outers.statistics.bytes_read,
         }
+    }
+
+    /// Returns what joining the other processor has taken so far.
+    pub fn joins(&self) -> JoinStatistics {
+        self.outers.statistics
     }
 
     /// Lets the processor that multiplied, and failed, multiply again.
@@ -156,15 +251,5 @@ impl GpuModel {
 
     pub(super) fn operations_of(&self, steps: &[usize], chunk: &Chunk) -> f64 {
         steps.iter().map(|step| self.units(*step, chunk)).sum()
-    }
-}
-
-/// Returns the error of another processor whose program panicked.
-fn panicked(panic: &dyn Any) -> Error {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-    Error::Run {
-        processor: "the processor that multiplies".to_owned(),
-        reason: format!("it panicked: {}", text.unwrap_or("without a message")),
     }
 }

@@ -7,7 +7,8 @@ use triad_kernels::attention::Cache;
 
 use super::{GpuModel, GpuSegment, GpuSequence};
 use crate::error::{Error, Result};
-use crate::model::{ModelOperations, ModelProgram, Outputs, Wanted};
+use crate::model::{JoinStatistics, JoinTimes, ModelOperations, ModelProgram, Outputs, Wanted};
+use crate::multiplier::ProductPart;
 
 /// A model and its sequences.
 #[derive(Debug)]
@@ -96,6 +97,19 @@ impl ModelProgram for GpuModelProgram {
 
     fn operations(&self) -> Option<ModelOperations> {
         Some(self.model.operations())
+    }
+
+    fn joins(&self) -> Option<JoinStatistics> {
+        let joins = self.model.joins();
+        (joins.products > 0).then_some(joins)
+    }
+
+    fn time_part(&mut self, product: usize, part: &ProductPart) -> Result<Option<f64>> {
+        self.model.time_part(product, part).map(Some)
+    }
+
+    fn time_join(&mut self, product: usize, part: &ProductPart) -> Result<Option<JoinTimes>> {
+        self.model.time_join(product, part).map(Some)
     }
 
     fn take_failure(&mut self) -> Option<Error> {

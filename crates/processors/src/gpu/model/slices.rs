@@ -11,6 +11,7 @@ use wgpu::BufferBinding;
 
 use super::super::context::UNIFORM;
 use super::super::pace::Pace;
+use super::item::Item;
 use super::kernels::Kernel;
 use super::steps::{StepBuffer, Work};
 use super::uniforms::{NONE, ProductUniforms};
@@ -34,7 +35,7 @@ pub(super) struct Chunk<'a> {
 
 /// A part of a step.
 #[derive(Clone, Debug)]
-enum Piece {
+pub(super) enum Piece {
     Product {
         rows: Range<usize>,
         columns: Range<usize>,
@@ -84,7 +85,7 @@ impl GpuModel {
         units: &[(Kernel, f64)],
         chunk: &Chunk,
     ) -> Result<()> {
-        let encoder = self.encode(steps, chunk)?;
+        let encoder = self.encode(steps.iter().copied().map(Item::Step), chunk)?;
         let start = Instant::now();
         self.context.run_without_outputs(encoder)?;
         pace.learn(units, start.elapsed().as_secs_f64());
@@ -180,6 +181,28 @@ impl GpuModel {
         piece: &Piece,
         chunk: &Chunk,
     ) -> Result<wgpu::CommandEncoder> {
+        let mut call = chunk.call;
+        let tile = self.pipelines.variant.tile();
+        let work = self.steps[index].work;
+        let (uniforms, offsets, groups) = match piece {
+            Piece::Product { rows, columns } => {
+                if self.steps[index].of_outputs {
+                    call.outputs = rows.len() as u32;
+                } else {
+                    call.rows = rows.len() as u32;
+                }
+                let (uniforms, offsets) = self.product_piece(index, piece);
+                let groups = Work::groups_of_product(kernel, rows.len(), columns.len(), tile);
+                (uniforms, offsets, groups)
+            }
+            Piece::Attention { tiles } => {
+                call.tiles_at += 4 * tiles.start as u32;
+                let splits = call.splits as usize;
+                let (_, groups) = work.dispatch(call.rows as usize, chunk.tiles, splits, tile);
+                let groups = [groups[0], tiles.len(), groups[2]];
+                (self.steps[index].uniforms.clone(), [0; 5], groups)
+            }
+        };
         let Self {
             context,
             steps,
@@ -190,64 +213,6 @@ impl GpuModel {
             ..
         } = self;
         let step = &steps[index];
-        let (mut call, mut uniforms) = (chunk.call, step.uniforms.clone());
-        let (offsets, groups) = match (piece, step.work) {
-            (Piece::Product { rows, columns }, Work::Product { format, .. }) => {
-                let mut product: ProductUniforms = pod_read_unaligned(&uniforms);
-                let (in_features, stride) = (
-                    product.units as usize * format.unit(),
-                    product.stride as usize,
-                );
-                product.columns = columns.len() as u32;
-                product.first += columns.start as u32;
-                product.scales_at += columns.start as u32;
-                if product.bias_at != NONE {
-                    product.bias_at += columns.start as u32;
-                }
-                uniforms = bytes_of(&product).to_vec();
-                if step.of_outputs {
-                    call.outputs = rows.len() as u32;
-                } else {
-                    call.rows = rows.len() as u32;
-                }
-                let (row_bytes, scale_bytes) = format.bytes(in_features);
-                let [input, scales] = match format {
-                    // INT8 numbers, and outliers of each row.
-                    WeightFormat::W8a8 => [
-                        rows.start * in_features,
-                        rows.start * 2 * WORD * (1 + in_features),
-                    ],
-                    _ => [rows.start * in_features * WORD, columns.start * scale_bytes],
-                };
-                let offsets = [
-                    input,
-                    columns.start * row_bytes,
-                    scales,
-                    0,
-                    rows.start * stride * WORD,
-                ];
-                (
-                    offsets,
-                    Work::groups_of_product(
-                        kernel,
-                        rows.len(),
-                        columns.len(),
-                        pipelines.variant.tile(),
-                    ),
-                )
-            }
-            (Piece::Attention { tiles }, work) => {
-                call.tiles_at += 4 * tiles.start as u32;
-                let (_, groups) = work.dispatch(
-                    call.rows as usize,
-                    chunk.tiles,
-                    call.splits as usize,
-                    pipelines.variant.tile(),
-                );
-                ([0; 5], [groups[0], tiles.len(), groups[2]])
-            }
-            (piece, work) => unreachable!("{piece:?} of {work:?}"),
-        };
         context.queue.write_buffer(own, 0, bytes_of(&call));
         context.queue.write_buffer(own, UNIFORM, &uniforms);
         let pages = pages.lock();
@@ -290,6 +255,46 @@ impl GpuModel {
         Ok(encoder)
     }
 
+    /// Returns the uniforms of a matmul's step.
+    pub(super) fn product_uniforms(&self, index: usize) -> ProductUniforms {
+        pod_read_unaligned(&self.steps[index].uniforms)
+    }
+
+    /// Returns the uniforms of a piece of a matmul, and the bytes at which its buffers begin.
+    pub(super) fn product_piece(&self, index: usize, piece: &Piece) -> (Vec<u8>, [usize; 5]) {
+        let (Piece::Product { rows, columns }, Work::Product { format, .. }) =
+            (piece, self.steps[index].work)
+        else {
+            unreachable!("{piece:?} of {:?}", self.steps[index].work)
+        };
+        let mut product = self.product_uniforms(index);
+        let in_features = product.units as usize * format.unit();
+        let stride = product.stride as usize;
+        product.columns = columns.len() as u32;
+        product.first += columns.start as u32;
+        product.scales_at += columns.start as u32;
+        if product.bias_at != NONE {
+            product.bias_at += columns.start as u32;
+        }
+        let (row_bytes, scale_bytes) = format.bytes(in_features);
+        let [input, scales] = match format {
+            // INT8 numbers, and outliers of each row.
+            WeightFormat::W8a8 => [
+                rows.start * in_features,
+                rows.start * 2 * WORD * (1 + in_features),
+            ],
+            _ => [rows.start * in_features * WORD, columns.start * scale_bytes],
+        };
+        let offsets = [
+            input,
+            columns.start * row_bytes,
+            scales,
+            0,
+            rows.start * stride * WORD,
+        ];
+        (bytes_of(&product).to_vec(), offsets)
+    }
+
     /// Returns the approximate number of multiplications and additions of a step. The time per unit is learnt for each
     /// kernel separately.
     pub(super) fn units(&self, index: usize, chunk: &Chunk) -> f64 {
@@ -302,7 +307,8 @@ impl GpuModel {
                 2.0 * rows * columns as f64 * (product.units as usize * format.unit()) as f64
             }
             Work::Quantize { quads } => 16.0 * rows * quads as f64,
-            Work::Join { columns } => 2.0 * rows * columns as f64,
+            // Parts of products are counted where they are divided.
+            Work::Join { .. } => 0.0,
             Work::Rope { head_dim, heads } => 8.0 * rows * (head_dim * heads) as f64,
             Work::Attention {
                 head_dim, heads, ..

@@ -28,8 +28,8 @@ pub(super) struct Step {
     pub of_outputs: bool,
     /// Phase that the step belongs to; `None` if it runs in both.
     pub phase: Option<Phase>,
-    /// Whether the step runs only while another processor multiplies (`true`), or only if none does; `None` if it always
-    /// runs.
+    /// Whether the step is a model of dispatches that run while another processor multiplies (`true`), or runs only if none
+    /// does; `None` if it always runs.
     pub outer: Option<bool>,
 }
 

@@ -28,9 +28,11 @@ pub(super) struct JoinUniforms {
     pub first: u32,
     pub stride: u32,
     pub computed_from: u32,
+    pub computed_columns: u32,
+    pub computed_at: u32,
     pub adds: u32,
     pub scales_at: u32,
-    pub unused: u32,
+    pub unused: [u32; 3],
 }
 
 /// Matches `Quantize` in `quantize.wgsl`.

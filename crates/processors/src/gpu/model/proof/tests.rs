@@ -247,10 +247,7 @@ fn an_error_planted_in_any_step_is_found_and_named() {
         ),
         (
             many,
-            [
-                "value += parameters[product.bias_at + column]",
-                "value += 0.0",
-            ],
+            ["found + parameters[product.bias_at + column]", "found"],
             "added to bias and output: number",
         ),
         (
@@ -379,6 +376,24 @@ fn an_error_planted_in_any_step_is_found_and_named() {
             int8_few,
             ["first_row + index, last_row", "first_row, last_row"],
             "added to bias and output: number",
+        ),
+        (
+            quantize,
+            [
+                "quantized[call.rows * quantize.quads + row] = scale",
+                "quantized[call.rows * quantize.quads] = scale",
+            ],
+            "two scales",
+        ),
+        (
+            Kernel::Join,
+            ["join.computed_at + row", "row"],
+            "added to the output: number",
+        ),
+        (
+            Kernel::Join,
+            ["|| of_output >= end", ""],
+            "added to the output: number",
         ),
         (
             int8_few,

@@ -62,7 +62,7 @@ pub(super) fn prove_quantize(trial: &mut Trial) -> Proof {
             rows: rows as u32,
             ..Call::zeroed()
         };
-        let quantized = trial.buffer(&vec![0u32; rows * WIDE / QUAD])?;
+        let quantized = trial.buffer(&vec![0u32; rows * (WIDE / QUAD + 1)])?;
         let outliers = trial.buffer(&vec![[0u32; 2]; rows * (1 + WIDE)])?;
         let found = trial.run(
             &call,
@@ -73,6 +73,13 @@ pub(super) fn prove_quantize(trial: &mut Trial) -> Proof {
         )?;
         for row in 0..rows {
             let of_row = &found[1][2 * row * (1 + WIDE)..][..2 * (1 + WIDE)];
+            let scale = found[0][rows * WIDE / QUAD + row];
+            if scale.to_bits() != of_row[0].to_bits() {
+                return Ok(Err(format!(
+                    "{case}: row {row}: two scales, {scale} and {}",
+                    of_row[0]
+                )));
+            }
             ensure!(
                 same_row(
                     expected,
@@ -167,6 +174,10 @@ pub(super) fn prove_join(trial: &mut Trial) -> Proof {
     const ROWS: usize = 5;
     /// The first column that the other processor computed, of the concatenated ones.
     const COMPUTED_FROM: usize = FIRST + 16;
+    /// Its columns: not all that follow.
+    const COMPUTED_COLUMNS: usize = 40;
+    /// Numbers before the rectangle.
+    const COMPUTED_AT: usize = 7;
     let weight = Weight::new();
     let x = input(ROWS);
     let mut product = vec![0.0; ROWS * COLUMNS];
@@ -176,7 +187,7 @@ pub(super) fn prove_join(trial: &mut Trial) -> Proof {
         OutputMut::new(&mut product, COLUMNS),
     );
     let (computed, before) = (
-        numbers(ROWS * (STRIDE - COMPUTED_FROM), 18),
+        numbers(COMPUTED_AT + ROWS * COMPUTED_COLUMNS, 18),
         numbers(ROWS * STRIDE, 15),
     );
     let slabs = upload(trial.context, &[Layer::W8a8(weight.view())], FEATURES)?;
@@ -190,8 +201,9 @@ pub(super) fn prove_join(trial: &mut Trial) -> Proof {
     for (case, adds) in [("added to the output", true), ("alone", false)] {
         let mut expected = before.clone();
         for row in 0..ROWS {
-            for column in COMPUTED_FROM..FIRST + COLUMNS {
-                let computed = computed[row * (STRIDE - COMPUTED_FROM) + column - COMPUTED_FROM];
+            for column in COMPUTED_FROM..COMPUTED_FROM + COMPUTED_COLUMNS {
+                let at = COMPUTED_AT + row * COMPUTED_COLUMNS + column - COMPUTED_FROM;
+                let computed = computed[at];
                 let value = computed + product[row * COLUMNS + column - FIRST];
                 let expected = &mut expected[row * STRIDE + column];
                 *expected = if adds { *expected + value } else { value };
@@ -203,9 +215,11 @@ pub(super) fn prove_join(trial: &mut Trial) -> Proof {
             first: FIRST as u32,
             stride: STRIDE as u32,
             computed_from: COMPUTED_FROM as u32,
+            computed_columns: COMPUTED_COLUMNS as u32,
+            computed_at: COMPUTED_AT as u32,
             adds: u32::from(adds),
             scales_at: QUAD as u32,
-            unused: 0,
+            unused: [0; 3],
         };
         let out = trial.buffer(&before)?;
         let found = trial.run(

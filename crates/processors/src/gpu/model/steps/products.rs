@@ -46,18 +46,18 @@ impl Builder<'_> {
         self.phase = decoding.as_ref().map(|_| Phase::Prefill);
         let input = self.input(layers, shape, target);
         let slabs = self.upload(&weights(layers), shape)?;
-        self.multiply(&slabs, (shape, bias_at), Target { input, ..target }, None);
+        self.multiply(&slabs, (shape, bias_at), Target { input, ..target });
         if let Some(weights) = decoding {
             self.phase = Some(Phase::Decode);
             let slabs = self.upload(&weights, shape)?;
-            self.multiply(&slabs, (shape, bias_at), target, None);
+            self.multiply(&slabs, (shape, bias_at), target);
         }
         self.phase = None;
         Ok(())
     }
 
-    /// Does the same for layers whose last columns another processor computes in prompts. If it is lost, and in decode,
-    /// the GPU computes all of them.
+    /// Does the same for layers of which another processor computes parts in prompts. The steps with it are models of the
+    /// dispatches of parts. If it is lost, and in decode, the GPU computes all of them.
     fn outer_product(
         &mut self,
         outer: usize,
@@ -66,7 +66,7 @@ impl Builder<'_> {
         target: Target,
     ) -> Result<()> {
         let [in_features, stride] = shape;
-        self.outers[outer].check(self.context, named, shape)?;
+        self.outers[outer].check(self.context, named, in_features)?;
         let layers: Vec<_> = named.iter().map(|(_, layer)| *layer).collect();
         let layers = &layers[..];
         let bias_at = self.bias(layers, shape);
@@ -75,22 +75,21 @@ impl Builder<'_> {
         let input = self.input(layers, shape, target);
         let int8_target = Target { input, ..target };
         let slabs = self.upload(&weights(layers), shape)?;
-        let computed_from = self.outers[outer].from;
         self.phase = Some(Phase::Prefill);
         self.outer = Some(true);
-        self.outers[outer].first_step = self.steps.len();
-        self.multiply(&slabs, (shape, bias_at), int8_target, Some(computed_from));
-        self.outers[outer].join_step = self.steps.len();
+        let first = self.steps.len();
         for (slab, scales_at) in &slabs {
             let uniforms = JoinUniforms {
                 units: (in_features / slab.format.unit()) as u32,
                 columns: slab.columns as u32,
                 first: slab.first as u32,
                 stride: stride as u32,
-                computed_from: computed_from as u32,
+                computed_from: 0,
+                computed_columns: 0,
+                computed_at: 0,
                 adds: u32::from(target.adds),
                 scales_at: *scales_at,
-                unused: 0,
+                unused: [0; 3],
             };
             let buffers = vec![
                 StepBuffer::Of(Place::Computed),
@@ -102,16 +101,19 @@ impl Builder<'_> {
             let columns = slab.columns;
             self.push(Work::Join { columns }, &uniforms, buffers, false);
         }
+        self.outers[outer].join_steps = first..self.steps.len();
         self.outer = Some(false);
-        self.multiply(&slabs, (shape, bias_at), int8_target, None);
+        let first = self.steps.len();
+        self.multiply(&slabs, (shape, bias_at), int8_target);
+        self.outers[outer].product_steps = first..self.steps.len();
         self.outer = None;
         self.phase = Some(Phase::Decode);
         match decoding {
             Some(weights) => {
                 let slabs = self.upload(&weights, shape)?;
-                self.multiply(&slabs, (shape, bias_at), target, None);
+                self.multiply(&slabs, (shape, bias_at), target);
             }
-            None => self.multiply(&slabs, (shape, bias_at), int8_target, None),
+            None => self.multiply(&slabs, (shape, bias_at), int8_target),
         }
         self.phase = None;
         Ok(())
@@ -177,23 +179,16 @@ impl Builder<'_> {
         Ok(with_scales.collect())
     }
 
-    /// Multiplies by uploaded weights, and adds the bias at an offset in the parameters. Computes the columns before
-    /// `end`, or all.
+    /// Multiplies by uploaded weights, and adds the bias at an offset in the parameters.
     fn multiply(
         &mut self,
         slabs: &[(Slab, u32)],
         (shape, bias_at): ([usize; 2], Option<u32>),
         target: Target,
-        end: Option<usize>,
     ) {
         let [in_features, stride] = shape;
         for (slab, scales_at) in slabs {
-            let (format, first) = (slab.format, slab.first);
-            let left = end.map_or(slab.columns, |end| end.saturating_sub(first));
-            let columns = slab.columns.min(left);
-            if columns == 0 {
-                continue;
-            }
+            let (format, first, columns) = (slab.format, slab.first, slab.columns);
             let uniforms = ProductUniforms {
                 units: (in_features / format.unit()) as u32,
                 columns: columns as u32,

@@ -29,10 +29,18 @@ fn rows() -> u32 {
 
 // Writes one output: the matmul's sum plus bias and previous output, if they are added.
 fn finish(row: u32, column: u32, found: f32) {
-    var value = found;
-    if product.bias_at != NONE {
-        value += parameters[product.bias_at + column];
+    put(row, column, biased(column, found));
+}
+
+fn biased(column: u32, found: f32) -> f32 {
+    if product.bias_at == NONE {
+        return found;
     }
+    return found + parameters[product.bias_at + column];
+}
+
+fn put(row: u32, column: u32, found: f32) {
+    var value = found;
     let index = row * product.stride + product.first + column;
     if product.adds == 1u {
         value += out[index];

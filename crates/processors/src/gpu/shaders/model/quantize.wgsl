@@ -22,7 +22,7 @@ struct Quantize {
 // [rows, quads].
 @group(0) @binding(2) var<storage, read> input: array<vec4<f32>>;
 @group(0) @binding(3) var<storage, read> parameters: array<vec4<f32>>;
-// [rows, quads], four numbers per word.
+// [rows, quads], four numbers per word; then the scale of each row of the call, for another processor.
 @group(0) @binding(4) var<storage, read_write> quantized: array<u32>;
 // [rows, 1 + 4 · quads]: scale of the row (NaN if an activation is NaN or infinite) and number of its outliers; then
 // the channel and the clipped part of each outlier, in ascending order of channels.
@@ -74,7 +74,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         count = 0u;
     }
     if thread == 0u {
-        outliers[at] = vec2<u32>(select(bitcast<u32>(quantize.scale), 0x7fc00000u, any_broken == 1u), all);
+        let scale = select(bitcast<u32>(quantize.scale), 0x7fc00000u, any_broken == 1u);
+        outliers[at] = vec2<u32>(scale, all);
+        quantized[call.rows * quantize.quads + row] = scale;
     }
     if count == 0u {
         return;

@@ -22,9 +22,10 @@ fn store(row: u32, column: u32, sum: i32) {
     }
     let scale = parameters[product.scales_at + column];
     let row_scale = bitcast<f32>(outliers[row * (1u + 4u * product.units)].x);
-    var value = f32(sum) * (row_scale * scale);
+    // The order of the CPU's kernels, and of `join.wgsl`: the shadow is added after the bias.
+    var value = biased(column, f32(sum) * (row_scale * scale));
     if has_outliers(row, product.units) {
         value += scale * shadow(row, column, product.units);
     }
-    finish(row, column, value);
+    put(row, column, value);
 }
