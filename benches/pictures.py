@@ -48,6 +48,14 @@ SHAPES = {
     ),
 }
 
+# The tokens around pictures by text model.
+MARKS = {
+    "llama": ["<fake_token_around_image>", "<global-img>", "<image>"]
+    + [f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7)],
+    "qwen3vl": ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>"],
+    "gemma3": ["<start_of_image>", "<end_of_image>"],
+}
+
 
 class Weights:
     """Random weights, the same ones every time."""
@@ -100,15 +108,21 @@ def make_text(path, shape):
         writer.add_sliding_window(1024)
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
-    tokens = [chr(byte) for byte in printable] + [chr(256 + index) for index in range(len(others))] + ["th", "<|im_end|>"]
+    # mtmd looks up the tokens around a picture, and gives it invalid ones if there are none.
+    line = chr(256 + others.index(ord("\n")))
+    control = ["<|im_end|>", *MARKS[arch]]
+    tokens = [chr(byte) for byte in printable] + [chr(256 + index) for index in range(len(others))] + ["th", line * 2]
+    types = [gguf.TokenType.NORMAL] * len(tokens) + [gguf.TokenType.CONTROL] * len(control)
+    tokens += control
     unused = VOCABULARY - len(tokens)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("qwen2")
     writer.add_token_list(tokens + [f"[unused{index}]" for index in range(unused)])
-    writer.add_token_types([gguf.TokenType.NORMAL] * 257 + [gguf.TokenType.CONTROL] + [gguf.TokenType.UNUSED] * unused)
-    writer.add_token_merges(["t h"])
-    writer.add_bos_token_id(257)
-    writer.add_eos_token_id(257)
+    writer.add_token_types(types + [gguf.TokenType.UNUSED] * unused)
+    writer.add_token_merges(["t h", f"{line} {line}"])
+    end = tokens.index("<|im_end|>")
+    writer.add_bos_token_id(end)
+    writer.add_eos_token_id(end)
     weights.q8_0("token_embd", VOCABULARY, hidden)
     weights.norm("output_norm", hidden)
     queries, keys = shape["heads"] * shape["dim"], shape["kv"] * shape["dim"]
@@ -142,7 +156,7 @@ def make_vision(path, shape, width):
     writer.add_bool("clip.use_gelu", True)
     writer.add_uint32("clip.vision.spatial_merge_size" if is_qwen else "clip.vision.projector.scale_factor", shape["merge"])
     if kind == "idefics3":
-        writer.add_uint32("clip.vision.preproc_image_size", 2048)
+        writer.add_uint32("clip.vision.preproc_image_size", 512)
     patch, side = shape["patch"], shape["image"] // shape["patch"]
     weights.f16("v.patch_embd", hidden, 3, patch, patch)
     if is_qwen:

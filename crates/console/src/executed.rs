@@ -158,7 +158,8 @@ pub fn note_hot_rows(engine: &Engine) {
     }
 }
 
-fn took_over(failure: &ProcessorFailure) -> String {
+/// Describes a failure, after which another processor went on.
+pub(crate) fn took_over(failure: &ProcessorFailure) -> String {
     let name = label(&failure.processor);
     format!(
         "the {name} failed, and its work went to another processor: {}",

@@ -10,12 +10,13 @@ use triad_engine::batch::{Batch, SequenceId};
 use triad_engine::executor::{Executor, Limits, ProcessorUse};
 use triad_engine::kv::MAX_IN_FLIGHT;
 use triad_engine::linear::{Backend, CpuBackend};
-use triad_engine::{Engine, ExecutorSetup, Model};
+use triad_engine::{Cancel, Engine, ExecutorSetup, Model, Pixels};
 use triad_kernels::lock;
 use triad_model::role::Format;
 use triad_plan::processors::{Processor, ProcessorId, Processors};
 use triad_processors::ModelOptions;
 
+use crate::encoder::{self, Encoder};
 use crate::error::{Error, Result};
 use crate::fixed_point::{FixedBackend, FixedBlocks};
 use crate::machine::{Machine, Settings};
@@ -94,6 +95,7 @@ impl HeteroExecutor {
             time_out,
         };
         let float_unit = float_unit(&processors)?;
+        let encoder = Encoder::new(&processors, &units, &devices);
         let multipliers = units.iter().filter_map(|unit| unit.multiplier.clone());
         let all_devices = devices
             .iter()
@@ -189,6 +191,7 @@ impl HeteroExecutor {
             steps,
             hot_rows,
             fixed,
+            encoder,
             devices: all_devices,
             units,
             float_unit,
@@ -250,6 +253,8 @@ impl Executor for HeteroExecutor {
         let units = &self.shared.units;
         Limits {
             prompt_rows: usize::MAX,
+            // One chunk, which is not planned.
+            picture_rows: self.shared.settings.chunk,
             // A second batch uses processors that the first one's last chunks leave idle.
             prompts: units.len().min(2),
             overlap: true,
@@ -273,6 +278,10 @@ impl Executor for HeteroExecutor {
 
     fn help(&self, is_enough: &dyn Fn() -> bool) -> bool {
         worker::run_inline(&self.shared, is_enough)
+    }
+
+    fn encode(&self, pixels: Pixels, cancel: &Cancel) -> triad_engine::Result<Vec<f32>> {
+        encoder::encode(&self.shared, pixels, cancel)
     }
 
     fn cancelled(&self) {

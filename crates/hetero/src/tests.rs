@@ -11,6 +11,7 @@ mod floats;
 mod gpu;
 mod hot_rows;
 mod operators;
+mod pictures;
 mod plans;
 mod prefixes;
 mod sequences;
