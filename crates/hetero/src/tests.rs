@@ -4,6 +4,8 @@
 mod adapters;
 mod cuts;
 mod devices;
+#[cfg(any(feature = "gpu", feature = "npu", feature = "hexagon"))]
+mod encoder_devices;
 mod ends;
 mod fixed_point;
 mod floats;

@@ -53,6 +53,11 @@ pub(super) fn golden(name: &str) -> Golden {
 }
 
 impl Golden {
+    /// Returns the number of views.
+    pub(super) fn views(&self) -> usize {
+        self.views.len()
+    }
+
     pub(super) fn pixels(&self) -> impl Iterator<Item = Pixels<'_>> {
         self.views.iter().map(|(height, width, planes)| Pixels {
             height: *height,
