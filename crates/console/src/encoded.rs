@@ -7,7 +7,6 @@ use triad_plan::processors::ProcessorId;
 use triad_plan::schedule::Dag;
 use triad_plan::timeline::{Event, Label, Timeline};
 
-use crate::executed::took_over;
 use crate::output;
 
 /// The name of the lane of encoders.
@@ -21,7 +20,7 @@ pub fn take_views(engine: &Engine) -> Vec<EncodedView> {
 /// Prints which processors failed while they encoded views, and how many products no device has room for.
 pub fn note_views(views: &[EncodedView]) {
     for failure in views.iter().flat_map(|view| &view.failures) {
-        output::note(&format!("note: {}", took_over(failure)));
+        output::note(&format!("note: {}", failure.took_over()));
     }
     let without_room = views.iter().map(|view| view.without_room).max();
     if let Some(count) = without_room.filter(|count| *count > 0) {

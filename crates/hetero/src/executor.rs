@@ -16,7 +16,7 @@ use triad_model::role::Format;
 use triad_plan::processors::{Processor, ProcessorId, Processors};
 use triad_processors::ModelOptions;
 
-use crate::encoder::{self, Encoder};
+use crate::encoder::Encoder;
 use crate::error::{Error, Result};
 use crate::fixed_point::{FixedBackend, FixedBlocks};
 use crate::machine::{Machine, Settings};
@@ -95,7 +95,7 @@ impl HeteroExecutor {
             time_out,
         };
         let float_unit = float_unit(&processors)?;
-        let encoder = Encoder::new(&processors, &units, &devices);
+        let encoder = Encoder::new(model, time_out, &processors, (&units, &devices));
         let multipliers = units.iter().filter_map(|unit| unit.multiplier.clone());
         let all_devices = devices
             .iter()
@@ -191,7 +191,7 @@ impl HeteroExecutor {
             steps,
             hot_rows,
             fixed,
-            encoder,
+            encoder: Arc::new(encoder),
             devices: all_devices,
             units,
             float_unit,
@@ -281,7 +281,11 @@ impl Executor for HeteroExecutor {
     }
 
     fn encode(&self, pixels: Pixels, cancel: &Cancel) -> triad_engine::Result<Vec<f32>> {
-        encoder::encode(&self.shared, pixels, cancel)
+        let vision = self.shared.forward.model().vision()?.description();
+        for unit in self.shared.units.iter().filter(|unit| unit.whole.is_some()) {
+            WholeModel::check_pictures(self.shared.forward.description(), vision, &unit.name)?;
+        }
+        self.shared.encoder.encode(pixels, cancel)
     }
 
     fn cancelled(&self) {

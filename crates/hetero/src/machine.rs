@@ -30,7 +30,7 @@ pub(crate) struct Machine {
     /// The layers whose feed-forwards prompts compute in fixed point.
     pub(crate) fixed: Option<FixedBlocks>,
     /// The encoder of pictures.
-    pub(crate) encoder: Encoder,
+    pub(crate) encoder: Arc<Encoder>,
     /// Devices of the processors that have one.
     pub(crate) devices: Vec<Arc<dyn Device>>,
     pub(crate) units: Vec<Unit>,

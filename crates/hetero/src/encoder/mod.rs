@@ -10,24 +10,23 @@ mod run;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use triad_engine::linear::Layers;
 use triad_engine::vision::{Pixels, VisionModel};
 use triad_engine::weights::{Block, Weight};
-use triad_engine::{Cancel, Error as EngineError, Model, Threads};
+use triad_engine::{Cancel, Model, Threads};
 use triad_kernels::lock;
 use triad_kernels::pool::Pool;
 use triad_model::role::Role;
 use triad_model::vision::{Positions, VisionDescription};
-use triad_plan::processors::{ProcessorId, ProcessorKind, Processors, label};
+use triad_plan::processors::{ProcessorId, ProcessorKind, Processors};
 use triad_processors::{Device, LayerFormat};
 
 use crate::error::{Error, Result};
 use crate::failure::ProcessorFailure;
 use crate::preparing::{PRODUCTS_OF_BLOCK, has_no_room};
 use crate::programs::Programs;
-use crate::shared::HeteroInner;
 use crate::units::Unit;
 
 /// Maximum rows of a program.
@@ -67,8 +66,11 @@ pub struct EncoderProduct {
     pub end: Instant,
 }
 
-/// The devices that multiply for the encoder of a model.
+/// The encoder of a model, and the devices that multiply for it.
 pub(crate) struct Encoder {
+    model: Arc<Model>,
+    /// The time limit of a product.
+    time_out: Duration,
     devices: Vec<EncoderDevice>,
     programs: Mutex<Option<Arc<EncoderPrograms>>>,
     /// The threads of views with products on devices. A thread that hangs keeps its pool, and later views get another one.
@@ -103,9 +105,10 @@ impl Encoder {
     /// Creates the encoder's part of an executor on `units`, which drive `devices`. A device that multiplies for another
     /// one takes the place of an NPU.
     pub(crate) fn new(
+        model: &Arc<Model>,
+        time_out: Duration,
         processors: &Processors,
-        units: &[Unit],
-        devices: &[Option<Arc<dyn Device>>],
+        (units, devices): (&[Unit], &[Option<Arc<dyn Device>>]),
     ) -> Self {
         let of_unit =
             |((id, processor), (unit, device)): (_, (&Unit, &Option<Arc<dyn Device>>))| {
@@ -126,11 +129,48 @@ impl Encoder {
             };
         let units = processors.iter().zip(units.iter().zip(devices));
         Self {
+            model: Arc::clone(model),
+            time_out,
             devices: units.flat_map(of_unit).collect(),
             programs: Mutex::default(),
             pool: Mutex::default(),
             views: Mutex::default(),
         }
+    }
+
+    /// Computes the rows of a view.
+    ///
+    /// # Errors
+    /// As [`VisionModel::encode`]; if a device refuses the encoder.
+    pub(crate) fn encode(
+        self: &Arc<Self>,
+        pixels: Pixels,
+        cancel: &Cancel,
+    ) -> triad_engine::Result<Vec<f32>> {
+        let vision = self.model.vision()?;
+        let programs = self.programs(vision)?;
+        let start = Instant::now();
+        let (rows, products, failures) = match &programs {
+            None => (None, Vec::new(), Vec::new()),
+            Some(programs) => run::on_devices(self, programs, pixels, cancel)?,
+        };
+        let rows = match (rows, &programs) {
+            (Some(rows), _) => rows,
+            (None, None) => self.model.install(|| vision.encode(pixels, cancel))?,
+            // A device hangs with the rows so far.
+            (None, Some(_)) => self.pool()?.install(|| vision.encode(pixels, cancel))?,
+        };
+        for failure in &failures {
+            tracing::warn!("{failure}, and the encoder of pictures went on without it");
+        }
+        self.keep(EncodedView {
+            start,
+            end: Instant::now(),
+            products,
+            failures,
+            without_room: programs.map_or(0, |programs| programs.without_room),
+        });
+        Ok(rows)
     }
 
     /// Returns the times and failures of the latest views that no earlier call has returned.
@@ -139,12 +179,12 @@ impl Encoder {
     }
 
     /// Returns the threads of views, as many as those of the model.
-    fn pool(&self, model: &Model) -> triad_engine::Result<Arc<Pool>> {
+    fn pool(&self) -> triad_engine::Result<Arc<Pool>> {
         let mut pool = lock(&self.pool);
         if let Some(pool) = &*pool {
             return Ok(Arc::clone(pool));
         }
-        let started = Threads::Count(model.pool().threads()).start()?;
+        let started = Threads::Count(self.model.pool().threads()).start()?;
         Ok(Arc::clone(pool.insert(Arc::new(started))))
     }
 
@@ -261,67 +301,4 @@ fn program_rows(description: &VisionDescription) -> usize {
         }
         _ => ROWS,
     }
-}
-
-/// Computes the rows of a view.
-///
-/// # Errors
-/// As [`VisionModel::encode`]; if a device runs the model whole and computes no prompts with pictures of this model, or
-/// refuses the encoder.
-pub(crate) fn encode(
-    shared: &Arc<HeteroInner>,
-    pixels: Pixels,
-    cancel: &Cancel,
-) -> triad_engine::Result<Vec<f32>> {
-    let model = shared.forward.model();
-    let vision = model.vision()?;
-    check_whole(shared, vision)?;
-    let programs = shared.encoder.programs(vision)?;
-    let start = Instant::now();
-    let (rows, products, failures) = match &programs {
-        None => (None, Vec::new(), Vec::new()),
-        Some(programs) => run::on_devices(shared, programs, pixels, cancel)?,
-    };
-    let rows = match (rows, &programs) {
-        (Some(rows), _) => rows,
-        (None, None) => model.install(|| vision.encode(pixels, cancel))?,
-        // A device hangs with the rows so far.
-        (None, Some(_)) => {
-            let pool = shared.encoder.pool(model)?;
-            pool.install(|| vision.encode(pixels, cancel))?
-        }
-    };
-    for failure in &failures {
-        tracing::warn!("{failure}, and the encoder of pictures went on without it");
-    }
-    shared.encoder.keep(EncodedView {
-        start,
-        end: Instant::now(),
-        products,
-        failures,
-        without_room: programs.map_or(0, |programs| programs.without_room),
-    });
-    Ok(rows)
-}
-
-/// Checks that a device that runs the model whole computes prompts with its pictures.
-fn check_whole(shared: &HeteroInner, vision: &VisionModel) -> triad_engine::Result<()> {
-    let Some(unit) = shared.units.iter().find(|unit| unit.whole.is_some()) else {
-        return Ok(());
-    };
-    let text = shared.forward.description();
-    let missing = if text.picture_rope.is_some() {
-        "RoPE of three axes"
-    } else if vision.description().together {
-        "rows that read later ones"
-    } else if !vision.description().deepstack.is_empty() {
-        "rows that are added after the first layers"
-    } else {
-        return Ok(());
-    };
-    Err(EngineError::Picture(format!(
-        "the {} runs the whole model, and prompts with pictures of this model have {missing}, which it does not compute: \
-         list a CPU, too",
-        label(&unit.name)
-    )))
 }

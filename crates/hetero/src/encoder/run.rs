@@ -19,7 +19,6 @@ use triad_model::role::Role;
 use super::{Encoder, EncoderProduct, EncoderPrograms};
 use crate::failure::{FailureReason, ProcessorFailure};
 use crate::programs::DeviceBackend;
-use crate::shared::HeteroInner;
 
 /// How often the waiting thread checks whether a device hangs.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -50,17 +49,17 @@ type Outcome = (Option<Vec<f32>>, Vec<EncoderProduct>, Vec<ProcessorFailure>);
 /// # Errors
 /// As [`VisionModel::encode`](triad_engine::VisionModel::encode); if the system has no thread.
 pub(super) fn on_devices(
-    shared: &Arc<HeteroInner>,
+    encoder: &Arc<Encoder>,
     programs: &Arc<EncoderPrograms>,
     pixels: Pixels,
     cancel: &Cancel,
 ) -> Result<Outcome> {
-    let pool = shared.encoder.pool(shared.forward.model())?;
+    let pool = encoder.pool()?;
     let run = Arc::new(ViewRun::default());
     let (sender, rows) = sync_channel(1);
     let compute = {
         // The thread outlives this function if a device hangs.
-        let (shared, programs) = (Arc::clone(shared), Arc::clone(programs));
+        let (encoder, programs) = (Arc::clone(encoder), Arc::clone(programs));
         let (run, cancel) = (Arc::clone(&run), cancel.clone());
         let (height, width, planes) = (pixels.height, pixels.width, pixels.planes.to_vec());
         move || {
@@ -69,7 +68,7 @@ pub(super) fn on_devices(
                 width,
                 planes: &planes,
             };
-            let encode = || pool.install(|| compute(&shared, &programs, &run, (pixels, &cancel)));
+            let encode = || pool.install(|| compute(&encoder, &programs, &run, (pixels, &cancel)));
             let _ = sender.send(catch_unwind(AssertUnwindSafe(encode)));
         }
     };
@@ -81,7 +80,7 @@ pub(super) fn on_devices(
         match rows.recv_timeout(POLL_INTERVAL) {
             Ok(Ok(rows)) => break Some(rows?),
             Ok(Err(panic)) => return Err(Error::Panic(panic_message(&*panic).to_owned())),
-            Err(RecvTimeoutError::Timeout) if run.give_up_hung(shared) => break None,
+            Err(RecvTimeoutError::Timeout) if run.give_up_hung(encoder) => break None,
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => {
                 return Err(Error::Panic("the thread of an encoder ended".into()));
@@ -94,15 +93,14 @@ pub(super) fn on_devices(
 }
 
 fn compute(
-    shared: &HeteroInner,
+    encoder: &Encoder,
     programs: &EncoderPrograms,
     run: &ViewRun,
     (pixels, cancel): (Pixels, &Cancel),
 ) -> Result<Vec<f32>> {
-    let model = shared.forward.model();
-    let vision = model.vision()?;
+    let vision = encoder.model.vision()?;
     let mut backend = EncoderBackend {
-        encoder: &shared.encoder,
+        encoder,
         programs,
         run,
         kernels: CpuBackend(&vision.weights().blocks),
@@ -122,17 +120,17 @@ impl ViewRun {
     }
 
     /// If a product takes longer than the time limit, loses its device and gives the view up. Returns whether it did.
-    fn give_up_hung(&self, shared: &HeteroInner) -> bool {
-        let limit = shared.settings.time_out;
+    fn give_up_hung(&self, encoder: &Encoder) -> bool {
+        let limit = encoder.time_out;
         let mut state = lock(&self.0);
         let Some((device, _)) = state.running.filter(|(_, since)| since.elapsed() > limit) else {
             return false;
         };
         state.is_given_up = true;
-        shared.encoder.set_away(device, true);
-        shared.encoder.leave_pool();
+        encoder.set_away(device, true);
+        encoder.leave_pool();
         let reason = FailureReason::TimeOut(limit);
-        state.failures.push(shared.encoder.failure(device, reason));
+        state.failures.push(encoder.failure(device, reason));
         true
     }
 }
