@@ -150,15 +150,17 @@ impl Encoder {
         let vision = self.model.vision()?;
         let programs = self.programs(vision)?;
         let start = Instant::now();
-        let (rows, products, failures) = match &programs {
-            None => (None, Vec::new(), Vec::new()),
-            Some(programs) => run::on_devices(self, programs, pixels, cancel)?,
-        };
-        let rows = match (rows, &programs) {
-            (Some(rows), _) => rows,
-            (None, None) => self.model.install(|| vision.encode(pixels, cancel))?,
-            // A device hangs with the rows so far.
-            (None, Some(_)) => self.pool()?.install(|| vision.encode(pixels, cancel))?,
+        let (rows, products, failures) = if programs.is_empty() {
+            let rows = self.model.install(|| vision.encode(pixels, cancel))?;
+            (rows, Vec::new(), Vec::new())
+        } else {
+            let (rows, products, failures) = run::on_devices(self, &programs, pixels, cancel)?;
+            let rows = match rows {
+                Some(rows) => rows,
+                // A device hangs with the rows so far.
+                None => self.pool()?.install(|| vision.encode(pixels, cancel))?,
+            };
+            (rows, products, failures)
         };
         for failure in &failures {
             tracing::warn!("{failure}, and the encoder of pictures went on without it");
@@ -168,7 +170,7 @@ impl Encoder {
             end: Instant::now(),
             products,
             failures,
-            without_room: programs.map_or(0, |programs| programs.without_room),
+            without_room: programs.without_room,
         });
         Ok(rows)
     }
@@ -201,21 +203,17 @@ impl Encoder {
         views.push_back(view);
     }
 
-    /// Returns the programs, which it has the devices prepare at first; `None` if no device multiplies for the encoder.
+    /// Returns the programs, which it has the devices prepare at first.
     ///
     /// # Errors
     /// If a device refuses a product for another reason than memory.
-    fn programs(&self, vision: &VisionModel) -> Result<Option<Arc<EncoderPrograms>>> {
+    fn programs(&self, vision: &VisionModel) -> Result<Arc<EncoderPrograms>> {
         let mut programs = lock(&self.programs);
-        let prepared = match &*programs {
-            Some(prepared) => Arc::clone(prepared),
-            None => {
-                let prepared = Arc::new(self.prepare(vision)?);
-                Arc::clone(programs.insert(prepared))
-            }
-        };
-        let is_used = prepared.places.iter().flatten().any(Option::is_some);
-        Ok(is_used.then_some(prepared))
+        if let Some(prepared) = &*programs {
+            return Ok(Arc::clone(prepared));
+        }
+        let prepared = Arc::new(self.prepare(vision)?);
+        Ok(Arc::clone(programs.insert(prepared)))
     }
 
     fn prepare(&self, vision: &VisionModel) -> Result<EncoderPrograms> {
@@ -284,6 +282,11 @@ impl Encoder {
 }
 
 impl EncoderPrograms {
+    /// Returns whether no device computes a product.
+    fn is_empty(&self) -> bool {
+        self.places.iter().flatten().all(Option::is_none)
+    }
+
     /// Returns the device that computes a product.
     fn device(&self, block: usize, role: Role) -> Option<usize> {
         let product = PRODUCTS_OF_BLOCK.iter().position(|other| *other == role)?;
