@@ -60,7 +60,10 @@ fn a_calibration_on_pictures_that_is_cancelled_anywhere_goes_on_to_the_same_byte
         checks += 61;
     }
     assert_eq!(most, 4, "pictures that no later run calibrates again");
-    assert_eq!(place.names(""), ["model.gguf", "screens", "whole"]);
+    assert_eq!(
+        place.names(""),
+        ["model.gguf", "package", "screens", "whole"]
+    );
 }
 
 #[test]
