@@ -168,6 +168,38 @@ fn encoders_in_int8_on_a_device_have_the_rows_and_logits_of_the_cpu() {
 }
 
 #[test]
+fn a_view_of_more_rows_than_a_program_runs_in_pieces() {
+    for name in ["smolvlm", "qwen2_5_vl", "lfm2_vl"] {
+        let model = with_int8_encoder(name, 0.0);
+        let description = model.vision().unwrap().description();
+        let patches = 24usize.next_multiple_of(description.projector.merge);
+        let side = patches * description.patch;
+        let planes = (0..3 * side * side).map(|index| (index * 7919 % 255) as f32 / 127.0 - 1.0);
+        let planes: Vec<f32> = planes.collect();
+        let pixels = Pixels {
+            height: side,
+            width: side,
+            planes: &planes,
+        };
+        let cpu = Engine::new(&model, &options_of(Vec::new()).engine).unwrap();
+        let expected = encode(&cpu, pixels).unwrap();
+        let runs = Arc::new(AtomicUsize::new(0));
+        let device = TestDevice::on_run({
+            let runs = Arc::clone(&runs);
+            Arc::new(move |_, _, _| {
+                runs.fetch_add(1, Ordering::Relaxed);
+                Ok(())
+            })
+        });
+        let engine = engine(&model, with_device(&device, options_of(Vec::new())));
+        let found = encode(&engine, pixels).unwrap();
+        assert!(found.values() == expected.values(), "{name}");
+        let runs = runs.load(Ordering::Relaxed);
+        assert!(runs >= 3 * products(&model), "{name}: {runs} pieces");
+    }
+}
+
+#[test]
 fn encoders_run_on_the_cpu_where_no_processor_has_a_device() {
     for name in NAMES {
         let golden = golden(name);
