@@ -1,25 +1,35 @@
 #!/usr/bin/env python3
-"""Compares how fast Triad and llama.cpp's mtmd encode a picture and compute the prompt with it, on the same files, in turns.
+"""Compares how fast Triad and llama.cpp's mtmd answer a question about a picture, on the same files, in turns.
 
     pip install xllamacpp gguf numpy pillow
-    cargo build --release -p triad-prepare --example picture
-    python benches/pictures.py --shape smolvlm2-256m --rounds 5
+    cargo build --release
+    python benches/pictures.py --shape smolvlm2-256m --rounds 3
 
 Models have random weights in the true shapes of SmolVLM2-256M, Qwen3-VL-2B and Gemma 3 4B, with a vocabulary of 32,768: the
-encoder in F16, the text model in Q8_0. Each round runs both engines one after the other in a process of its own, on --threads
-threads, with one view: 512 × 512, 544 × 1,216 (a screen of 540 × 1,200 as Qwen resizes it) and 896 × 896 pixels. Triad's time
-is also that of the encoder in W8A8, calibrated on the view itself, with 85 % of the shadows pruned. llama.cpp's times are those
-that it logs. Its side has not worked yet: xllamacpp refuses the request with "Invalid token", so no ratio was measured. The
-table has medians over the rounds, and the median of the ratios of one round.
+encoder in F16, the text model in Q8_0. --package adds a package of the same model, which `triad prepare --calibrate-images`
+wrote, with the encoder in W8A8.
+
+Each round starts the server of each engine, one after the other, on --threads threads, and asks it over HTTP:
+
+1. about a picture whose pixels are random and others in each round: 1,024 × 512 (three views of 512 × 512), 544 × 1,216 (a screen of 540 ×
+   1,200 as Qwen resizes it) or 896 × 896;
+2. another question about it;
+3. a text alone, of as many tokens as the first prompt.
+
+Each answer has one token. The encoder's time is that of 1 less that of 3. The table has medians over the rounds of seconds by
+the clock and of seconds of all threads of the server, which other programs on the machine change less, the largest memory, and
+the median of the ratios of one round.
 """
 
 import argparse
 import base64
 import io
 import json
-import re
+import os
 import subprocess
 import sys
+import time
+import urllib.request
 from pathlib import Path
 from statistics import median
 
@@ -31,7 +41,7 @@ SHAPES = {
     "smolvlm2-256m": dict(
         text=dict(arch="llama", hidden=576, blocks=30, heads=9, kv=3, dim=64, inner=1536, base=1e5),
         vision=dict(projector="idefics3", image=512, patch=16, hidden=768, heads=12, blocks=12, inner=3072, merge=4),
-        view=(512, 512),
+        view=(1024, 512),
     ),
     "qwen3-vl-2b": dict(
         text=dict(arch="qwen3vl", hidden=2048, blocks=28, heads=16, kv=8, dim=128, inner=6144, base=5e6),
@@ -47,6 +57,21 @@ SHAPES = {
         view=(896, 896),
     ),
 }
+
+# The tokens around pictures by text model.
+MARKS = {
+    "llama": ["<fake_token_around_image>", "<global-img>", "<image>"]
+    + [f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7)],
+    "qwen3vl": ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>"],
+    "gemma3": ["<start_of_image>", "<end_of_image>"],
+}
+
+# The text that stands for a picture in a chat template.
+PLACES = {"llama": "<image>", "qwen3vl": "<|vision_start|><|image_pad|><|vision_end|>", "gemma3": "<start_of_image>"}
+TEMPLATE = (
+    "{% for message in messages %}{{ message['role'] }}: {% for part in message['content'] %}{% if part['type'] == 'text' %}"
+    "{{ part['text'] }}{% else %}{{ 'IMAGE' }}{% endif %}{% endfor %}<|im_end|>\n{% endfor %}assistant:"
+)
 
 
 class Weights:
@@ -100,15 +125,22 @@ def make_text(path, shape):
         writer.add_sliding_window(1024)
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
-    tokens = [chr(byte) for byte in printable] + [chr(256 + index) for index in range(len(others))] + ["th", "<|im_end|>"]
+    # mtmd looks up the tokens around a picture, and gives it invalid ones if there are none.
+    line = chr(256 + others.index(ord("\n")))
+    control = ["<|im_end|>", *MARKS[arch]]
+    tokens = [chr(byte) for byte in printable] + [chr(256 + index) for index in range(len(others))] + ["th", line * 2]
+    types = [gguf.TokenType.NORMAL] * len(tokens) + [gguf.TokenType.CONTROL] * len(control)
+    tokens += control
     unused = VOCABULARY - len(tokens)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("qwen2")
     writer.add_token_list(tokens + [f"[unused{index}]" for index in range(unused)])
-    writer.add_token_types([gguf.TokenType.NORMAL] * 257 + [gguf.TokenType.CONTROL] + [gguf.TokenType.UNUSED] * unused)
-    writer.add_token_merges(["t h"])
-    writer.add_bos_token_id(257)
-    writer.add_eos_token_id(257)
+    writer.add_token_types(types + [gguf.TokenType.UNUSED] * unused)
+    writer.add_token_merges(["t h", f"{line} {line}"])
+    end = tokens.index("<|im_end|>")
+    writer.add_bos_token_id(end)
+    writer.add_eos_token_id(end)
+    writer.add_chat_template(TEMPLATE.replace("IMAGE", PLACES[arch]))
     weights.q8_0("token_embd", VOCABULARY, hidden)
     weights.norm("output_norm", hidden)
     queries, keys = shape["heads"] * shape["dim"], shape["kv"] * shape["dim"]
@@ -142,7 +174,7 @@ def make_vision(path, shape, width):
     writer.add_bool("clip.use_gelu", True)
     writer.add_uint32("clip.vision.spatial_merge_size" if is_qwen else "clip.vision.projector.scale_factor", shape["merge"])
     if kind == "idefics3":
-        writer.add_uint32("clip.vision.preproc_image_size", 2048)
+        writer.add_uint32("clip.vision.preproc_image_size", 1024)
     patch, side = shape["patch"], shape["image"] // shape["patch"]
     weights.f16("v.patch_embd", hidden, 3, patch, patch)
     if is_qwen:
@@ -176,67 +208,117 @@ def make_vision(path, shape, width):
     weights.close()
 
 
-def llama(arguments):
-    """Runs one picture and prints llama.cpp's log."""
+def serve_llama(arguments):
+    """Serves the files with llama.cpp until it is killed."""
     import xllamacpp
-    from PIL import Image
 
-    width, height = SHAPES[arguments.shape]["view"]
-    pixels = np.random.default_rng(arguments.seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
-    picture = io.BytesIO()
-    Image.fromarray(pixels).save(picture, "PNG")
     parameters = xllamacpp.CommonParams()
     parameters.model.path, parameters.mmproj.path = map(str, files(arguments))
     parameters.mmproj_use_gpu = False
     parameters.warmup = True
+    parameters.port = arguments.port
     parameters.n_ctx, parameters.n_batch, parameters.n_ubatch = 4096, 2048, 1024
     parameters.n_gpu_layers, parameters.n_parallel = 0, 1
     parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = arguments.threads
     server = xllamacpp.Server(parameters)
-    url = "data:image/png;base64," + base64.b64encode(picture.getvalue()).decode()
-    content = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "?"}]
-    answer = server.handle_chat_completions({"messages": [{"role": "user", "content": content}], "max_tokens": 1})
-    print(json.dumps(answer if isinstance(answer, dict) else json.loads(answer)), flush=True)
+    while server:
+        time.sleep(1)
 
 
 def files(arguments):
     return [arguments.folder / f"{arguments.shape}{end}.gguf" for end in ("", "-mmproj")]
 
 
-def run_llama(arguments, seed):
-    command = [
-        sys.executable, __file__, "--shape", arguments.shape, "--folder", str(arguments.folder), "--threads",
-        str(arguments.threads), "--llama", "--seed", str(seed),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True)
-    log = done.stdout + done.stderr
-    encoded = [float(ms) for ms in re.findall(r"(?:slice|image|batch) encoded(?: \(batch[^)]*\))? in ([\d.]+) ms", log)]
-    decoded = [float(ms) for ms in re.findall(r"decoded \(batch \d+/\d+\) in ([\d.]+) ms", log)]
-    if done.returncode or not encoded:
-        sys.exit(f"llama.cpp failed:\n{log[-4000:]}")
-    return dict(encode=encoded[0] / 1e3, views=len(encoded), prefill=sum(decoded) / len(encoded) / 1e3)
-
-
-def run_triad(arguments, seed):
-    width, height = SHAPES[arguments.shape]["view"]
+def commands(arguments):
+    """Returns the command of each server."""
     model, mmproj = map(str, files(arguments))
-    command = [str(arguments.triad), model, mmproj, str(width), str(height), str(arguments.threads), str(seed)]
-    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    options = ["--threads", str(arguments.threads), "--port", str(arguments.port)]
+    triad = [str(arguments.triad), "serve", "--context", "4096", "--mmproj", mmproj, *options]
+    found = {"Triad, F16": [*triad, "--no-quantize", "-m", model]}
+    if arguments.package:
+        found["Triad, W8A8"] = [str(arguments.triad), "serve", "--context", "4096", *options, "-m", str(arguments.package)]
+    if not arguments.without_llama:
+        here = [sys.executable, __file__, "--llama", "--shape", arguments.shape, "--folder", str(arguments.folder)]
+        found["mtmd, F16"] = here + options
+    return found
+
+
+def ask(arguments, content):
+    """Returns the tokens of a prompt whose answer has one token."""
+    order = {"messages": [{"role": "user", "content": content}], "max_tokens": 1, "temperature": 0}
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{arguments.port}/v1/chat/completions", json.dumps(order).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=3600) as answer:
+        return json.load(answer)["usage"]["prompt_tokens"]
+
+
+def wait(arguments, server):
+    for _ in range(6000):
+        if server.poll() is not None:
+            sys.exit(f"the server ended: {server.args}")
+        try:
+            return urllib.request.urlopen(f"http://127.0.0.1:{arguments.port}/health", timeout=60).read()
+        except OSError:
+            time.sleep(0.1)
+    sys.exit("the server does not answer")
+
+
+def processor_seconds(server):
+    fields = Path(f"/proc/{server.pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def measure(arguments, command, seed):
+    """Returns the seconds of each question, by the clock and of all threads, and the largest memory in MiB."""
+    from PIL import Image
+
+    width, height = SHAPES[arguments.shape]["view"]
+    random = np.random.default_rng(seed)
+    pixels = random.integers(0, 256, (height, width, 3), dtype=np.uint8)
+    picture = io.BytesIO()
+    Image.fromarray(pixels).save(picture, "PNG")
+    url = "data:image/png;base64," + base64.b64encode(picture.getvalue()).decode()
+    image = {"type": "image_url", "image_url": {"url": url}}
+    text = lambda count: "".join(chr(97 + letter) for letter in random.integers(0, 26, count))
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait(arguments, server)
+        parts = lambda text: [{"type": "text", "text": text}]
+        # Threads start, and pages of the weights are read.
+        around = ask(arguments, parts(text(64))) - 64
+        result, rows = {}, 0
+        for name in ["first", "second", "text"]:
+            content = [image, *parts(name)] if name != "text" else parts(text(rows - around))
+            begin, used = time.perf_counter(), processor_seconds(server)
+            tokens = ask(arguments, content)
+            result[name] = [time.perf_counter() - begin, processor_seconds(server) - used]
+            rows = rows or tokens
+        status = Path(f"/proc/{server.pid}/status").read_text()
+        result["memory"] = int(status.split("VmHWM:")[1].split()[0]) / 1024
+        result["tokens"] = rows
+        result["encoder"] = [of_first - of_text for of_first, of_text in zip(result["first"], result["text"])]
+        return result
+    finally:
+        server.kill()
+        server.wait()
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shape", choices=SHAPES, default="smolvlm2-256m")
-    parser.add_argument("--triad", type=Path, default=Path("target/release/examples/picture"))
+    parser.add_argument("--triad", type=Path, default=Path("target/release/triad"))
+    parser.add_argument("--package", type=Path, help="package of the text model and the encoder, with --calibrate-images")
     parser.add_argument("--folder", type=Path, default=Path("target/pictures"), help="folder of the models, which is made")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--port", type=int, default=8197)
     parser.add_argument("--llama", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--make", action="store_true", help="make the models alone")
     parser.add_argument("--without-llama", action="store_true", help="run Triad alone")
     arguments = parser.parse_args()
     if arguments.llama:
-        return llama(arguments)
+        return serve_llama(arguments)
     shape = SHAPES[arguments.shape]
     arguments.folder.mkdir(parents=True, exist_ok=True)
     model, mmproj = files(arguments)
@@ -244,22 +326,28 @@ def main():
         make_text(model, shape["text"])
     if not mmproj.exists():
         make_vision(mmproj, shape["vision"], shape["text"]["hidden"])
+    if arguments.make:
+        return
     rounds = []
     for seed in range(arguments.rounds):
-        one = dict(triad=run_triad(arguments, seed))
-        if not arguments.without_llama:
-            one["llama"] = run_llama(arguments, seed)
+        one = {name: measure(arguments, command, seed) for name, command in commands(arguments).items()}
         rounds.append(one)
-        print(json.dumps(one), file=sys.stderr)
-    of = lambda engine, key: median(one[engine][key] for one in rounds)
+        print(json.dumps(one), file=sys.stderr, flush=True)
     print(f"{arguments.shape}, {shape['view'][0]} × {shape['view'][1]} pixels, {arguments.threads} threads, {arguments.rounds} rounds")
-    print("| | encoder, F16 (s) | encoder, W8A8 (s) | prefill of its rows (s) | second question (s) |")
-    print("| --- | --- | --- | --- | --- |")
-    print(f"| Triad | {of('triad', 'encode'):.2f} | {of('triad', 'encode_w8a8'):.2f} | {of('triad', 'prefill'):.2f} | {of('triad', 'again'):.4f} |")
-    if not arguments.without_llama:
-        print(f"| mtmd | {of('llama', 'encode'):.2f} | - | {of('llama', 'prefill'):.2f} | - |")
-        ratio = lambda key, other: median(one["llama"][other] / one["triad"][key] for one in rounds)
-        print(f"| ratio | {ratio('encode', 'encode'):.2f} | {ratio('encode_w8a8', 'encode'):.2f} | {ratio('prefill', 'prefill'):.2f} | - |")
+    names = ["first", "encoder", "text", "second"]
+    print("| | tokens | picture (s) | encoder (s) | text (s) | second question (s) | memory (MiB) |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for engine in rounds[0]:
+        of = lambda key, place: median(one[engine][key][place] for one in rounds)
+        times = [f"{of(name, 0):.2f}, threads {of(name, 1):.2f}" for name in names]
+        memory = median(one[engine]["memory"] for one in rounds)
+        print(f"| {engine} | {rounds[0][engine]['tokens']} | {' | '.join(times)} | {memory:.0f} |")
+    for engine in rounds[0]:
+        if arguments.without_llama or engine.startswith("mtmd"):
+            continue
+        ratio = lambda key, place: median(one["mtmd, F16"][key][place] / max(one[engine][key][place], 1e-3) for one in rounds)
+        times = [f"{ratio(name, 0):.2f}, threads {ratio(name, 1):.2f}" for name in names]
+        print(f"| mtmd / {engine} | | {' | '.join(times)} | |")
 
 
 if __name__ == "__main__":

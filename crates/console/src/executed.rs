@@ -6,7 +6,6 @@ use triad_engine::{Engine, Session};
 use triad_hetero::{
     Execution, HeteroEngine, JoinStatistics, Operations, ProcessorFailure, WaitUse, execution,
 };
-use triad_plan::processors::label;
 use triad_plan::schedule::Policy;
 use triad_plan::timeline::Lane;
 
@@ -87,7 +86,7 @@ pub fn note_failures(session: &Session) {
         .iter()
         .flat_map(|execution| &execution.failures)
     {
-        output::note(&format!("note: {}", took_over(failure)));
+        output::note(&format!("note: {}", failure.took_over()));
     }
 }
 
@@ -174,30 +173,5 @@ pub fn note_hot_rows(engine: &Engine) {
         output::note(&format!(
             "note: the CPU reads all weights of layers with a shadow: {failure}"
         ));
-    }
-}
-
-fn took_over(failure: &ProcessorFailure) -> String {
-    let name = label(&failure.processor);
-    format!(
-        "the {name} failed, and its work went to another processor: {}",
-        failure.reason
-    )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_failure_names_the_processor_and_the_reason() {
-        let reason = triad_hetero::FailureReason::TimeOut(std::time::Duration::from_secs(60));
-        let failure = ProcessorFailure {
-            processor: "npu".into(),
-            task: None,
-            reason,
-        };
-        let note = "the NPU failed, and its work went to another processor: it did not end a task within 60.0 s";
-        assert_eq!(took_over(&failure), note);
     }
 }

@@ -19,6 +19,7 @@ pub mod arithmetic;
 pub mod chart;
 pub mod cut;
 pub mod device;
+pub mod encoded;
 pub mod executed;
 pub mod experts;
 pub mod failure;

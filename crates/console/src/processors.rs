@@ -9,7 +9,8 @@ use anyhow::{Result, bail, ensure};
 use triad_engine::{Model, Threads};
 use triad_frontend::answer;
 use triad_hetero::{
-    Costs, Execution, HeteroEngine, HeteroOptions, ProcessorOptions, of_chunks_in_flight,
+    Costs, EncodedView, Execution, HeteroEngine, HeteroOptions, ProcessorOptions,
+    of_chunks_in_flight,
 };
 use triad_plan::graph::Format;
 use triad_plan::partition::energy::Objective;
@@ -20,6 +21,7 @@ use triad_plan::schedule::Policy;
 use triad_plan::timeline::{Label, Record, Source};
 
 use crate::device::{DeviceArguments, Npu, Opened};
+use crate::encoded::{LANE, WithViews};
 use crate::timeline_file::TimelineFile;
 use crate::{inputs, measurements, output, partition, progress};
 use list::Named;
@@ -362,11 +364,12 @@ impl ProcessorArguments {
         TimelineFile::create_if(self.timeline.as_ref())
     }
 
-    /// Writes the timeline of `execution` to `file`. `model` is the user's name of the model.
+    /// Writes the timeline of `execution`, after the `views` that were encoded for it, to `file`. `model` is the user's name
+    /// of the model.
     pub fn write_timeline(
         &self,
         file: Option<TimelineFile>,
-        execution: Option<&Execution>,
+        (execution, views): (Option<&Execution>, &[EncodedView]),
         model: &str,
     ) -> Result<()> {
         let Some(file) = file else { return Ok(()) };
@@ -377,8 +380,24 @@ impl ProcessorArguments {
         let names: Vec<_> = names.iter().map(String::as_str).collect();
         let tokens = execution.graph.chunks().last().map_or(0, |chunk| chunk.end);
         let title = format!("{model}, {tokens} tokens, {}", execution.policy.name());
-        let labels = execution.tasks.labels(&execution.graph);
-        file.write(&record(&title, execution, &labels, &names))
+        if views.is_empty() {
+            let labels = execution.tasks.labels(&execution.graph);
+            return file.write(&record(&title, execution, &labels, &names));
+        }
+        let WithViews {
+            timeline,
+            dag,
+            labels,
+        } = WithViews::new(execution, views);
+        let names: Vec<_> = names.into_iter().chain([LANE]).collect();
+        file.write(&Record {
+            title: &title,
+            source: Source::Measured,
+            timeline: &timeline,
+            dag: &dag,
+            labels: &labels,
+            processors: &names,
+        })
     }
 }
 

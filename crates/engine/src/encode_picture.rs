@@ -16,9 +16,9 @@ impl Engine {
         self.shared().forward.pictures().find(&(salt, id.0))
     }
 
-    /// Encodes a view of a picture on the model's threads, or finds its rows: those of a picture that was encoded before
-    /// are kept for some time. Only those who give the same salt find them. An engine encodes one view at a time, and others
-    /// wait. The prompt of a session that
+    /// Encodes a view of a picture, or finds its rows: those of a picture that was encoded before are kept for some time.
+    /// Only those who give the same salt find them. An engine encodes one view at a time, and others wait. The prompt of a
+    /// session that
     /// [holds](crate::Session::hold) the picture may then have its [tokens](Picture::tokens).
     ///
     /// # Errors
@@ -26,7 +26,6 @@ impl Engine {
     /// or `cancel` is set.
     pub fn picture(&self, pixels: Pixels, salt: PrefixSalt, cancel: &Cancel) -> Result<Picture> {
         let vision = self.model().vision()?;
-        self.executor().check_pictures()?;
         vision.rows(pixels.height, pixels.width)?;
         let key = (salt, pixels.id().0);
         let pictures = self.shared().forward.pictures();
@@ -38,7 +37,7 @@ impl Engine {
         if let Some(picture) = pictures.find(&key) {
             return Ok(picture);
         }
-        let values = self.model().install(|| vision.encode(pixels, cancel))?;
+        let values = self.executor().encode(pixels, cancel)?;
         vision.check_unchanged()?;
         let description = vision.description();
         let cells = description.cells(pixels.height, pixels.width)?;

@@ -19,6 +19,7 @@ use crate::quantization::{
     DecodeWeights, InputQuantization, OutputWeights, Quantization, WeightScales, usable_clip,
 };
 use crate::session::Session;
+use crate::vision::{Pixels, VisionModel};
 
 /// The share of an input's values that exceed its clip threshold, if it has a shadow.
 const OUTLIER_SHARE: f64 = 0.01;
@@ -125,9 +126,52 @@ pub fn quantize(
         .observe(tokens, &Cancel::new(), &mut observe)
         .expect("a model that runs");
     let description = model.description();
+    let channels = |block: usize, input: LinearInput| {
+        input.channels(&description.blocks[block], description.hidden)
+    };
+    model.quantize(&quantization(
+        (&observed, description.blocks.len(), channels),
+        pruned,
+        decode_weights,
+    ))
+}
+
+/// Returns the float encoder `vision` in INT8, quantized by its linear inputs over `views`, as [`quantize`] does.
+///
+/// # Panics
+/// If it cannot read a view.
+pub fn quantize_vision(vision: &VisionModel, views: &[Pixels], pruned: f64) -> VisionModel {
+    let mut observed: BTreeMap<(usize, usize), Vec<f32>> = BTreeMap::new();
+    let mut observe = |block, input: LinearInput, x: &[f32]| {
+        let place = (block, input.index());
+        observed.entry(place).or_default().extend_from_slice(x);
+    };
+    for view in views {
+        vision
+            .observe(*view, &Cancel::new(), &mut observe)
+            .expect("a view that the encoder reads");
+    }
+    let description = vision.description();
+    let channels = |_, input| match input {
+        LinearInput::Down => description.inner,
+        _ => description.hidden,
+    };
+    let observed = (&observed, description.blocks, channels);
+    vision.quantize(&quantization(observed, pruned, DecodeWeights::Int8), None)
+}
+
+/// Decides how to quantize some blocks by the values of their inputs, which have this many channels.
+fn quantization(
+    (observed, blocks, channels): (
+        &BTreeMap<(usize, usize), Vec<f32>>,
+        usize,
+        impl Fn(usize, LinearInput) -> usize,
+    ),
+    pruned: f64,
+    decode_weights: DecodeWeights,
+) -> Quantization {
     let sample = |(&(block, input), x): (&(usize, usize), &Vec<f32>)| {
-        let described = &description.blocks[block];
-        let channels = LinearInput::ALL[input].channels(described, description.hidden);
+        let channels = channels(block, LinearInput::ALL[input]);
         CostSample::new((block, input), x, channels)
     };
     let inputs: Vec<_> = observed.iter().map(sample).collect();
@@ -143,17 +187,17 @@ pub fn quantize(
         smoothing: None,
     };
     let of_block = LinearInput::ALL.map(|_| unused.clone());
-    let mut blocks = vec![of_block; description.blocks.len()];
+    let mut blocks = vec![of_block; blocks];
     for sample in &inputs {
         let (block, input) = sample.place;
         blocks[block][input] = sample.quantization(sample.importance() >= least);
     }
-    model.quantize(&Quantization {
+    Quantization {
         weight_scales: WeightScales::Channel,
         decode_weights,
         output_weights: OutputWeights::Int8,
         blocks,
-    })
+    }
 }
 
 /// Returns the float `model` in W4A16, with the scales for channels with ascending squares.

@@ -414,6 +414,7 @@ mod tests {
             2,
         );
         Execution {
+            start: std::time::Instant::now(),
             graph,
             tasks: tasks.into(),
             position,

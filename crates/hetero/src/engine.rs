@@ -17,6 +17,7 @@ use triad_processors::model::JoinStatistics;
 
 use crate::costs::Costs;
 use crate::dispatcher::Dispatcher;
+use crate::encoder::EncodedView;
 use crate::error::Result;
 use crate::executor::HeteroExecutor;
 use crate::fixed_point::FixedBlocks;
@@ -111,6 +112,11 @@ impl HeteroEngine {
     /// is off ([`HeteroOptions::fixed_point`]).
     pub fn fixed_point(&self) -> Option<usize> {
         self.shared.fixed.as_ref().map(FixedBlocks::count)
+    }
+
+    /// Returns the times and failures of the latest views of pictures, at most 64, that no earlier call has returned.
+    pub fn take_encoded_views(&self) -> Vec<EncodedView> {
+        self.shared.encoder.take_views()
     }
 
     /// Describes the work of each device that counts it, since it was opened.

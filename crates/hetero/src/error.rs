@@ -117,6 +117,9 @@ pub enum Error {
         /// Output features of a block of packed weights.
         multiple: usize,
     },
+    /// A device refused a product of the encoder of pictures.
+    #[error("the encoder of pictures does not run on this processor")]
+    Encoder(#[source] Box<Error>),
     /// Every processor failed, one after the other.
     #[error("no processor is left to run the prompt: {failures}")]
     Processors {

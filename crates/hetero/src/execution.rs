@@ -1,6 +1,7 @@
 //! How the prompts of a batch were computed: tasks and times.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use triad_engine::Session;
 use triad_plan::graph::Graph;
@@ -14,6 +15,8 @@ use crate::wait::WaitUse;
 /// The execution of the prompts of one batch.
 #[derive(Clone, Debug)]
 pub struct Execution {
+    /// The origin of the times of its timeline.
+    pub start: Instant,
     /// Their chunks and subgraphs.
     pub graph: Graph,
     /// Their tasks, with the dependencies of these.

@@ -10,12 +10,13 @@ use triad_engine::batch::{Batch, SequenceId};
 use triad_engine::executor::{Executor, Limits, ProcessorUse};
 use triad_engine::kv::MAX_IN_FLIGHT;
 use triad_engine::linear::{Backend, CpuBackend};
-use triad_engine::{Engine, ExecutorSetup, Model};
+use triad_engine::{Cancel, Engine, ExecutorSetup, Model, Pixels};
 use triad_kernels::lock;
 use triad_model::role::Format;
 use triad_plan::processors::{Processor, ProcessorId, Processors};
 use triad_processors::ModelOptions;
 
+use crate::encoder::Encoder;
 use crate::error::{Error, Result};
 use crate::fixed_point::{FixedBackend, FixedBlocks};
 use crate::machine::{Machine, Settings};
@@ -95,6 +96,7 @@ impl HeteroExecutor {
             time_out,
         };
         let float_unit = float_unit(&processors)?;
+        let encoder = Encoder::new(model, time_out, &processors, (&units, &devices));
         let multipliers = units.iter().filter_map(|unit| unit.multiplier.clone());
         let all_devices = devices
             .iter()
@@ -200,6 +202,7 @@ impl HeteroExecutor {
             steps,
             hot_rows,
             fixed,
+            encoder: Arc::new(encoder),
             devices: all_devices,
             units,
             float_unit,
@@ -261,6 +264,8 @@ impl Executor for HeteroExecutor {
         let units = &self.shared.units;
         Limits {
             prompt_rows: usize::MAX,
+            // One chunk, which is not planned.
+            picture_rows: self.shared.settings.chunk,
             // A second batch uses processors that the first one's last chunks leave idle.
             prompts: units.len().min(2),
             overlap: true,
@@ -284,6 +289,14 @@ impl Executor for HeteroExecutor {
 
     fn help(&self, is_enough: &dyn Fn() -> bool) -> bool {
         worker::run_inline(&self.shared, is_enough)
+    }
+
+    fn encode(&self, pixels: Pixels, cancel: &Cancel) -> triad_engine::Result<Vec<f32>> {
+        let vision = self.shared.forward.model().vision()?.description();
+        for unit in self.shared.units.iter().filter(|unit| unit.whole.is_some()) {
+            WholeModel::check_pictures(self.shared.forward.description(), vision, &unit.name)?;
+        }
+        self.shared.encoder.encode(pixels, cancel)
     }
 
     fn cancelled(&self) {

@@ -39,6 +39,15 @@ impl ProcessorFailure {
     pub fn label(&self) -> String {
         label(&self.processor)
     }
+
+    /// Describes it as a sentence for the user, after another processor took over.
+    pub fn took_over(&self) -> String {
+        format!(
+            "the {} failed, and its work went to another processor: {}",
+            self.label(),
+            self.reason
+        )
+    }
 }
 
 impl fmt::Display for ProcessorFailure {
@@ -79,5 +88,21 @@ impl fmt::Display for ProcessorFailures {
             write!(f, "{separator}{failure}")?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_names_the_processor_and_the_reason() {
+        let failure = ProcessorFailure {
+            processor: "npu".into(),
+            task: None,
+            reason: FailureReason::TimeOut(Duration::from_secs(60)),
+        };
+        let note = "the NPU failed, and its work went to another processor: it did not end a task within 60.0 s";
+        assert_eq!(failure.took_over(), note);
     }
 }

@@ -17,6 +17,7 @@
 mod costs;
 mod cut_selector;
 mod dispatcher;
+mod encoder;
 mod engine;
 mod error;
 mod execution;
@@ -55,6 +56,7 @@ mod work;
 mod worker;
 
 pub use costs::{Cost, CostSample, Costs};
+pub use encoder::{EncodedView, EncoderProduct};
 pub use engine::{HeteroEngine, PlannedPrompt};
 pub use error::{Error, FailureReason, ProcessorFailure, ProcessorFailures, Result, SubgraphError};
 pub use execution::{Execution, execution};

@@ -10,6 +10,7 @@ use triad_plan::processors::{ProcessorId, Processors};
 use triad_plan::schedule::Policy;
 use triad_processors::Device;
 
+use crate::encoder::Encoder;
 use crate::fixed_point::FixedBlocks;
 use crate::steps::Steps;
 use crate::units::Unit;
@@ -28,6 +29,8 @@ pub(crate) struct Machine {
     pub(crate) hot_rows: Option<HotRows>,
     /// The layers whose feed-forwards prompts compute in fixed point.
     pub(crate) fixed: Option<FixedBlocks>,
+    /// The encoder of pictures.
+    pub(crate) encoder: Arc<Encoder>,
     /// Devices of the processors that have one.
     pub(crate) devices: Vec<Arc<dyn Device>>,
     pub(crate) units: Vec<Unit>,

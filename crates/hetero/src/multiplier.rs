@@ -59,7 +59,7 @@ pub(crate) fn prepare(
     let mut done = 0;
     for block in 0..description.blocks.len() {
         for role in PRODUCTS {
-            let preparing = Preparing { model, block };
+            let preparing = Preparing::of(model, block);
             let layers = ordered_layers(model, block, role);
             let columns: usize = layers.iter().map(|(_, features)| features).sum();
             let cut = divisions.of(model, (block, role), columns)?;
@@ -73,7 +73,7 @@ pub(crate) fn prepare(
             let pieces = distinct(pieces.collect(), &[None, Some(device)]);
             let prepare = |piece: &Piece| -> Result<_, SubgraphError> {
                 if preparing.reads_floats() {
-                    let (_, linear) = preparing.floats(role, &(0..columns));
+                    let (_, linear) = preparing.floats(&layers, &(0..columns));
                     let format = linear.formats().next().unwrap_or(LayerFormat::Float);
                     return Err(device.capabilities().refuse(device.name(), format).into());
                 }

@@ -19,7 +19,7 @@ use triad_engine::Model;
 use triad_engine::forward::activation;
 use triad_engine::linear::{Layers, columns_of, layers};
 use triad_engine::quantization::{INT8_MAX, InputQuantization};
-use triad_engine::weights::{Int8Matrix, Weight, WeightMatrix};
+use triad_engine::weights::{Block, Int8Matrix, Weight, WeightMatrix};
 
 /// Layers whose outputs are concatenated, each with the computed features.
 pub(super) type Outputs = Vec<(description::Linear, Range<usize>)>;
@@ -28,7 +28,7 @@ pub(super) type Outputs = Vec<(description::Linear, Range<usize>)>;
 /// that read INT8 with static scales and have no shadow.
 pub(super) fn fixed_point(model: &Model) -> Vec<Option<FixedFeedForward>> {
     let of_block = |block| {
-        let preparing = Preparing { model, block };
+        let preparing = Preparing::of(model, block);
         if preparing.reads_floats() {
             return None;
         }
@@ -38,7 +38,8 @@ pub(super) fn fixed_point(model: &Model) -> Vec<Option<FixedFeedForward>> {
             .into_iter()
             .all(|input| input.is_ok_and(|input| !input.has_shadow));
         let subgraph = if keeps_none {
-            preparing.feed_forward(false).ok()?
+            let described = &model.description().blocks[block].feed_forward;
+            preparing.feed_forward(described, false).ok()?
         } else {
             return None;
         };
@@ -62,7 +63,7 @@ pub(super) fn input_scale(
     let description = model.description();
     let layers = layers(&description.blocks[block], description.hidden, role);
     let (first, _) = layers.first().expect("a role that is products has layers");
-    let preparing = Preparing { model, block };
+    let preparing = Preparing::of(model, block);
     if preparing.reads_floats() {
         return Ok(None);
     }
@@ -106,22 +107,12 @@ pub(super) fn refused(processor: &str, block: usize, role: Role, source: Subgrap
     }
 }
 
-/// A block whose programs are being prepared.
-pub(super) struct Preparing<'a> {
-    pub(super) model: &'a Model,
-    pub(super) block: usize,
-}
+/// A block whose programs are being prepared, of a text model or of its encoder of pictures.
+pub(super) struct Preparing<'a>(pub(super) &'a Block);
 
-impl Preparing<'_> {
-    /// Returns some columns of the layers of a role, concatenated.
-    pub(super) fn products(
-        &self,
-        role: Role,
-        columns: &Range<usize>,
-    ) -> Result<(Outputs, DeviceSubgraph), SubgraphError> {
-        let description = self.model.description();
-        let layers = layers(&description.blocks[self.block], description.hidden, role);
-        self.columns_of(&layers, columns)
+impl<'a> Preparing<'a> {
+    pub(super) fn of(model: &'a Model, block: usize) -> Self {
+        Self(&model.weights().blocks[block])
     }
 
     /// Returns some columns of layers that read one input, concatenated.
@@ -148,15 +139,13 @@ impl Preparing<'_> {
 
     /// Returns whether the layers of the block read floats.
     pub(super) fn reads_floats(&self) -> bool {
-        self.model.weights().blocks[self.block].inputs.is_none()
+        self.0.inputs.is_none()
     }
 
-    /// Returns some columns of the layers of a role, concatenated. The layers read floats.
-    pub(super) fn floats(&self, role: Role, columns: &Range<usize>) -> (Outputs, FloatLinear) {
-        let (description, block) = (self.model.description(), self.block);
-        let layers = layers(&description.blocks[block], description.hidden, role);
-        let outputs: Vec<_> = columns_of(&layers, columns).into_vec();
-        let linears = &self.model.weights().blocks[block].linears;
+    /// Returns some columns of layers that read one input, concatenated. The layers read floats.
+    pub(super) fn floats(&self, layers: &Layers, columns: &Range<usize>) -> (Outputs, FloatLinear) {
+        let outputs: Vec<_> = columns_of(layers, columns).into_vec();
+        let linears = &self.0.linears;
         let shared = outputs.iter().map(|(name, columns)| {
             let Weight::Float(weight) = &linears[name].weight else {
                 unreachable!("what reads floats has no weights for INT8")
@@ -179,7 +168,11 @@ impl Preparing<'_> {
         (outputs, linear)
     }
 
-    pub(super) fn feed_forward(&self, fixed_point: bool) -> Result<FeedForward, SubgraphError> {
+    pub(super) fn feed_forward(
+        &self,
+        described: &description::FeedForward,
+        fixed_point: bool,
+    ) -> Result<FeedForward, SubgraphError> {
         let (input, inner) = (
             self.scaled(LinearInput::FeedForward)?,
             self.scaled(LinearInput::Down)?,
@@ -188,7 +181,6 @@ impl Preparing<'_> {
             !input.has_shadow,
             "what is missing is added before the activation: the feed-forward is split"
         );
-        let described = &self.model.description().blocks[self.block].feed_forward;
         Ok(FeedForward {
             input_scale: input.scale,
             up: self.layer(description::Linear::Up),
@@ -205,7 +197,7 @@ impl Preparing<'_> {
     }
 
     fn scaled(&self, input: LinearInput) -> Result<Int8Input<'_>, SubgraphError> {
-        let inputs = self.model.weights().blocks[self.block].inputs.as_ref();
+        let inputs = self.0.inputs.as_ref();
         let inputs = inputs.expect("layers that read INT8");
         int8_input(&inputs[input.index()]).ok_or(SubgraphError::DynamicScales)
     }
@@ -223,7 +215,7 @@ impl Preparing<'_> {
     }
 
     fn layer(&self, name: description::Linear) -> Arc<dyn Layer> {
-        let linear = &self.model.weights().blocks[self.block].linears[&name];
+        let linear = &self.0.linears[&name];
         let Weight::Int8(weight) = &linear.weight else {
             unreachable!("what reads INT8 has INT8 weights")
         };

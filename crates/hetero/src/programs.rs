@@ -12,7 +12,8 @@ use triad_processors::{Device, DeviceSubgraph, FloatProgram, Program};
 use crate::error::{Result, SubgraphError};
 use crate::preparing::{Outputs, Preparing, refused};
 use triad_engine::Model;
-use triad_engine::linear::{Backend, CpuBackend, FloatRows, LinearOutput, Shadows};
+use triad_engine::linear::{Backend, CpuBackend, FloatRows, Layers, LinearOutput, Shadows, layers};
+use triad_engine::weights::Block;
 
 /// The programs of a model on a device, of whole subgraphs and of parts of their outputs. Shadows are in no program.
 pub(super) struct Programs {
@@ -53,16 +54,11 @@ pub(super) struct ProgramSpec<'a> {
 }
 
 impl Programs {
-    pub(super) fn new(model: &Model, processor: &dyn Device) -> Self {
-        let blocks = model
-            .description()
-            .blocks
-            .iter()
-            .map(|_| Vec::new())
-            .collect();
+    /// Creates an empty list for the blocks of a text model or of its encoder of pictures.
+    pub(super) fn new(blocks: usize, processor: &dyn Device) -> Self {
         Self {
             processor: processor.name().to_owned(),
-            blocks,
+            blocks: (0..blocks).map(|_| Vec::new()).collect(),
         }
     }
 
@@ -83,36 +79,62 @@ impl Programs {
             rows,
             fixed_point,
         } = *wanted;
-        let preparing = Preparing { model, block };
+        let (description, weights) = (model.description(), &model.weights().blocks[block]);
+        if role == Role::FeedForward && weights.inputs.is_some() {
+            let described = &description.blocks[block].feed_forward;
+            let prepare = || -> Result<_, SubgraphError> {
+                let feed_forward = Preparing(weights).feed_forward(described, fixed_point)?;
+                Ok(SubgraphProgram {
+                    role,
+                    outputs: Vec::new(),
+                    returns_inner: feed_forward.return_inner,
+                    rows,
+                    program: Prepared::Int8(
+                        processor.prepare(&DeviceSubgraph::FeedForward(feed_forward), rows)?,
+                    ),
+                })
+            };
+            let prepared = prepare();
+            let prepared =
+                prepared.map_err(|error| refused(processor.name(), block, role, error))?;
+            self.blocks[block].push(prepared);
+            return Ok(());
+        }
+        let layers = layers(&description.blocks[block], description.hidden, role);
+        let place = (block, role, weights);
+        self.prepare_layers(place, (&layers, &part.columns), processor, rows)
+    }
+
+    /// Has the device prepare some columns of the layers of a role in a block, for inputs of up to `rows` rows.
+    ///
+    /// # Errors
+    /// As [`Programs::prepare`].
+    pub(super) fn prepare_layers(
+        &mut self,
+        (block, role, weights): (usize, Role, &Block),
+        (layers, columns): (&Layers, &Range<usize>),
+        processor: &dyn Device,
+        rows: usize,
+    ) -> Result<()> {
+        let preparing = Preparing(weights);
         let prepare = || -> Result<_, SubgraphError> {
-            if preparing.reads_floats() {
-                let (outputs, linear) = preparing.floats(role, &part.columns);
+            let (outputs, program) = if preparing.reads_floats() {
+                let (outputs, linear) = preparing.floats(layers, columns);
                 let capabilities = processor.capabilities();
                 let mut formats = linear.formats();
                 if let Some(format) = formats.find(|one| !capabilities.formats.contains(one)) {
                     return Err(capabilities.refuse(processor.name(), format).into());
                 }
-                return Ok(SubgraphProgram {
-                    role,
-                    outputs,
-                    returns_inner: false,
-                    rows,
-                    program: Prepared::Float(processor.prepare_floats(&linear, rows)?),
-                });
-            }
-            let (outputs, subgraph) = match role {
-                Role::FeedForward => (
-                    Vec::new(),
-                    DeviceSubgraph::FeedForward(preparing.feed_forward(fixed_point)?),
-                ),
-                _ => preparing.products(role, &part.columns)?,
+                let program = processor.prepare_floats(&linear, rows)?;
+                (outputs, Prepared::Float(program))
+            } else {
+                let (outputs, subgraph) = preparing.columns_of(layers, columns)?;
+                (outputs, Prepared::Int8(processor.prepare(&subgraph, rows)?))
             };
-            let returns_inner = matches!(&subgraph, DeviceSubgraph::FeedForward(feed_forward) if feed_forward.return_inner);
-            let program = Prepared::Int8(processor.prepare(&subgraph, rows)?);
             Ok(SubgraphProgram {
                 role,
                 outputs,
-                returns_inner,
+                returns_inner: false,
                 rows,
                 program,
             })

@@ -4,6 +4,8 @@
 mod adapters;
 mod cuts;
 mod devices;
+#[cfg(any(feature = "gpu", feature = "npu", feature = "hexagon"))]
+mod encoder_devices;
 mod ends;
 mod energy;
 mod fixed_point;
@@ -12,6 +14,7 @@ mod floats;
 mod gpu;
 mod hot_rows;
 mod operators;
+mod pictures;
 mod plans;
 mod prefixes;
 mod sequences;

@@ -13,6 +13,8 @@ use serde::Serialize;
 use triad_kernels::attention::Cache;
 use triad_kernels::lock;
 use triad_model::description::{self, ModelDescription};
+use triad_model::vision::VisionDescription;
+use triad_plan::processors::label;
 use triad_processors::model::{
     DeviceBlock, DeviceLinear, DeviceModel, DeviceNorm, DeviceWeight, Int8Input, JoinStatistics,
     JoinTimes, ModelProgram, Outputs, Rotation as DeviceRotation, Wanted,
@@ -134,6 +136,32 @@ impl WholeModel {
             return Err(error.into());
         }
         Ok(())
+    }
+
+    /// Checks that prompts with the pictures of an encoder can be computed by the processor `name`, which runs the model
+    /// `text` whole.
+    ///
+    /// # Errors
+    /// If they have something that no device that runs whole models computes.
+    pub(super) fn check_pictures(
+        text: &ModelDescription,
+        vision: &VisionDescription,
+        name: &str,
+    ) -> triad_engine::Result<()> {
+        let missing = if text.picture_rope.is_some() {
+            "RoPE of three axes"
+        } else if vision.together {
+            "rows that read later ones"
+        } else if !vision.deepstack.is_empty() {
+            "rows that are added after the first layers"
+        } else {
+            return Ok(());
+        };
+        Err(triad_engine::Error::Picture(format!(
+            "the {} runs the whole model, and prompts with pictures of this model have {missing}, which it does not \
+             compute: list a CPU, too",
+            label(name)
+        )))
     }
 
     /// Has `device` prepare the model. Another device multiplies for it if there is a `multiplier`.

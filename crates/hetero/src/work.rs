@@ -98,7 +98,9 @@ impl PromptTasks {
             .collect();
         let mut all: Vec<_> = devices
             .iter()
-            .map(|device| device.map(|device| Programs::new(model, device)))
+            .map(|device| {
+                device.map(|device| Programs::new(model.description().blocks.len(), device))
+            })
             .collect();
         let mut order: Vec<_> = (0..graph.subgraphs().len()).collect();
         order.sort_by_key(|subgraph| !graph.subgraphs()[*subgraph].role.is_feed_forward());

@@ -45,6 +45,68 @@ fn run_answers_a_question_about_a_picture_as_transformers_does() {
 }
 
 #[test]
+fn a_question_about_a_picture_has_one_answer_on_several_processors_and_its_timeline_has_the_encoder()
+ {
+    let place = Place::new();
+    let files = golden().join("files");
+    std::fs::create_dir(place.path("screens")).unwrap();
+    for name in ["28x28.png", "3x3.png"] {
+        std::fs::copy(files.join(name), place.path("screens").join(name)).unwrap();
+    }
+    let model = golden().join("chat");
+    let prepare = ["prepare", model.to_str().unwrap(), "-o", "eyes.triad"];
+    let how = [
+        "--calibrate-images",
+        "screens",
+        "--tokens",
+        "100",
+        "--prune",
+        "0.5",
+    ];
+    succeed(&place.triad(&[&prepare[..], &how].concat()));
+    let ask = [
+        "run",
+        "-m",
+        "eyes.triad",
+        "--image",
+        "screens/28x28.png",
+        "-p",
+        "?",
+        "-n",
+        "8",
+        "--temp",
+        "0",
+        "--json",
+    ];
+    let alone = json(&place.triad(&ask));
+    let several = ["--processors", "cpu,npu", "--timeline", "run.json"];
+    let several = json(&place.triad(&[&ask[..], &several].concat()));
+    assert_eq!(several["tokens"], alone["tokens"]);
+    let trace = std::fs::read_to_string(place.path("run.json")).unwrap();
+    let trace: Value = serde_json::from_str(&trace).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let lane = |event: &&Value| event["args"]["name"] == "encoder";
+    let lane = &events.iter().find(lane).unwrap()["tid"];
+    let views = events
+        .iter()
+        .filter(|event| event["ph"] == "X" && event["tid"] == *lane);
+    let ends: Vec<_> = views
+        .map(|event| event["ts"].as_f64().unwrap() + event["dur"].as_f64().unwrap())
+        .collect();
+    assert_eq!(ends.len(), 17, "views of the picture");
+    let of_prompt = events
+        .iter()
+        .filter(|event| event["ph"] == "X" && event["tid"] != *lane);
+    let last = ends.into_iter().fold(0.0, f64::max);
+    assert!(of_prompt.clone().count() > 0);
+    assert!(
+        of_prompt
+            .into_iter()
+            .all(|event| event["ts"].as_f64().unwrap() >= last)
+    );
+}
+
+#[test]
 fn fit_counts_the_tokens_of_a_picture_and_the_work_of_its_encoder() {
     let place = Place::new();
     let model = golden().join("chat");

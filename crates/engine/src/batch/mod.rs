@@ -60,6 +60,12 @@ pub struct WantedRows<'a> {
 }
 
 impl Batch {
+    /// Returns whether it has pictures whose rows read each other.
+    pub fn has_whole_pictures(&self) -> bool {
+        let mut parts = self.parts.iter();
+        parts.any(|part| part.request.has_whole_pictures())
+    }
+
     /// Returns a batch of at least one part.
     pub(crate) fn new(
         parts: Vec<BatchPart>,

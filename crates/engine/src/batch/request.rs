@@ -179,6 +179,11 @@ impl Request {
         }
     }
 
+    /// Returns whether it has pictures whose rows read each other, which are in one batch each.
+    pub fn has_whole_pictures(&self) -> bool {
+        !self.layout.together.is_empty()
+    }
+
     /// Returns the last row, at most `end`, before which its rows from `start` on can be divided: not within a picture whose
     /// rows read each other.
     pub(crate) fn dividable(&self, start: usize, end: usize) -> usize {

@@ -12,9 +12,11 @@ use triad_kernels::{Phase, lock};
 
 use super::{Executor, Limits, ProcessorUse};
 use crate::batch::{Batch, WantedRows};
+use crate::cancel::Cancel;
 use crate::error::{Error, Result};
 use crate::forward::{Buffers, Chunk, Forward, ForwardContext, MatmulContext};
 use crate::linear::{Backend, CpuBackend};
+use crate::vision::Pixels;
 
 /// Wanted rows of a batch that need no allocation.
 const ROWS: usize = 16;
@@ -165,8 +167,10 @@ impl CpuExecutor {
 
 impl Executor for CpuExecutor {
     fn limits(&self) -> Limits {
+        let rows = lock(&self.chunk).rows();
         Limits {
-            prompt_rows: lock(&self.chunk).rows(),
+            prompt_rows: rows,
+            picture_rows: rows,
             prompts: 1,
             overlap: false,
             separate_adapters: false,
@@ -200,8 +204,10 @@ impl Executor for CpuExecutor {
         batch.end();
     }
 
-    fn check_pictures(&self) -> Result<()> {
-        Ok(())
+    fn encode(&self, pixels: Pixels, cancel: &Cancel) -> Result<Vec<f32>> {
+        let model = self.forward.model();
+        let vision = model.vision()?;
+        model.install(|| vision.encode(pixels, cancel))
     }
 
     fn backend(&self) -> Box<dyn Backend + '_> {

@@ -12,8 +12,12 @@ pub(crate) use cpu::CpuExecutor;
 pub use cpu::{LayerTimes, panic_message, step_logits};
 
 use crate::batch::{Batch, SequenceId};
-use crate::error::{Error, Result};
+use crate::cancel::Cancel;
+use crate::error::Result;
 use crate::linear::Backend;
+use crate::vision::Pixels;
+#[cfg(doc)]
+use crate::vision::VisionModel;
 
 /// Computes batches. An executor knows nothing of sessions, queues or waiting.
 pub trait Executor: Any + Send + Sync {
@@ -31,15 +35,11 @@ pub trait Executor: Any + Send + Sync {
         false
     }
 
-    /// Returns whether it computes prompts with pictures.
+    /// Computes the rows of a view with the encoder of the model ([`VisionModel::encode`]). Called by one request at a time.
     ///
     /// # Errors
-    /// If it does not.
-    fn check_pictures(&self) -> Result<()> {
-        Err(Error::Picture(
-            "pictures are computed by an engine on the CPU alone, and this one has other processors".into(),
-        ))
-    }
+    /// As [`VisionModel::encode`]; if it does not compute prompts with pictures of this model.
+    fn encode(&self, pixels: Pixels, cancel: &Cancel) -> Result<Vec<f32>>;
 
     /// Called when requests of running batches may have been cancelled.
     fn cancelled(&self) {}
@@ -64,6 +64,8 @@ pub trait Executor: Any + Send + Sync {
 pub struct Limits {
     /// Maximum rows of a batch of prompts.
     pub prompt_rows: usize,
+    /// The same of prompts that have pictures whose rows read each other: such a picture is in one batch.
+    pub picture_rows: usize,
     /// Maximum batches of prompts at a time.
     pub prompts: usize,
     /// Whether it has threads of its own, which compute several batches concurrently. Otherwise a batch is computed by

@@ -86,8 +86,12 @@ impl ForwardContext<'_> {
         }
     }
 
-    /// Writes the embedding of `token`, the first value of the residual stream.
+    /// Writes the first value of the residual stream: the embedding of `token`, or the row of a picture that it stands for.
     pub fn embed(&self, token: u32, x: &mut [f32]) {
+        if let Some(picture) = self.picture(token) {
+            x.copy_from_slice(&picture.row(token)[..x.len()]);
+            return;
+        }
         self.weights.embed(token, x);
         x.iter_mut()
             .for_each(|x| *x *= self.description.embedding_scale);

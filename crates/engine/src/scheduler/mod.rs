@@ -252,7 +252,9 @@ impl Scheduler {
         if queue.running_prompts == self.limits.prompts || queue.prompts.is_empty() {
             return None;
         }
-        let (mut parts, mut free) = (Vec::<BatchPart>::new(), self.limits.prompt_rows);
+        let first = queue.prompts.front();
+        let most = first.map_or(0, |first| self.most_rows(&first.request));
+        let (mut parts, mut free) = (Vec::<BatchPart>::new(), most);
         while free > 0
             && let Some(next) = queue.prompts.front()
             && parts
@@ -281,7 +283,16 @@ impl Scheduler {
     }
 
     fn may_share(&self, one: &Request, other: &Request) -> bool {
-        !self.limits.separate_adapters || one.has_adapters() == other.has_adapters()
+        self.most_rows(one) == self.most_rows(other)
+            && (!self.limits.separate_adapters || one.has_adapters() == other.has_adapters())
+    }
+
+    /// Returns the maximum rows of a batch with rows of `request`.
+    fn most_rows(&self, request: &Request) -> usize {
+        match request.has_whole_pictures() {
+            true => self.limits.picture_rows,
+            false => self.limits.prompt_rows,
+        }
     }
 
     fn observer(&self) -> Weak<dyn BatchObserver> {
@@ -309,7 +320,7 @@ impl BatchObserver for Scheduler {
                         && rows.end < request.tokens().len()
                         && !request.has_ended()
                     {
-                        let has_had_a_turn = rows.len() == self.limits.prompt_rows;
+                        let has_had_a_turn = rows.len() == self.most_rows(request);
                         let rows = rows.end..request.tokens().len();
                         let request = Arc::clone(request);
                         let part = BatchPart { request, rows };

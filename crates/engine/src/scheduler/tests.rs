@@ -4,15 +4,18 @@ use super::*;
 use crate::adapter::Adapters;
 use crate::batch::LogitsMode;
 use crate::cancel::Cancel;
+use crate::error::Result;
 use crate::executor::ProcessorUse;
 use crate::kv::{KvCache, KvFormat, KvMemory};
 use crate::linear::Backend;
 use crate::pictures::Layout;
 use crate::testing::adapters::ADAPTERS;
 use crate::testing::models::description;
+use crate::vision::Pixels;
 
 const LIMITS: Limits = Limits {
     prompt_rows: 8,
+    picture_rows: 8,
     prompts: 1,
     overlap: false,
     separate_adapters: false,
@@ -26,6 +29,10 @@ impl Executor for Idle {
     }
 
     fn execute(&self, _batch: &Arc<Batch>, _between: &dyn Fn()) {}
+
+    fn encode(&self, _pixels: Pixels, _cancel: &Cancel) -> Result<Vec<f32>> {
+        unreachable!("nothing is computed")
+    }
 
     fn backend(&self) -> Box<dyn Backend + '_> {
         unreachable!("nothing is computed")
@@ -202,6 +209,7 @@ fn a_thread_that_waits_for_a_token_begins_no_prompts() {
 fn batches_overlap_and_adapters_are_apart_where_the_executor_says_so() {
     let limits = Limits {
         prompt_rows: usize::MAX,
+        picture_rows: usize::MAX,
         prompts: 2,
         overlap: true,
         separate_adapters: true,

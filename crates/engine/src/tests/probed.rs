@@ -8,8 +8,11 @@ use triad_kernels::lock;
 
 use super::*;
 use crate::batch::Batch;
+use crate::cancel::Cancel;
+use crate::error::Result;
 use crate::executor::{CpuExecutor, Executor, Limits, ProcessorUse};
 use crate::linear::Backend;
+use crate::vision::Pixels;
 
 /// Called at some moments of each batch.
 pub(super) type Probe = Arc<dyn Fn(Moment) + Send + Sync>;
@@ -61,6 +64,10 @@ impl Executor for ProbedExecutor {
             between();
         });
         self.call(Moment::After);
+    }
+
+    fn encode(&self, pixels: Pixels, cancel: &Cancel) -> Result<Vec<f32>> {
+        self.executor.encode(pixels, cancel)
     }
 
     fn watch(&self) {

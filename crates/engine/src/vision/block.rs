@@ -21,7 +21,7 @@ use super::weights::VisionWeights;
 use crate::cancel::Cancel;
 use crate::error::Result;
 use crate::linear::{
-    Backend, CpuBackend, LinearOutput, MAX_READERS, Observer, QuantizedInput, Shadows, multiply,
+    Backend, LinearOutput, MAX_READERS, Observer, QuantizedInput, Shadows, multiply,
 };
 use crate::linear_input::LinearInput;
 use crate::statistics::Counters;
@@ -37,6 +37,7 @@ pub(super) struct BlockPass<'a, 'o> {
     description: &'a VisionDescription,
     weights: &'a VisionWeights,
     angles: &'a Option<Angles>,
+    backend: &'a mut dyn Backend,
     observer: Option<Observer<'o>>,
     cancel: &'a Cancel,
     counters: Counters,
@@ -54,12 +55,14 @@ impl<'a, 'o> BlockPass<'a, 'o> {
     pub(super) fn new(
         model: &'a VisionModel,
         angles: &'a Option<Angles>,
+        backend: &'a mut dyn Backend,
         (observer, cancel): (Option<Observer<'o>>, &'a Cancel),
     ) -> Self {
         Self {
             description: &model.description,
             weights: &model.weights,
             angles,
+            backend,
             observer,
             cancel,
             counters: Counters::default(),
@@ -110,7 +113,7 @@ impl<'a, 'o> BlockPass<'a, 'o> {
         product(
             (index, block, Role::QueryKeyValue),
             (&self.input, &self.normed, rows),
-            (&mut outs, &self.weights.blocks, &self.counters),
+            (&mut outs, self.backend, &self.counters),
         )?;
         drop(outs);
         self.cancel.check()?;
@@ -168,7 +171,7 @@ impl<'a, 'o> BlockPass<'a, 'o> {
         product(
             (index, block, Role::AttentionOutput),
             (&self.input, &self.attended, rows),
-            (&mut [out], &self.weights.blocks, &self.counters),
+            (&mut [out], self.backend, &self.counters),
         )
     }
 
@@ -191,7 +194,7 @@ impl<'a, 'o> BlockPass<'a, 'o> {
             product(
                 (index, block, Role::GateUp),
                 (&self.input, &self.normed, rows),
-                (&mut outs, &self.weights.blocks, &self.counters),
+                (&mut outs, self.backend, &self.counters),
             )?;
             drop(outs);
             if is_gated {
@@ -204,7 +207,7 @@ impl<'a, 'o> BlockPass<'a, 'o> {
         product(
             (index, block, Role::Down),
             (&self.input, &self.up, rows),
-            (&mut [out], &self.weights.blocks, &self.counters),
+            (&mut [out], self.backend, &self.counters),
         )
     }
 
@@ -214,10 +217,7 @@ impl<'a, 'o> BlockPass<'a, 'o> {
         if factor != 1.0 || self.observer.is_some() {
             return false;
         }
-        let (block, mut backend) = (
-            &self.weights.blocks[index],
-            CpuBackend(&self.weights.blocks),
-        );
+        let (block, backend) = (&self.weights.blocks[index], &mut *self.backend);
         self.input.make_gated(block, rows, |x, how, inner| {
             backend.gated(index, x, activation, how, inner)
         })
@@ -308,10 +308,9 @@ fn output(linear: Linear, features: usize, out: &mut [f32]) -> LinearOutput<'_> 
 fn product(
     place: (usize, &Block, Role),
     (input, x, rows): (&QuantizedInput, &[f32], usize),
-    (outs, blocks, counters): (&mut [LinearOutput], &[Block], &Counters),
+    (outs, backend, counters): (&mut [LinearOutput], &mut dyn Backend, &Counters),
 ) -> Result<()> {
     let activations = input.activations(x, x.len() / rows, &(0..rows));
-    let backend = &mut CpuBackend(blocks);
     multiply(
         place,
         &activations,

@@ -12,7 +12,7 @@ use super::weights::Dense;
 use super::{Pixels, VisionModel};
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
-use crate::linear::Observer;
+use crate::linear::{Backend, CpuBackend, Observer};
 
 impl VisionModel {
     /// Computes the rows of a view on the installed threads: `[rows, width · (1 + deepstack)]`, each row followed by those
@@ -22,7 +22,20 @@ impl VisionModel {
     /// If the encoder cannot read views of this size, the number of pixels is another, or one is not finite; if `cancel` is
     /// set.
     pub fn encode(&self, pixels: Pixels, cancel: &Cancel) -> Result<Vec<f32>> {
-        self.run(pixels, cancel, None)
+        self.encode_with(&mut CpuBackend(&self.weights.blocks), pixels, cancel)
+    }
+
+    /// Computes the rows of a view as [`VisionModel::encode`] does, with the linear layers of its blocks on `backend`.
+    ///
+    /// # Errors
+    /// As [`VisionModel::encode`]; if the backend fails.
+    pub fn encode_with(
+        &self,
+        backend: &mut dyn Backend,
+        pixels: Pixels,
+        cancel: &Cancel,
+    ) -> Result<Vec<f32>> {
+        self.run(backend, pixels, cancel, None)
     }
 
     /// Computes the rows of a view as [`VisionModel::encode`] does, and calls `observe` with the inputs of the linear layers
@@ -31,10 +44,17 @@ impl VisionModel {
     /// # Errors
     /// As [`VisionModel::encode`].
     pub fn observe(&self, pixels: Pixels, cancel: &Cancel, observe: Observer) -> Result<Vec<f32>> {
-        self.run(pixels, cancel, Some(observe))
+        let backend = &mut CpuBackend(&self.weights.blocks);
+        self.run(backend, pixels, cancel, Some(observe))
     }
 
-    fn run(&self, pixels: Pixels, cancel: &Cancel, observer: Option<Observer>) -> Result<Vec<f32>> {
+    fn run(
+        &self,
+        backend: &mut dyn Backend,
+        pixels: Pixels,
+        cancel: &Cancel,
+        observer: Option<Observer>,
+    ) -> Result<Vec<f32>> {
         let description = &self.description;
         let [high, wide] = description.cells(pixels.height, pixels.width)?;
         let expected = 3 * pixels.height * pixels.width;
@@ -57,7 +77,7 @@ impl VisionModel {
         let stages = 1 + description.deepstack.len();
         let mut rows = vec![0.0; high * wide * stages * description.width];
         let angles = self.angles(&cells);
-        let mut pass = BlockPass::new(self, &angles, (observer, cancel));
+        let mut pass = BlockPass::new(self, &angles, backend, (observer, cancel));
         let whole = 0..x.len() / description.hidden;
         let windows = cells.windows_of_patches();
         for index in 0..description.blocks {

@@ -9,11 +9,13 @@ mod weights;
 use std::path::{Path, PathBuf};
 
 use triad_kernels::BlockArithmetic;
-use triad_model::description::ModelDescription;
+use triad_model::description::{Linear, ModelDescription};
 use triad_model::mapped::MappedFile;
+use triad_model::role::Role;
 use triad_model::vision::{VisionDescription, VisionFile};
 
 use crate::error::{Error, Result};
+use crate::linear::Layers;
 use crate::quantization::Quantization;
 use crate::weights::quantize_blocks;
 pub use weights::{Dense, LayerScales, Projector, VisionWeights};
@@ -110,6 +112,25 @@ impl VisionModel {
     /// Returns the description.
     pub fn description(&self) -> &VisionDescription {
         &self.description
+    }
+
+    /// Returns the layers of a role in each block that read one input, in the order of their outputs; none for roles without
+    /// linear layers.
+    pub fn layers(&self, role: Role) -> Layers {
+        let (hidden, inner) = (self.description.hidden, self.description.inner);
+        let of_role: &[_] = match role {
+            Role::QueryKeyValue => &[
+                (Linear::Query, hidden),
+                (Linear::Key, hidden),
+                (Linear::Value, hidden),
+            ],
+            Role::AttentionOutput => &[(Linear::AttentionOutput, hidden)],
+            Role::GateUp if self.description.gated => &[(Linear::Gate, inner), (Linear::Up, inner)],
+            Role::GateUp => &[(Linear::Up, inner)],
+            Role::Down => &[(Linear::Down, hidden)],
+            _ => &[],
+        };
+        of_role.iter().copied().collect()
     }
 
     /// Returns the number of rows that a view of this size becomes.

@@ -82,7 +82,11 @@ impl Dispatcher {
     /// Forms the graph of prompts.
     fn form_prompts(&mut self, shared: &Machine, batch: Arc<Batch>) {
         let (rows, position) = (batch.rows(), batch.position());
-        let prompts = self.plan(shared, rows, position);
+        let prompts = match batch.has_whole_pictures() {
+            // A plan has other chunks.
+            true => Prompts::new(shared, &self.costs, None, (rows, position)),
+            false => self.plan(shared, rows, position),
+        };
         let (dag, policy) = self.scheduled(prompts.tasks.dag.clone(), self.policy);
         if policy != self.policy && !dag.has_one_home() {
             self.want_order(shared, rows, position);

@@ -404,6 +404,7 @@ impl Dispatcher {
                 let timeline = Timeline::new(events, shared.units.len());
                 let (graph, tasks) = (graph.clone(), Arc::clone(tasks));
                 let execution = Execution {
+                    start: pass.start,
                     graph,
                     tasks,
                     position,

@@ -221,7 +221,8 @@ impl<'a> Bench<'a> {
                 inputs.push(Input::any(shape, scale));
             }
         }
-        let mut programs = device.map(|device| Programs::new(self.model, device));
+        let mut programs =
+            device.map(|device| Programs::new(self.model.description().blocks.len(), device));
         if let (Some(programs), Some(device)) = (&mut programs, device) {
             let part = Part {
                 rows: 0..shape.rows(),

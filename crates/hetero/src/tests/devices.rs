@@ -34,6 +34,8 @@ pub(super) struct TestDevice {
     on_run: OnRun,
     /// Bytes that it really has room for, whatever window it reports.
     room: usize,
+    /// Returns the error that refuses every subgraph, if there is one.
+    refusal: Option<fn() -> DeviceError>,
 }
 
 struct TestProgram {
@@ -52,6 +54,23 @@ impl TestDevice {
             prepared: Mutex::default(),
             on_run: Arc::new(|_, _, _| Ok(())),
             room: usize::MAX,
+            refusal: None,
+        }
+    }
+
+    /// Returns a device that has room for this many bytes.
+    pub(super) fn with_room(room: usize) -> Self {
+        Self {
+            room,
+            ..Self::new()
+        }
+    }
+
+    /// Returns a device that refuses every subgraph.
+    pub(super) fn refusing(refusal: fn() -> DeviceError) -> Self {
+        Self {
+            refusal: Some(refusal),
+            ..Self::new()
         }
     }
 
@@ -94,7 +113,7 @@ impl TestDevice {
         }
     }
 
-    fn on_run(on_run: OnRun) -> Arc<Self> {
+    pub(super) fn on_run(on_run: OnRun) -> Arc<Self> {
         Arc::new(Self {
             on_run,
             ..Self::new()
@@ -193,6 +212,9 @@ impl Device for TestDevice {
         subgraph: &DeviceSubgraph,
         rows: usize,
     ) -> triad_processors::Result<Box<dyn Program>> {
+        if let Some(refusal) = self.refusal {
+            return Err(refusal());
+        }
         let mut prepared = self.prepared.lock().unwrap();
         let used: usize = prepared.iter().map(|other| other.bytes(CHUNK)).sum();
         let needed = subgraph.bytes(CHUNK);

@@ -105,10 +105,12 @@ pub fn study(
         VisionModel::load(path, text, BlockArithmetic::Exact)
     };
     let float = load(&model)?;
-    let (calibration, held_out) =
-        pictures.calibrate(&model, &float, cancel, &mut |done, total| {
-            progress(done, total);
-        })?;
+    let mut calibration = Calibration::of_encoder(&float, &pictures.name);
+    let mut progress = |_: &Calibration, done, total| {
+        progress(done, total);
+        Ok(())
+    };
+    let held_out = pictures.calibrate((&model, &float), &mut calibration, cancel, &mut progress)?;
     // `auto` chooses on other views than those that are measured.
     let half = held_out.len() / 2;
     let (chosen_on, held_out) = held_out.split_at(half);

@@ -128,29 +128,34 @@ impl CalibrationPictures {
         Ok(views.views)
     }
 
-    /// Runs the float encoder `vision` over the pictures that calibrate, on the threads of `model`. Returns the calibration,
-    /// whose tokens are patches and whose pieces are pictures, and some views of the others. `progress` is called with the
-    /// number of processed pictures and the total.
+    /// Runs the float encoder `vision` over the pictures that calibrate, on the threads of `model`, from the first one that
+    /// `calibration` does not have, whose tokens are patches and whose pieces are pictures. Returns some views of the others.
+    /// `progress` is called with the calibration so far, the number of processed pictures and the total.
     ///
     /// # Errors
-    /// If `cancel` is set, or a file is not a picture that the encoder can read.
+    /// If `cancel` is set, a file is not a picture that the encoder can read, or `progress` fails. The statistics so far are
+    /// kept, and a later call continues from there, with the same result as a call that was not interrupted.
     pub fn calibrate(
         &self,
-        model: &Model,
-        vision: &VisionModel,
+        (model, vision): (&Model, &VisionModel),
+        calibration: &mut Calibration,
         cancel: &Cancel,
-        progress: &mut dyn FnMut(usize, usize),
-    ) -> Result<(Calibration, Vec<HeldOutView>)> {
-        let mut calibration = Calibration::of_encoder(vision, &self.name);
+        progress: &mut dyn FnMut(&Calibration, usize, usize) -> Result<()>,
+    ) -> Result<Vec<HeldOutView>> {
         let [files, others] = self.split();
         let total = files.len() + others.len();
-        progress(0, total);
-        for (index, file) in files.iter().enumerate() {
+        progress(calibration, calibration.pieces, total)?;
+        for (index, file) in files.iter().enumerate().skip(calibration.pieces) {
+            let (mut observed, mut patches) = (0, 0);
             for view in self.views(file)? {
-                calibration.add_view(model, vision, pixels(&view), cancel)?;
+                let pixels = pixels(&view);
+                calibration.observe(model, vision, pixels, (cancel, &mut observed))?;
+                patches += patches_of(vision, pixels);
             }
+            calibration.counted = 0;
+            calibration.tokens += patches;
             calibration.pieces += 1;
-            progress(index + 1, total);
+            progress(calibration, index + 1, total)?;
         }
         let mut held_out = Vec::new();
         for (index, file) in others.iter().enumerate() {
@@ -161,9 +166,9 @@ impl CalibrationPictures {
                 let rows = model.install(|| vision.encode(pixels(&view), cancel))?;
                 held_out.push(HeldOutView { view, rows });
             }
-            progress(files.len() + index + 1, total);
+            progress(calibration, files.len() + index + 1, total)?;
         }
-        Ok((calibration, held_out))
+        Ok(held_out)
     }
 }
 
@@ -188,15 +193,38 @@ impl Calibration {
         pixels: Pixels,
         cancel: &Cancel,
     ) -> Result<Vec<f32>> {
-        let blocks = &mut self.blocks;
-        let mut observe = |block: usize, input: LinearInput, x: &[f32]| {
-            blocks[block][input.index()].add(x);
-        };
-        let rows = model.install(|| vision.observe(pixels, cancel, &mut observe))?;
-        let patch = vision.description().patch;
-        self.tokens += (pixels.height / patch) * (pixels.width / patch);
+        let rows = self.observe(model, vision, pixels, (cancel, &mut 0))?;
+        self.counted = 0;
+        self.tokens += patches_of(vision, pixels);
         Ok(rows)
     }
+
+    /// Adds those linear inputs of a view that are not counted yet. `observed` is the number of inputs of earlier views of
+    /// the picture.
+    fn observe(
+        &mut self,
+        model: &Model,
+        vision: &VisionModel,
+        pixels: Pixels,
+        (cancel, observed): (&Cancel, &mut usize),
+    ) -> Result<Vec<f32>> {
+        let (blocks, counted) = (&mut self.blocks, &mut self.counted);
+        let mut observe = |block: usize, input: LinearInput, x: &[f32]| {
+            if *observed == *counted {
+                blocks[block][input.index()].add(x);
+                *counted += 1;
+            }
+            *observed += 1;
+        };
+        let rows = model.install(|| vision.observe(pixels, cancel, &mut observe))?;
+        Ok(rows)
+    }
+}
+
+/// Returns the number of patches of a view.
+fn patches_of(vision: &VisionModel, pixels: Pixels) -> usize {
+    let patch = vision.description().patch;
+    (pixels.height / patch) * (pixels.width / patch)
 }
 
 /// Returns the pixels of a view.

@@ -12,7 +12,7 @@ use std::fs::{File, TryLockError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde_json::json;
 use triad_engine::package::tensors::Formats;
@@ -33,6 +33,7 @@ use crate::error::Result;
 use crate::{Preparation, PrepareOptions};
 pub use part::is_being_prepared;
 use part::{Opened, Part};
+use resume::Saved;
 use vision::Encoder;
 use write::{LinearPlan, write_error};
 
@@ -49,9 +50,6 @@ pub fn is_in_use(path: &Path) -> bool {
         && output::open_lock(&lock)
             .is_ok_and(|lock| matches!(lock.try_lock(), Err(TryLockError::WouldBlock)))
 }
-
-/// Interval between saves of the calibration.
-const SAVE_EVERY: Duration = Duration::from_secs(10);
 
 /// The input and the options of a preparation.
 #[derive(Clone, Debug)]
@@ -162,16 +160,16 @@ pub fn prepare(
         ..LoadOptions::default()
     };
     let model = Arc::new(Model::from_checkpoint(&recipe.checkpoint, &load)?);
+    let files = source(&recipe.checkpoint)?;
     // A picture that cannot be read is found before the text is calibrated.
     let encoder = match &recipe.pictures {
         Some(pictures) => {
-            let encoder = Encoder::open(recipe, pictures, &model)?;
-            let decided = encoder.decide(&model, cancel, progress)?;
+            let encoder = Encoder::open(recipe, pictures, (&model, &files))?;
+            let decided = encoder.decide(&model, &part, cancel, progress)?;
             Some((encoder, decided))
         }
         None => None,
     };
-    let files = source(&recipe.checkpoint)?;
     let source: Source = files
         .iter()
         .map(|(path, it)| (name_of(path), it.clone()))
@@ -200,9 +198,7 @@ pub fn prepare(
         },
     )?;
     let vision = match encoder {
-        Some((encoder, decided)) => {
-            Some(encoder.write((&model, &files), decided, &part, cancel)?)
-        }
+        Some((encoder, decided)) => Some(encoder.write(&model, decided, &part, cancel)?),
         None => None,
     };
     model.check_unchanged()?;
@@ -241,9 +237,8 @@ fn calibrate(
     let kernels = format!("{:?}", triad_kernels::kernel_names());
     let key = json!({"program": program(), "source": source, "pieces": pieces, "kernels": kernels});
     let key = sha256(key.to_string().as_bytes());
-    let path = part.path(Part::CALIBRATION);
     let mut calibration = Calibration::new(model.description(), &recipe.text.name);
-    resume::load(&mut calibration, &key, &path);
+    let mut saved = Saved::resume(key, part.path(Part::CALIBRATION), &mut calibration);
     let total = pieces.iter().map(Vec::len).sum();
     let resumed = calibration.tokens;
     progress(Progress::Calibrating {
@@ -251,20 +246,15 @@ fn calibrate(
         total,
     });
     let start = Instant::now();
-    let mut saved = Instant::now();
     let run = calibration.run(model, pieces, cancel, |seen| {
         progress(Progress::Calibrating {
             done: seen.tokens,
             total,
         });
-        if saved.elapsed() > SAVE_EVERY {
-            resume::save(seen, &key, &path)?;
-            saved = Instant::now();
-        }
-        Ok(())
+        Ok(saved.keep(seen)?)
     });
     if run.is_err() && (calibration.pieces, calibration.counted) != (0, 0) {
-        resume::save(&calibration, &key, &path)?;
+        saved.save(&calibration)?;
     }
     run?;
     let seconds = start.elapsed().as_secs_f64();

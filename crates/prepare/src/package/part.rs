@@ -15,7 +15,7 @@ use crate::error::Result;
 /// The lock of the process that works in the folder.
 pub(super) const LOCK: &str = "lock";
 /// Files that are kept for the next preparation if this one ends early.
-const KEPT: [&str; 2] = [LOCK, Part::CALIBRATION];
+const KEPT: [&str; 3] = [LOCK, Part::CALIBRATION, Part::CALIBRATION_OF_ENCODER];
 /// The unfinished state of an older version.
 const OLD_STATE: &str = "calibration.part";
 /// Interval between attempts to lock the folder while another process holds it.
@@ -39,6 +39,8 @@ pub(super) enum Opened {
 impl Part {
     /// The file with the state of the calibration.
     pub(super) const CALIBRATION: &str = "calibration.safetensors";
+    /// The file with the state of the encoder's calibration.
+    pub(super) const CALIBRATION_OF_ENCODER: &str = "vision-calibration.safetensors";
 
     /// Creates or opens the folder next to `destination`, or next to its target if it is a link. Waits while another
     /// process works in it; `waiting` is then called once.
@@ -116,7 +118,9 @@ impl Part {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         };
-        remove(Self::CALIBRATION).map_err(failed)?;
+        for state in [Self::CALIBRATION, Self::CALIBRATION_OF_ENCODER] {
+            remove(state).map_err(failed)?;
+        }
         // Windows cannot rename a folder with an open file. Elsewhere, the lock is held until the folder has its name.
         if cfg!(windows) {
             drop(self.lock.take());
@@ -162,7 +166,8 @@ impl Drop for Part {
             return;
         }
         self.clear();
-        if !self.path(Self::CALIBRATION).exists() {
+        let states = [Self::CALIBRATION, Self::CALIBRATION_OF_ENCODER];
+        if !states.iter().any(|state| self.path(state).exists()) {
             let _ = fs::remove_file(self.path(LOCK));
             let _ = fs::remove_dir(&self.folder);
         }

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufWriter, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use triad_engine::LinearInput;
 use triad_model::mapped::MappedFile;
@@ -25,6 +26,44 @@ const TOKENS: &str = "tokens";
 const PIECES: &str = "pieces";
 const COUNTED: &str = "counted";
 const SEAL: &str = "seal";
+
+/// How often the state of a calibration is saved.
+const SAVE_EVERY: Duration = Duration::from_secs(10);
+
+/// The file with the state of a calibration that runs.
+pub(super) struct Saved {
+    key: String,
+    path: PathBuf,
+    at: Instant,
+}
+
+impl Saved {
+    /// Replaces `calibration`, which must be empty, by the state in the file at `path`, if it has the same `key`, which
+    /// identifies the input of the calibration.
+    pub(super) fn resume(key: String, path: PathBuf, calibration: &mut Calibration) -> Self {
+        load(calibration, &key, &path);
+        Self {
+            key,
+            path,
+            at: Instant::now(),
+        }
+    }
+
+    /// Saves the state if it was not saved for some time.
+    pub(super) fn keep(&mut self, seen: &Calibration) -> Result<()> {
+        if self.at.elapsed() > SAVE_EVERY {
+            self.save(seen)?;
+        }
+        Ok(())
+    }
+
+    /// Saves the state.
+    pub(super) fn save(&mut self, seen: &Calibration) -> Result<()> {
+        save(seen, &self.key, &self.path)?;
+        self.at = Instant::now();
+        Ok(())
+    }
+}
 
 /// Returns the names of one input's tensors: the largest magnitudes `[channels]`, and the histograms `[channels,
 /// BINS]`.
@@ -56,7 +95,7 @@ fn seal_of(calibration: &Calibration, key: &str) -> String {
 }
 
 /// Replaces the file at `path` by one with `calibration`. `key` identifies the input of the calibration.
-pub(super) fn save(calibration: &Calibration, key: &str, path: &Path) -> Result<()> {
+fn save(calibration: &Calibration, key: &str, path: &Path) -> Result<()> {
     let mut entries = Vec::new();
     for (block, input, statistics) in calibration.inputs() {
         let [largest, counts] = names(block, input);
@@ -102,7 +141,7 @@ pub(super) fn save(calibration: &Calibration, key: &str, path: &Path) -> Result<
 
 /// Replaces `calibration`, which must be empty, by the state that [`save`] wrote to `path`. Does nothing if there is no
 /// state with this `key`.
-pub(super) fn load(calibration: &mut Calibration, key: &str, path: &Path) {
+fn load(calibration: &mut Calibration, key: &str, path: &Path) {
     match read(calibration, key, path) {
         Ok(Some(saved)) => *calibration = saved,
         Ok(None) => {

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use triad_engine::package::FileDigest;
+use serde_json::json;
 use triad_engine::package::tensors::{NormPlace, OUTPUT_NORM, linear_name, norm_name};
 use triad_engine::package::vision::{
     self as packaged, CLASS, GGUF, INPUT_NORM, PATCH, POSITIONS, PackagedVision, SETTINGS,
     projector_names, scale_names,
 };
+use triad_engine::package::{FileDigest, sha256};
 use triad_engine::quantization::{DecodeWeights, LinearFormat, Quantization};
 use triad_engine::vision::{Dense, VisionModel};
 use triad_engine::weights::quantize_linear;
@@ -19,8 +20,10 @@ use triad_model::safetensors::Element;
 use triad_model::{Error, ErrorKind, files, gguf};
 
 use super::part::Part;
+use super::resume::Saved;
 use super::write::{Output, float_element};
 use super::{Progress, Recipe, write_file};
+use crate::calibration::Calibration;
 use crate::calibration::pictures::CalibrationPictures;
 use crate::error::Result;
 use crate::{Preparation, PrepareOptions, vision};
@@ -38,18 +41,20 @@ pub(super) struct Decided {
 pub(super) struct Encoder<'a> {
     pictures: &'a CalibrationPictures,
     float: VisionModel,
+    /// The files of its weights.
+    source: BTreeMap<String, FileDigest>,
     options: PrepareOptions,
 }
 
 impl<'a> Encoder<'a> {
-    /// Opens the encoder of a recipe for `model`.
+    /// Opens the encoder of a recipe for `model`. `source` are the model's files with their digests.
     ///
     /// # Errors
-    /// If it is not the encoder of this model, or the recipe is not for INT8.
+    /// If it is not the encoder of this model, the recipe is not for INT8, or a file cannot be read.
     pub(super) fn open(
         recipe: &Recipe,
         pictures: &'a CalibrationPictures,
-        model: &Model,
+        (model, source): (&Model, &[(PathBuf, FileDigest)]),
     ) -> Result<Self> {
         if recipe.options.plan.linears != LinearFormat::W8a8 {
             let message = "calibration pictures are for INT8: an encoder has no INT4 weights";
@@ -61,42 +66,83 @@ impl<'a> Encoder<'a> {
         let mut options = recipe.options;
         // An encoder decodes nothing.
         options.plan.decode_weights = DecodeWeights::Int8;
+        let of_encoder = float.mapped_files().iter().map(|file| {
+            let name = super::name_of(file.path());
+            // The folder of a model often holds both.
+            match source.iter().find(|(path, _)| path == file.path()) {
+                Some((_, digest)) => Ok((name, digest.clone())),
+                None => Ok((name, FileDigest::of_file(file.path())?)),
+            }
+        });
         Ok(Self {
+            source: of_encoder.collect::<Result<_>>()?,
             pictures,
             float,
             options,
         })
     }
 
-    /// Calibrates and decides how to quantize.
+    /// Calibrates, starting from the state of an earlier run with the same input, if there is one, and decides how to
+    /// quantize.
     ///
     /// # Errors
-    /// If `cancel` is set, or a calibration picture cannot be read.
+    /// If `cancel` is set, a calibration picture cannot be read, or the state in `part` cannot be written.
     pub(super) fn decide(
         &self,
         model: &Model,
+        part: &Part,
         cancel: &Cancel,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Decided> {
-        let mut calibrating = |done, total| progress(Progress::CalibratingPictures { done, total });
-        let (calibration, held_out) =
-            self.pictures
-                .calibrate(model, &self.float, cancel, &mut calibrating)?;
-        progress(Progress::Deciding);
         let (float, options) = (&self.float, &self.options);
+        let mut calibration = Calibration::of_encoder(float, &self.pictures.name);
+        let path = part.path(Part::CALIBRATION_OF_ENCODER);
+        let mut saved = Saved::resume(self.key()?, path, &mut calibration);
+        let run = self.pictures.calibrate(
+            (model, float),
+            &mut calibration,
+            cancel,
+            &mut |seen, done, total| {
+                progress(Progress::CalibratingPictures { done, total });
+                Ok(saved.keep(seen)?)
+            },
+        );
+        // The text is calibrated next, which may be interrupted, too.
+        if (calibration.pieces, calibration.counted) != (0, 0) {
+            saved.save(&calibration)?;
+        }
+        let held_out = run?;
+        progress(Progress::Deciding);
         Ok(Decided {
             pictures: calibration.pieces,
             preparation: vision::decide(model, float, &calibration, &held_out, options, cancel)?,
         })
     }
 
-    /// Writes the files of the encoder to `part`. `source` are the model's files with their digests.
+    /// Returns a digest of everything that affects the calibration.
+    fn key(&self) -> Result<String> {
+        let [files, _] = self.pictures.split();
+        let digest = |path: &Path| Ok(FileDigest::of_file(path)?.sha256);
+        let pictures: Vec<_> = files.into_iter().map(digest).collect::<Result<_>>()?;
+        let settings: Vec<_> = settings(self.pictures)?
+            .into_iter()
+            .map(|(_, content)| sha256(&content))
+            .collect();
+        let kernels = format!("{:?}", triad_kernels::kernel_names());
+        let key = json!({
+            "program": super::program(), "encoder": self.source, "settings": settings, "pictures": pictures,
+            "kernels": kernels,
+        });
+        Ok(sha256(key.to_string().as_bytes()))
+    }
+
+    /// Writes the files of the encoder to `part`.
     ///
     /// # Errors
     /// If `cancel` is set, the encoder's files have changed, or a file cannot be read or written.
     pub(super) fn write(
         &self,
-        (model, source): (&Model, &[(PathBuf, FileDigest)]),
+        model: &Model,
         decided: Decided,
         part: &Part,
         cancel: &Cancel,
@@ -112,17 +158,8 @@ impl<'a> Encoder<'a> {
             write_file(part, name, &content)?;
             files.insert(name.into(), FileDigest::of_file(&part.path(name))?);
         }
-        let of_encoder = float.mapped_files().iter().map(|file| {
-            let name = file.path().file_name().unwrap_or_default();
-            let name = name.to_string_lossy().into_owned();
-            // The folder of a model often holds both.
-            match source.iter().find(|(path, _)| path == file.path()) {
-                Some((_, digest)) => Ok((name, digest.clone())),
-                None => Ok((name, FileDigest::of_file(file.path())?)),
-            }
-        });
         let vision = PackagedVision {
-            source: of_encoder.collect::<Result<_>>()?,
+            source: self.source.clone(),
             model: float.description().clone(),
             matrices: element.name().into(),
             pictures: decided.pictures,

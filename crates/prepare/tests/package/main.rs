@@ -2,6 +2,7 @@
 
 mod damaged;
 mod extremes;
+mod pictures;
 mod prepared;
 mod quantized;
 mod tiny;

@@ -296,7 +296,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     }
     arguments
         .several
-        .write_timeline(timeline, latest.as_ref(), &report.model)?;
+        .write_timeline(timeline, (latest.as_ref(), &[]), &report.model)?;
     if arguments.json {
         output::json(&report)
     } else {

@@ -11,6 +11,7 @@ use super::tools::Called;
 use super::turn::Turn;
 use super::{Answered, Speaker, speculate};
 use crate::first_run;
+use triad_console::encoded;
 use triad_console::executed::{self, Executed};
 use triad_console::interrupt::Interrupted;
 use triad_console::{experts, output};
@@ -72,7 +73,9 @@ pub fn run(speaker: &Speaker, text: &str) -> Result<()> {
         called,
     } = speaker.answer_with_tools(of_session, &mut messages)?;
     let execution = execution(&session);
-    several.write_timeline(timeline, execution, speaker.name())?;
+    let views = encoded::take_views(session.engine());
+    several.write_timeline(timeline, (execution, &views), speaker.name())?;
+    encoded::note_views(&views);
     executed::note_failures(&session);
     executed::note_hot_rows(session.engine());
     if speaker.arguments.json {

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, ensure};
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 use triad_console::interrupt::Interrupted;
-use triad_console::{executed, output};
+use triad_console::{encoded, executed, output};
 use triad_engine::speculate::Speculate;
 use triad_engine::{Finish, Session};
 
@@ -275,6 +275,7 @@ impl Chat<'_> {
                 ..
             }) => {
                 output::answer("\n")?;
+                encoded::note_views(&encoded::take_views(self.session.engine()));
                 executed::note_failures(&self.session);
                 executed::note_hot_rows(self.session.engine());
                 self.statistics =

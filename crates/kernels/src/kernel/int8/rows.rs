@@ -72,7 +72,8 @@ impl<'a> QuantizedView<'a> {
     ///
     /// # Panics
     /// If the range exceeds the rows.
-    pub(crate) fn rows_view(self, rows: Range<usize>) -> Self {
+    #[must_use]
+    pub fn rows_view(self, rows: Range<usize>) -> Self {
         let stride = self.stride();
         let (begin, end) = (self.rows_before + rows.start, self.rows_before + rows.end);
         let first = begin / PART_ROWS;
