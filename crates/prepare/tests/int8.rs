@@ -8,7 +8,7 @@ use triad_engine::{
 };
 use triad_prepare::calibration::Calibration;
 use triad_prepare::plan::{self, PlanOptions};
-use triad_prepare::{PrepareOptions, Prune, baselines, decide, weight_statistics};
+use triad_prepare::{PrepareOptions, Prune, baselines, decide, int4, weight_statistics};
 
 const FAMILIES: [&str; 11] = [
     "llama",
@@ -154,8 +154,8 @@ fn logits_of_prepared_models_correlate_with_those_in_float() {
         let tokens = &pieces(&model, 9)[8];
         let float = logits(&model, tokens, 64);
         let int8 = model.quantize(&plan(&model, 0.0, &PlanOptions::default()));
-        let means = calibrated(&model).mean_squares();
-        let int4 = model.quantize_int4(&means, OutputWeights::Int8);
+        let text = [pieces(&model, 6), Vec::new()];
+        let int4 = int4::quantize(&model, &text, OutputWeights::Int8, &Cancel::new()).unwrap();
         let [int8, int4] =
             [int8, int4].map(|it| correlation(&logits(&Arc::new(it), tokens, 64), &float));
         println!("| {family} | {int8:.4} | {int4:.4} |");

@@ -1,0 +1,598 @@
+//! Rounds the weights of a row one after another, so that later ones compensate for the errors of earlier ones (GPTQ).
+//!
+//! For inputs with the second moments H, the expected squared error of an output is eᵀHe, where e are the errors of its
+//! row. With H = RRᵀ and R upper triangular, it is the sum of (Σ e\[i\] · R\[i, j\])² over all j. The term of j has the
+//! errors up to j alone, so weights are rounded in ascending order: each to the nearest number of what makes its term
+//! zero. Channels are ordered first, whole groups together, so that the format of a matrix does not change.
+//!
+//! A group's scale is chosen when its turn comes. Each candidate rounds the whole group; the one with the least sum of
+//! the group's terms is used, improved by least squares as in `search`.
+//!
+//! Sixteen rows are rounded at a time, one in each lane.
+
+use half::f16;
+
+use super::search::{EXTREMES, STEP, STEPS};
+use super::{GROUP, HALF, OFFSET};
+use crate::chunks::{chunks_mut, for_each_chunk};
+use crate::vectorize::{Fused, vectorize_fused};
+
+/// Rows that are rounded together.
+const LANES: usize = 16;
+/// Channels whose sums over earlier errors are computed together.
+const CHANNELS: usize = 4;
+/// Least-squares improvements of a scale.
+const ROUNDS: usize = 2;
+
+type Lanes = [f32; LANES];
+/// One number for each weight of a group in each row.
+type OfGroup = [Lanes; GROUP];
+
+/// The triangular factor R of the second moments of a linear layer's input, in the order in which channels are rounded.
+pub struct ErrorFeedback {
+    /// The channel at each place: a permutation that keeps groups together.
+    order: Vec<u32>,
+    /// `R[i, j] / R[j, j]` at `[j, i]` for i < j, by place: the rest is not read.
+    ratios: Vec<f32>,
+    /// `R[j, j]`.
+    diagonal: Vec<f32>,
+}
+
+impl ErrorFeedback {
+    /// Creates the factor. `order` has the channel at each place; `ratios[channels, channels]` has R\[i, j\] / R\[j, j\]
+    /// at \[j, i\] for i < j; `diagonal` has R\[j, j\]. Both are by place.
+    ///
+    /// # Panics
+    /// If a length contradicts the others, or `order` is no permutation whose parts of 32 are groups of channels.
+    pub fn new(order: Vec<u32>, ratios: Vec<f32>, diagonal: Vec<f32>) -> Self {
+        let channels = order.len();
+        assert_eq!(ratios.len(), channels * channels, "[channels, channels]");
+        assert_eq!(diagonal.len(), channels, "[channels]");
+        let (groups, rest) = order.as_chunks::<GROUP>();
+        assert!(
+            rest.is_empty() && channels > 0,
+            "channels in groups of {GROUP}"
+        );
+        let mut seen = vec![false; channels];
+        for group in groups {
+            let first = group[0] as usize / GROUP;
+            for channel in group.map(|channel| channel as usize) {
+                let is_new =
+                    channel / GROUP == first && !std::mem::replace(&mut seen[channel], true);
+                assert!(is_new, "order is no permutation within and of groups");
+            }
+        }
+        Self {
+            order,
+            ratios,
+            diagonal,
+        }
+    }
+
+    /// Returns the number of channels.
+    pub fn channels(&self) -> usize {
+        self.order.len()
+    }
+}
+
+/// Quantizes `weight[out_features, in_features]` as [`quantize_int4`](super::quantize_int4) does, but for the least
+/// expected squared error of outputs, with `feedback` of the second moments of the `in_features` channels.
+///
+/// # Panics
+/// If a slice's length contradicts the others.
+pub fn quantize_int4_with_feedback(
+    feedback: &ErrorFeedback,
+    weight: &[f32],
+    values: &mut [u8],
+    scales: &mut [f16],
+) {
+    super::check(values, scales);
+    let channels = feedback.channels();
+    assert_eq!(
+        weight.len(),
+        values.len() * 2,
+        "expected two weights per byte"
+    );
+    assert!(
+        weight.len().is_multiple_of(channels),
+        "{} weights for {channels} channels",
+        weight.len()
+    );
+    for_each_chunk(
+        (
+            chunks_mut(values, LANES * channels / 2),
+            chunks_mut(scales, LANES * channels / GROUP),
+        ),
+        1,
+        |task, (values, scales)| {
+            let first = task * LANES * channels;
+            let weight = &weight[first..first + values.len() * 2];
+            let mut errors = vec![[0.0; LANES]; channels];
+            vectorize_fused(
+                #[inline(always)]
+                |fused| round_rows(fused, feedback, weight, &mut errors, values, scales),
+            );
+        },
+    );
+}
+
+/// Rounds up to [`LANES`] rows. `errors` are zeros, and in the end the errors by place.
+#[inline(always)]
+fn round_rows(
+    fused: Fused,
+    feedback: &ErrorFeedback,
+    weight: &[f32],
+    errors: &mut [Lanes],
+    values: &mut [u8],
+    scales: &mut [f16],
+) {
+    let channels = feedback.channels();
+    let rows = weight.len() / channels;
+    for place in 0..channels / GROUP {
+        let first = place * GROUP;
+        let (before, of_group) = errors.split_at_mut(first);
+        let of_group = &mut of_group[..GROUP];
+        let mut group = Group::new(feedback, first);
+        for index in 0..GROUP {
+            let channel = feedback.order[first + index] as usize;
+            for row in 0..rows {
+                group.weight[index][row] = weight[row * channels + channel];
+            }
+        }
+        group.add_earlier(fused, feedback, before);
+        let best = group.best_scales(fused);
+        group.round(fused, best);
+        of_group.copy_from_slice(&group.errors);
+
+        let actual = feedback.order[first] as usize / GROUP;
+        for row in 0..rows {
+            let at = row * channels / GROUP + actual;
+            scales[at] = best[row];
+            let bytes = &mut values[at * HALF..][..HALF];
+            bytes.fill(0);
+            for index in 0..GROUP {
+                let inner = feedback.order[first + index] as usize % GROUP;
+                let number = (group.numbers[index][row] + f32::from(OFFSET)) as u8;
+                bytes[inner % HALF] |= number << (4 * (inner / HALF));
+            }
+        }
+    }
+}
+
+/// One group of up to [`LANES`] rows, by place.
+struct Group {
+    weight: OfGroup,
+    /// The weights, with what compensates for the errors of earlier groups.
+    targets: OfGroup,
+    /// `R[i, j] / R[j, j]` at `[i][j]`, for i < j; other numbers are zeros.
+    ratios: [[f32; GROUP]; GROUP],
+    /// `R[j, j]`.
+    diagonal: [f32; GROUP],
+    /// The rounded weights divided by the scale, from −8 to 7.
+    numbers: OfGroup,
+    /// The weights minus the rounded weights.
+    errors: OfGroup,
+}
+
+impl Group {
+    #[inline(always)]
+    fn new(feedback: &ErrorFeedback, first: usize) -> Self {
+        let channels = feedback.channels();
+        let mut ratios = [[0.0; GROUP]; GROUP];
+        let mut diagonal = [0.0; GROUP];
+        for j in 0..GROUP {
+            diagonal[j] = feedback.diagonal[first + j];
+            let row = &feedback.ratios[(first + j) * channels + first..][..j];
+            for (i, ratio) in row.iter().enumerate() {
+                ratios[i][j] = *ratio;
+            }
+        }
+        let zeros = [[0.0; LANES]; GROUP];
+        Self {
+            weight: zeros,
+            targets: zeros,
+            ratios,
+            diagonal,
+            numbers: zeros,
+            errors: zeros,
+        }
+    }
+
+    /// Computes `targets` from `weight` and the errors of all earlier places.
+    #[inline(always)]
+    fn add_earlier(&mut self, fused: Fused, feedback: &ErrorFeedback, errors: &[Lanes]) {
+        let (channels, first) = (feedback.channels(), errors.len());
+        for j in (0..GROUP).step_by(CHANNELS) {
+            let mut sums = [[0.0; LANES]; CHANNELS];
+            let row =
+                |channel: usize| &feedback.ratios[(first + j + channel) * channels..][..first];
+            let rows: [&[f32]; CHANNELS] = [row(0), row(1), row(2), row(3)];
+            for (i, error) in errors.iter().enumerate() {
+                for channel in 0..CHANNELS {
+                    let ratio = rows[channel][i];
+                    for lane in 0..LANES {
+                        let sum = &mut sums[channel][lane];
+                        *sum = fused.multiply_add(error[lane], ratio, *sum);
+                    }
+                }
+            }
+            for channel in 0..CHANNELS {
+                for lane in 0..LANES {
+                    self.targets[j + channel][lane] =
+                        self.weight[j + channel][lane] + sums[channel][lane];
+                }
+            }
+        }
+    }
+
+    /// Returns the scale with the least error for each row; NaN if no error is finite.
+    #[inline(always)]
+    fn best_scales(&mut self, fused: Fused) -> [f16; LANES] {
+        let mut largest = [0.0f32; LANES];
+        for target in &self.targets {
+            for lane in 0..LANES {
+                if target[lane].abs() > largest[lane].abs() {
+                    largest[lane] = target[lane];
+                }
+            }
+        }
+        let mut best = Best {
+            scales: [f16::NAN; LANES],
+            errors: [f32::INFINITY; LANES],
+        };
+        for step in 0..STEPS {
+            let extreme = EXTREMES[0] + STEP * step as f32;
+            for sign in [-1.0, 1.0] {
+                let mut scales = [f16::ZERO; LANES];
+                for lane in 0..LANES {
+                    scales[lane] = f16::from_f32(sign * largest[lane] / extreme);
+                }
+                let errors = self.round(fused, scales);
+                best.consider(scales, errors);
+            }
+        }
+        for _ in 0..ROUNDS {
+            self.round(fused, best.scales);
+            let scales = self.least_squares(fused);
+            let errors = self.round(fused, scales);
+            best.consider(scales, errors);
+        }
+        best.scales
+    }
+
+    /// Rounds each weight with these scales, and returns the sum of the group's terms.
+    #[inline(always)]
+    fn round(&mut self, fused: Fused, scales: [f16; LANES]) -> Lanes {
+        let (mut wide, mut inverse) = ([0.0; LANES], [0.0; LANES]);
+        for lane in 0..LANES {
+            wide[lane] = scales[lane].to_f32();
+            inverse[lane] = super::inverse(scales[lane]);
+        }
+        let mut targets = self.targets;
+        let mut sums = [0.0; LANES];
+        for i in 0..GROUP {
+            let (target, weight) = (targets[i], self.weight[i]);
+            let diagonal = self.diagonal[i];
+            let mut errors = [0.0; LANES];
+            for lane in 0..LANES {
+                let number = (target[lane] * inverse[lane])
+                    .round_ties_even()
+                    .clamp(-f32::from(OFFSET), f32::from(OFFSET) - 1.0);
+                let rounded = number * wide[lane];
+                let term = diagonal * (target[lane] - rounded);
+                sums[lane] = fused.multiply_add(term, term, sums[lane]);
+                errors[lane] = weight[lane] - rounded;
+                self.numbers[i][lane] = number;
+            }
+            self.errors[i] = errors;
+            for j in i + 1..GROUP {
+                let ratio = self.ratios[i][j];
+                for lane in 0..LANES {
+                    targets[j][lane] = fused.multiply_add(errors[lane], ratio, targets[j][lane]);
+                }
+            }
+        }
+        sums
+    }
+
+    /// Returns the scales with the least sum of the group's terms for the present numbers.
+    #[inline(always)]
+    fn least_squares(&self, fused: Fused) -> [f16; LANES] {
+        // A term is diagonal · (of_weights − scale · of_numbers).
+        let (mut of_weights, mut of_numbers) = (self.targets, self.numbers);
+        let (mut products, mut squares) = ([0.0; LANES], [0.0; LANES]);
+        for i in 0..GROUP {
+            let square = self.diagonal[i] * self.diagonal[i];
+            for lane in 0..LANES {
+                let numbers = of_numbers[i][lane] * square;
+                products[lane] = fused.multiply_add(numbers, of_weights[i][lane], products[lane]);
+                squares[lane] = fused.multiply_add(numbers, of_numbers[i][lane], squares[lane]);
+            }
+            for j in i + 1..GROUP {
+                let ratio = self.ratios[i][j];
+                for lane in 0..LANES {
+                    let (weight, number) = (self.weight[i][lane], self.numbers[i][lane]);
+                    of_weights[j][lane] = fused.multiply_add(weight, ratio, of_weights[j][lane]);
+                    of_numbers[j][lane] = fused.multiply_add(number, ratio, of_numbers[j][lane]);
+                }
+            }
+        }
+        let mut scales = [f16::ZERO; LANES];
+        for lane in 0..LANES {
+            scales[lane] = f16::from_f32(products[lane] / squares[lane]);
+        }
+        scales
+    }
+}
+
+/// The best scales so far.
+struct Best {
+    scales: [f16; LANES],
+    errors: Lanes,
+}
+
+impl Best {
+    #[inline(always)]
+    fn consider(&mut self, scales: [f16; LANES], errors: Lanes) {
+        for lane in 0..LANES {
+            // Always false for numbers that are not finite.
+            if errors[lane] < self.errors[lane] {
+                (self.scales[lane], self.errors[lane]) = (scales[lane], errors[lane]);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::{quantize_int4_for, widen};
+    use super::*;
+
+    /// Returns numbers from −1 to 1 that look random.
+    fn random(count: usize, seed: u64) -> Vec<f32> {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let mut next = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 40) as f32 / (1 << 23) as f32 - 1.0
+        };
+        (0..count).map(|_| next()).collect()
+    }
+
+    /// Returns R of a random upper triangle, `[channels, channels]`, whose off-diagonal numbers are at most `most`, by place.
+    fn triangle(channels: usize, most: f32, seed: u64) -> Vec<f32> {
+        let mut factor = random(channels * channels, seed);
+        for i in 0..channels {
+            for j in 0..channels {
+                let number = &mut factor[i * channels + j];
+                *number = match i.cmp(&j) {
+                    std::cmp::Ordering::Less => *number * most,
+                    std::cmp::Ordering::Equal => 1.0 + number.abs(),
+                    std::cmp::Ordering::Greater => 0.0,
+                };
+            }
+        }
+        factor
+    }
+
+    fn feedback(order: Vec<u32>, factor: &[f32]) -> ErrorFeedback {
+        let channels = order.len();
+        let diagonal: Vec<f32> = (0..channels).map(|j| factor[j * channels + j]).collect();
+        let mut ratios = vec![0.0; channels * channels];
+        for j in 0..channels {
+            for i in 0..j {
+                ratios[j * channels + i] = factor[i * channels + j] / diagonal[j];
+            }
+        }
+        ErrorFeedback::new(order, ratios, diagonal)
+    }
+
+    /// Returns an order of whole groups that is not ascending.
+    fn order(channels: usize) -> Vec<u32> {
+        let groups = channels / GROUP;
+        let group = |place: usize| (place * 5 + 2) % groups;
+        let of_group = |first: usize| (0..GROUP).map(move |it| (first + it * 7 % GROUP) as u32);
+        (0..groups)
+            .flat_map(|place| of_group(group(place) * GROUP))
+            .collect()
+    }
+
+    fn quantized(weight: &[f32], quantize: impl Fn(&mut [u8], &mut [f16])) -> (Vec<u8>, Vec<f16>) {
+        let (mut values, mut scales) = (
+            vec![0xa5; weight.len() / 2],
+            vec![f16::ZERO; weight.len() / GROUP],
+        );
+        quantize(&mut values, &mut scales);
+        (values, scales)
+    }
+
+    /// Computes Σ (Σ e\[i\] · R\[i, j\])² of each row, in f64.
+    fn objective(
+        (order, factor): (&[u32], &[f32]),
+        weight: &[f32],
+        (values, scales): &(Vec<u8>, Vec<f16>),
+    ) -> Vec<f64> {
+        let channels = order.len();
+        let mut wide = vec![f32::NAN; weight.len()];
+        widen(values, scales, &mut wide);
+        let rows = weight
+            .chunks_exact(channels)
+            .zip(wide.chunks_exact(channels));
+        let of_row = |(weight, wide): (&[f32], &[f32])| {
+            let errors = order
+                .iter()
+                .map(|it| f64::from(weight[*it as usize]) - f64::from(wide[*it as usize]));
+            let errors: Vec<f64> = errors.collect();
+            let term = |j: usize| {
+                let products = errors.iter().enumerate().take(j + 1);
+                let sum: f64 = products
+                    .map(|(i, error)| error * f64::from(factor[i * channels + j]))
+                    .sum();
+                sum * sum
+            };
+            (0..channels).map(term).sum()
+        };
+        rows.map(of_row).collect()
+    }
+
+    #[test]
+    fn each_weight_is_the_nearest_number_to_what_compensates_for_earlier_errors() {
+        let channels = 5 * GROUP;
+        let (order, factor) = (order(channels), triangle(channels, 0.2, 1));
+        let feedback = feedback(order.clone(), &factor);
+        // One row more than are rounded at a time, and some.
+        let weight = random(19 * channels, 2);
+        let (values, scales) = quantized(&weight, |values, scales| {
+            quantize_int4_with_feedback(&feedback, &weight, values, scales);
+        });
+        let mut wide = vec![f32::NAN; weight.len()];
+        widen(&values, &scales, &mut wide);
+        let mut compensated = 0;
+        for row in 0..19 {
+            let at = |place: usize| row * channels + order[place] as usize;
+            for j in 0..channels {
+                let earlier: f64 = (0..j)
+                    .map(|i| {
+                        f64::from(weight[at(i)] - wide[at(i)]) * f64::from(factor[i * channels + j])
+                    })
+                    .sum();
+                let added = earlier / f64::from(factor[j * channels + j]);
+                let target = f64::from(weight[at(j)]) + added;
+                let scale = f64::from(scales[at(j) / GROUP].to_f32());
+                let nearest = (target / scale).clamp(-8.0, 7.0);
+                let number = f64::from(wide[at(j)]) / scale;
+                assert!((number - nearest).abs() < 0.5001, "{number} for {nearest}");
+                let plain = (f64::from(weight[at(j)]) / scale)
+                    .round_ties_even()
+                    .clamp(-8.0, 7.0);
+                compensated += usize::from((number - plain).abs() > 0.5);
+            }
+        }
+        assert!(
+            compensated > channels,
+            "{compensated} weights are compensated"
+        );
+    }
+
+    #[test]
+    fn without_products_of_channels_it_is_as_good_as_the_search_for_scales() {
+        let channels = 3 * GROUP;
+        let squares: Vec<f32> = random(channels, 3)
+            .iter()
+            .map(|x| (x * 6.0).exp2())
+            .collect();
+        let order = order(channels);
+        let mut factor = vec![0.0; channels * channels];
+        for (place, channel) in order.iter().enumerate() {
+            factor[place * channels + place] = squares[*channel as usize].sqrt();
+        }
+        let weight = random(7 * channels, 4);
+        let feedback = feedback(order.clone(), &factor);
+        let rounded = quantized(&weight, |values, scales| {
+            quantize_int4_with_feedback(&feedback, &weight, values, scales);
+        });
+        let searched = quantized(&weight, |values, scales| {
+            quantize_int4_for(&squares, &weight, values, scales);
+        });
+        let [rounded, searched]: [f64; 2] = [rounded, searched].map(|quantized| {
+            objective((&order, &factor), &weight, &quantized)
+                .iter()
+                .sum()
+        });
+        assert!(
+            (rounded / searched - 1.0).abs() < 0.01,
+            "{rounded} {searched}"
+        );
+    }
+
+    #[test]
+    fn correlated_channels_compensate_for_most_of_the_error() {
+        // Every channel is a sum of few others: the factor has large numbers in its first rows.
+        let channels = 4 * GROUP;
+        let mut factor = triangle(channels, 1.0, 5);
+        for j in 8..channels {
+            factor[j * channels + j] = 0.05;
+        }
+        for i in 8..channels {
+            factor[i * channels + i + 1..(i + 1) * channels].fill(0.0);
+        }
+        let order: Vec<u32> = (0..channels as u32).collect();
+        let feedback = feedback(order.clone(), &factor);
+        let weight = random(16 * channels, 6);
+        let squares: Vec<f32> = (0..channels)
+            .map(|i| {
+                factor[i * channels..(i + 1) * channels]
+                    .iter()
+                    .map(|x| x * x)
+                    .sum()
+            })
+            .collect();
+        let rounded = quantized(&weight, |values, scales| {
+            quantize_int4_with_feedback(&feedback, &weight, values, scales);
+        });
+        let nearest = quantized(&weight, |values, scales| {
+            quantize_int4_for(&squares, &weight, values, scales);
+        });
+        let [rounded, nearest]: [f64; 2] = [rounded, nearest].map(|quantized| {
+            objective((&order, &factor), &weight, &quantized)
+                .iter()
+                .sum()
+        });
+        assert!(
+            rounded * 3.0 < nearest,
+            "{rounded} is not far below {nearest}"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn a_row_is_rounded_alike_among_any_others(seed: u64, rows in 1usize..40, most in 0f32..0.5) {
+            let channels = 2 * GROUP;
+            let feedback = feedback(order(channels), &triangle(channels, most, seed));
+            let weight = random(rows * channels, seed ^ 1);
+            let whole = quantized(&weight, |values, scales| {
+                quantize_int4_with_feedback(&feedback, &weight, values, scales);
+            });
+            let last = &weight[(rows - 1) * channels..];
+            let alone = quantized(last, |values, scales| {
+                quantize_int4_with_feedback(&feedback, last, values, scales);
+            });
+            prop_assert_eq!(&whole.0[(rows - 1) * channels / 2..], &alone.0[..]);
+            prop_assert_eq!(&whole.1[(rows - 1) * channels / GROUP..], &alone.1[..]);
+        }
+    }
+
+    #[test]
+    fn zeros_stay_zeros_and_a_number_that_is_not_finite_or_too_large_shows() {
+        let channels = 2 * GROUP;
+        let feedback = feedback(order(channels), &triangle(channels, 0.3, 7));
+        let mut weight = vec![0.0; 4 * channels];
+        weight[channels + 40] = f32::NAN;
+        weight[2 * channels + 40] = f32::INFINITY;
+        weight[3 * channels + 40] = 1e30;
+        let (values, scales) = quantized(&weight, |values, scales| {
+            quantize_int4_with_feedback(&feedback, &weight, values, scales);
+        });
+        let mut wide = vec![f32::NAN; weight.len()];
+        widen(&values, &scales, &mut wide);
+        assert!(wide[..channels].iter().all(|x| *x == 0.0));
+        for row in 1..4 {
+            let scales = &scales[2 * row..][..2];
+            assert!(
+                scales.iter().any(|scale| !scale.is_finite()),
+                "row {row}: {scales:?}"
+            );
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "order is no permutation within and of groups")]
+    fn an_order_that_mixes_groups_is_refused() {
+        let mut order: Vec<u32> = (0..64).collect();
+        order.swap(3, 40);
+        ErrorFeedback::new(order, vec![0.0; 64 * 64], vec![1.0; 64]);
+    }
+}
