@@ -6,7 +6,7 @@ use triad_engine::quantization::OutputWeights;
 use triad_engine::weights::Weight;
 use triad_engine::{Cancel, Error, LoadOptions, Model, Threads};
 use triad_prepare::int4;
-use triad_prepare::int4::moments::{Moments, SecondMoments};
+use triad_prepare::int4::moments::{MEMORY, Moments, SecondMoments};
 
 fn model(family: &str, threads: usize) -> Arc<Model> {
     let families = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/families/");
@@ -69,13 +69,13 @@ fn second_moments_are_the_sums_of_products() {
 fn moments_of_an_interrupted_run_are_those_of_one_that_was_not() {
     let model = model("llama", 2);
     let text = text(&model, [3, 2]);
-    let mut whole = Moments::new(model.description(), 0);
+    let mut whole = Moments::new(model.description(), 0, MEMORY);
     whole
         .run(&model, &text, &Cancel::new(), |_| Ok(()))
         .unwrap();
     assert_eq!((whole.pieces, whole.tokens), (5, 200));
     for checks in 0..40 {
-        let mut resumed = Moments::new(model.description(), 0);
+        let mut resumed = Moments::new(model.description(), 0, MEMORY);
         let mut run = 0;
         // Each run is cancelled later than the one before it.
         while let Err(error) = {

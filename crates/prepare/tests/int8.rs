@@ -160,14 +160,14 @@ fn logits_of_prepared_models_correlate_with_those_in_float() {
             [int8, int4].map(|it| correlation(&logits(&Arc::new(it), tokens, 64), &float));
         println!("| {family} | {int8:.4} | {int4:.4} |");
         // False if one is no number.
-        let is_close = int8 >= 0.98 && int4 >= 0.85;
+        let is_close = int8 >= 0.98 && int4 >= 0.9;
         if !is_close {
             failed.push(format!("{family}: {int8:.4} {int4:.4}"));
         }
     }
     assert!(
         failed.is_empty(),
-        "W8A8 below 0.98 or W4A16 below 0.85: {failed:?}"
+        "W8A8 below 0.98 or W4A16 below 0.9: {failed:?}"
     );
 }
 

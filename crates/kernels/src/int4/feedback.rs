@@ -164,7 +164,7 @@ struct Group {
     weight: OfGroup,
     /// The weights, with what compensates for the errors of earlier groups.
     targets: OfGroup,
-    /// `R[i, j] / R[j, j]` at `[i][j]`, for i < j; other numbers are zeros.
+    /// `R[i, j] / R[j, j]` at `[j][i]`, for i < j; other numbers are zeros.
     ratios: [[f32; GROUP]; GROUP],
     /// `R[j, j]`.
     diagonal: [f32; GROUP],
@@ -183,9 +183,7 @@ impl Group {
         for j in 0..GROUP {
             diagonal[j] = feedback.diagonal[first + j];
             let row = &feedback.ratios[(first + j) * channels + first..][..j];
-            for (i, ratio) in row.iter().enumerate() {
-                ratios[i][j] = *ratio;
-            }
+            ratios[j][..j].copy_from_slice(row);
         }
         let zeros = [[0.0; LANES]; GROUP];
         Self {
@@ -268,12 +266,10 @@ impl Group {
             wide[lane] = scales[lane].to_f32();
             inverse[lane] = super::inverse(scales[lane]);
         }
-        let mut targets = self.targets;
         let mut sums = [0.0; LANES];
-        for i in 0..GROUP {
-            let (target, weight) = (targets[i], self.weight[i]);
-            let diagonal = self.diagonal[i];
-            let mut errors = [0.0; LANES];
+        for j in 0..GROUP {
+            let target = self.with_products(fused, &self.targets, &self.errors, j);
+            let (weight, diagonal) = (self.weight[j], self.diagonal[j]);
             for lane in 0..LANES {
                 let number = (target[lane] * inverse[lane])
                     .round_ties_even()
@@ -281,40 +277,58 @@ impl Group {
                 let rounded = number * wide[lane];
                 let term = diagonal * (target[lane] - rounded);
                 sums[lane] = fused.multiply_add(term, term, sums[lane]);
-                errors[lane] = weight[lane] - rounded;
-                self.numbers[i][lane] = number;
-            }
-            self.errors[i] = errors;
-            for j in i + 1..GROUP {
-                let ratio = self.ratios[i][j];
-                for lane in 0..LANES {
-                    targets[j][lane] = fused.multiply_add(errors[lane], ratio, targets[j][lane]);
-                }
+                self.errors[j][lane] = weight[lane] - rounded;
+                self.numbers[j][lane] = number;
             }
         }
         sums
+    }
+
+    /// Returns `of_group[j]` plus the sum of `earlier[i]` · R\[i, j\] / R\[j, j\] over the places i < j of the group.
+    ///
+    /// The compiler vectorizes over lanes, since it may not reorder the sums.
+    #[inline(always)]
+    fn with_products(
+        &self,
+        fused: Fused,
+        of_group: &OfGroup,
+        earlier: &OfGroup,
+        j: usize,
+    ) -> Lanes {
+        let ratios = &self.ratios[j];
+        // Two sums, which do not wait for each other.
+        let (mut even, mut odd) = (of_group[j], [0.0; LANES]);
+        for pair in 0..j / 2 {
+            let (one, other) = (2 * pair, 2 * pair + 1);
+            for lane in 0..LANES {
+                even[lane] = fused.multiply_add(earlier[one][lane], ratios[one], even[lane]);
+                odd[lane] = fused.multiply_add(earlier[other][lane], ratios[other], odd[lane]);
+            }
+        }
+        if !j.is_multiple_of(2) {
+            for lane in 0..LANES {
+                even[lane] = fused.multiply_add(earlier[j - 1][lane], ratios[j - 1], even[lane]);
+            }
+        }
+        for lane in 0..LANES {
+            even[lane] += odd[lane];
+        }
+        even
     }
 
     /// Returns the scales with the least sum of the group's terms for the present numbers.
     #[inline(always)]
     fn least_squares(&self, fused: Fused) -> [f16; LANES] {
         // A term is diagonal · (of_weights − scale · of_numbers).
-        let (mut of_weights, mut of_numbers) = (self.targets, self.numbers);
         let (mut products, mut squares) = ([0.0; LANES], [0.0; LANES]);
-        for i in 0..GROUP {
-            let square = self.diagonal[i] * self.diagonal[i];
+        for j in 0..GROUP {
+            let of_weights = self.with_products(fused, &self.targets, &self.weight, j);
+            let of_numbers = self.with_products(fused, &self.numbers, &self.numbers, j);
+            let square = self.diagonal[j] * self.diagonal[j];
             for lane in 0..LANES {
-                let numbers = of_numbers[i][lane] * square;
-                products[lane] = fused.multiply_add(numbers, of_weights[i][lane], products[lane]);
-                squares[lane] = fused.multiply_add(numbers, of_numbers[i][lane], squares[lane]);
-            }
-            for j in i + 1..GROUP {
-                let ratio = self.ratios[i][j];
-                for lane in 0..LANES {
-                    let (weight, number) = (self.weight[i][lane], self.numbers[i][lane]);
-                    of_weights[j][lane] = fused.multiply_add(weight, ratio, of_weights[j][lane]);
-                    of_numbers[j][lane] = fused.multiply_add(number, ratio, of_numbers[j][lane]);
-                }
+                let numbers = of_numbers[lane] * square;
+                products[lane] = fused.multiply_add(numbers, of_weights[lane], products[lane]);
+                squares[lane] = fused.multiply_add(numbers, of_numbers[lane], squares[lane]);
             }
         }
         let mut scales = [f16::ZERO; LANES];

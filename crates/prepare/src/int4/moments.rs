@@ -14,8 +14,8 @@ use crate::error::Result;
 
 /// Channels whose products with all channels before them are computed together.
 const STRIP: usize = 128;
-/// Maximum bytes of the moments that are in memory at once, if those of one block are not more.
-const MEMORY: usize = 4 << 30;
+/// The usual maximum of the bytes of moments that are in memory at once.
+pub const MEMORY: usize = 4 << 30;
 
 /// The two parts of a calibration text: moments of the first decide how weights are rounded, those of the second, which is
 /// held out, how far the first can be trusted.
@@ -153,9 +153,9 @@ pub struct Moments {
     pub tokens: usize,
     /// Pieces of text processed, of both parts.
     pub pieces: usize,
-    /// As in [`Calibration`](crate::calibration::Calibration).
+    /// Observations of the next piece that are already added, as in [`Calibration`](crate::calibration::Calibration).
     pub(crate) counted: usize,
-    /// Those of each block; inputs that no layer in INT4 reads have no channels.
+    /// The moments of each block's inputs; inputs that no layer in INT4 reads have no channels.
     inputs: Vec<Inputs<Parts<SecondMoments>>>,
 }
 
@@ -171,9 +171,8 @@ fn channels(description: &ModelDescription, block: &BlockDescription, input: Lin
 }
 
 impl Moments {
-    /// Creates the moments of no text, of as many blocks from `first` on as fit into memory: 4 GiB, or those of one block
-    /// if they are larger.
-    pub fn new(description: &ModelDescription, first: usize) -> Self {
+    /// Creates the moments of no text, of as many blocks from `first` on as fit into `memory` bytes, of at least one.
+    pub fn new(description: &ModelDescription, first: usize, memory: usize) -> Self {
         let bytes_of = |block: &BlockDescription| {
             let squares = LinearInput::ALL.map(|input| channels(description, block, input).pow(2));
             2 * size_of::<f32>() * squares.iter().sum::<usize>()
@@ -182,7 +181,7 @@ impl Moments {
         let blocks = &description.blocks[first..];
         let fitting = blocks.iter().take_while(|block| {
             bytes += bytes_of(block);
-            bytes <= MEMORY
+            bytes <= memory
         });
         let count = fitting.count().max(1).min(blocks.len());
         let of_block = |block| {
@@ -211,7 +210,7 @@ impl Moments {
         self.blocks.clone()
     }
 
-    /// Returns those of one input.
+    /// Returns the moments of one input.
     ///
     /// # Panics
     /// If the block is not among [`Moments::blocks`].

@@ -59,6 +59,9 @@ pub struct Recipe {
     pub threads: Threads,
     /// The treatment of an existing package.
     pub existing: Existing,
+    /// With W4A16, maximum bytes of second moments in memory, if those of one block are not more
+    /// ([`MEMORY`](crate::int4::moments::MEMORY)). They do not affect the package.
+    pub moment_memory: usize,
     /// The pictures that calibrate the encoder; `None`: the package has no encoder.
     pub pictures: Option<CalibrationPictures>,
 }
@@ -212,7 +215,7 @@ fn name_of(path: &Path) -> String {
     name.to_string_lossy().into_owned()
 }
 
-/// What calibrations of one preparation share.
+/// The input that all calibrations of one preparation share.
 #[derive(Clone, Copy)]
 struct Run<'a> {
     model: &'a Arc<Model>,
@@ -288,7 +291,7 @@ impl<'a> Run<'a> {
         first: usize,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<(Rounding, (usize, f64))> {
-        let fresh = || Moments::new(self.model.description(), first);
+        let fresh = || Moments::new(self.model.description(), first, self.recipe.moment_memory);
         let key = self.key(json!({"first": first, "blocks": fresh().blocks()}));
         let mut moments = resume::load(fresh, &key, &self.part.path(Part::CALIBRATION));
         let mut seen = Seen::new(

@@ -24,7 +24,7 @@ const KEY: &str = "key";
 const COUNTS: &str = "counts";
 const SEAL: &str = "seal";
 
-/// What is counted over pieces of text, and can be continued.
+/// Statistics of pieces of text that can be continued.
 pub(super) trait State {
     /// The purpose of its [`seal`].
     const PURPOSE: &str;
@@ -185,7 +185,7 @@ fn seal_of<S: State>(state: &S, key: &str) -> String {
         .collect()
 }
 
-/// Replaces the file at `path` by one with `state`. `key` identifies what it is counted of.
+/// Replaces the file at `path` by one with `state`. `key` identifies the text and the model.
 pub(super) fn save<S: State>(state: &S, key: &str, path: &Path) -> Result<()> {
     let tensors = state.tensors();
     let entries = tensors.iter().map(|tensor| Entry {

@@ -236,6 +236,8 @@ fn what_calibration_sees_decides_the_scales_of_w4a16() {
     let first = weights(&recipe, "first");
     recipe.threads = Threads::Count(1);
     assert!(first == weights(&recipe, "on one thread"));
+    recipe.moment_memory = 0;
+    assert!(first == weights(&recipe, "a block at a time"));
     recipe.text = text(30);
     assert!(first != weights(&recipe, "another text"));
 }
@@ -304,6 +306,8 @@ fn a_preparation_that_is_cancelled_anywhere_goes_on_to_the_same_bytes() {
             recipe.options.plan.linears,
             recipe.existing,
         ) = (Prune::AUTO, linears, Existing::Keep);
+        // The moments of one block at a time.
+        recipe.moment_memory = 0;
         let whole = files(place.prepare(&recipe, "whole").unwrap().package.path());
         let mut checks = 0;
         while let Err(error) = place.stop(&recipe, "package", checks) {
