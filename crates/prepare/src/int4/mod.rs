@@ -23,7 +23,7 @@ use crate::error::Result;
 use moments::{Moments, Parts, SecondMoments};
 
 /// The shares of the products of different channels that are tried.
-const SHARES: [f32; 3] = [0.95, 0.8, 0.6];
+const SHARES: [f32; 5] = [0.95, 0.85, 0.7, 0.5, 0.25];
 /// The share if no text is held out.
 const USUAL_SHARE: f32 = 0.5;
 /// Rows of weights, of all layers that read an input, with which shares are compared.
