@@ -193,7 +193,7 @@ impl Place {
             },
             threads: Threads::Count(2),
             existing: Existing::Refuse,
-            moment_memory: triad_prepare::int4::moments::MEMORY,
+            moment_memory: int4::moments::MEMORY,
             pictures: None,
         }
     }
