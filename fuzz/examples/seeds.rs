@@ -220,6 +220,7 @@ fn tiny_package() -> Result<Vec<u8>> {
         options: PrepareOptions::default(),
         threads: Threads::Count(1),
         existing: Existing::Replace,
+        moment_memory: triad_prepare::int4::moments::MEMORY,
         pictures: None,
     };
     package::prepare(&recipe, &destination, &Cancel::new(), &mut |_| ())

@@ -121,6 +121,7 @@ pub fn prepare(
             options,
             threads,
             existing,
+            moment_memory: triad_prepare::int4::moments::MEMORY,
             pictures: None,
         };
         let mut latest = "";

@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 use triad_kernels::pool::Pool;
 use triad_model::ErrorKind;
 use triad_model::checkpoint::{Checkpoint, EmbeddingDefaults, GenerationDefaults, Source};
-use triad_model::description::ModelDescription;
+use triad_model::description::{self, ModelDescription};
 use triad_model::mapped::MappedFile;
 use triad_model::template::ChatTemplate;
 use triad_model::tokenizer::{Special, Tokenizer};
@@ -17,13 +17,12 @@ use crate::adapter::Adapter;
 use crate::error::{Error, Result};
 use crate::hexadecimal;
 use crate::hot_rows::HotChannels;
-use crate::linear_input::Inputs;
 use crate::load_options::{ExpertLimit, LoadOptions};
 use crate::package::{self, Package};
 use crate::quantization::{LinearFormat, OutputWeights, Quantization};
 use crate::threads::Threads;
 use crate::vision::VisionModel;
-use crate::weights::{ExpertMemory, ExpertUse, Weights};
+use crate::weights::{ExpertMemory, ExpertUse, Linear, Weights};
 
 /// Description, weights, tokenizer, template and threads: everything that sessions share.
 pub struct Model {
@@ -234,18 +233,18 @@ impl Model {
         )
     }
 
-    /// Returns this float model with its linear layers in W4A16. `mean_squares` are those of the channels of each
-    /// block's inputs, in the order of [`LinearInput::ALL`](crate::LinearInput::ALL), over some text: they determine
-    /// the scales.
+    /// Returns this float model with linear layers that `convert` makes, as [`Weights::convert_linears`] does. `convert` is
+    /// called on one thread, with the model's threads installed.
     ///
-    /// # Panics
-    /// If `mean_squares` is for other blocks or channels, or the model is not in float.
-    pub fn quantize_int4(
+    /// # Errors
+    /// Those of `convert`.
+    pub fn convert_linears<E>(
         &self,
-        mean_squares: &[Inputs<Vec<f32>>],
         output_weights: OutputWeights,
-    ) -> Self {
-        self.with_weights(self.install(|| self.weights.quantize_int4(mean_squares, output_weights)))
+        convert: impl FnMut(usize, description::Linear, &Linear) -> Result<Linear, E>,
+    ) -> Result<Self, E> {
+        let weights = self.install(|| self.weights.convert_linears(output_weights, convert))?;
+        Ok(self.with_weights(weights))
     }
 
     fn with_weights(&self, weights: Weights) -> Self {

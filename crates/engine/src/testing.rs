@@ -9,7 +9,10 @@ pub mod parts;
 pub mod steps;
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::sync::Arc;
+
+use triad_kernels::int4::quantize_int4_for;
 
 use crate::cancel::Cancel;
 use crate::engine::SessionOptions;
@@ -20,6 +23,7 @@ use crate::quantization::{
 };
 use crate::session::Session;
 use crate::vision::{Pixels, VisionModel};
+use crate::weights::{Linear, Weight, linear_to_int4};
 
 /// The share of an input's values that exceed its clip threshold, if it has a shadow.
 const OUTLIER_SHARE: f64 = 0.01;
@@ -201,13 +205,22 @@ fn quantization(
 }
 
 /// Returns the float `model` in W4A16, with the scales for channels with ascending squares.
+///
+/// # Panics
+/// If the model is not in float.
 pub fn quantize_int4(model: &Model) -> Model {
-    let description = model.description();
-    let squares = |channels: usize| (1..=channels).map(|channel| channel as f32).collect();
-    let mean_squares = description.blocks.iter().map(|block| {
-        LinearInput::ALL.map(|input| squares(input.channels(block, description.hidden)))
-    });
-    model.quantize_int4(&mean_squares.collect::<Vec<_>>(), OutputWeights::Int8)
+    let convert = |_, _, linear: &Linear| {
+        let Weight::Float(float) = &linear.weight else {
+            panic!("the weights are in float")
+        };
+        let squares: Vec<f32> = (1..=float.in_features()).map(|it| it as f32).collect();
+        Ok::<_, Infallible>(linear_to_int4(linear, |weight, values, scales| {
+            quantize_int4_for(&squares, weight, values, scales);
+        }))
+    };
+    model
+        .convert_linears(OutputWeights::Int8, convert)
+        .unwrap_or_else(|error| match error {})
 }
 
 /// Returns the float `model` in INT8 with one scale for each token, and all values beyond 6 in float (LLM.int8()).

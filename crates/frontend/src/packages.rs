@@ -69,6 +69,7 @@ pub fn package_of(
         options: PrepareOptions::default(),
         threads,
         existing: Existing::Keep,
+        moment_memory: triad_prepare::int4::moments::MEMORY,
         pictures: None,
     };
     let prepared = prepare(&recipe, &destination, cancel, progress)?;

@@ -3,7 +3,7 @@
 //! [`calibration`] runs the float model over a text and counts magnitudes; [`threshold`] finds the clip thresholds;
 //! [`plan`] decides which values are outliers, which shadows are kept, and which channels are hot; [`smoothing`]
 //! compensates for shadows that are not kept; [`prune`] searches for the number of shadows that a budget needs on
-//! [`held_out`] text. [`baselines`] are the methods for comparison, and [`Method`] quantizes a model in memory by any
+//! [`held_out`] text. [`int4`] rounds weights to INT4 by the second moments of their inputs. [`baselines`] are the methods for comparison, and [`Method`] quantizes a model in memory by any
 //! of them; a [`Quantization`](triad_engine::quantization::Quantization) holds the result. [`vision`] does the same for an
 //! encoder of pictures. [`package`] writes a package of both.
 //!
@@ -14,6 +14,7 @@ pub mod baselines;
 pub mod calibration;
 mod error;
 pub mod held_out;
+pub mod int4;
 mod method;
 pub mod package;
 pub mod plan;
@@ -28,13 +29,11 @@ use std::sync::Arc;
 use calibration::Calibration;
 pub use error::{Error, PictureError, Result, TextError};
 pub use method::{Method, Quantized};
-use plan::InputSummary;
 pub use triad_engine::package::preparation::{Preparation, PrepareOptions, Prune};
-use triad_engine::quantization::LinearFormat;
 use triad_engine::{Cancel, Model};
 
-/// Decides how to quantize `model`, in float, from calibration. `held_out` are pieces of text that calibration did not
-/// use, for [`Prune::Auto`].
+/// Decides how to quantize `model`, in float, to W8A8 from calibration. `held_out` are pieces of text that calibration did
+/// not use, for [`Prune::Auto`].
 ///
 /// # Errors
 /// If `cancel` is set, or the model cannot run.
@@ -45,10 +44,9 @@ pub fn decide(
     options: &PrepareOptions,
     cancel: &Cancel,
 ) -> Result<Preparation> {
-    let (pruned, inputs) = match options.plan.linears {
-        LinearFormat::W8a8 => decide_int8(model, calibration, held_out, options, cancel)?,
-        LinearFormat::W4a16 => (0.0, Vec::new()),
-    };
+    let weights = model.install(|| weight_statistics::of_model(model.weights()));
+    let mut inputs = plan::summarize(calibration, &weights, &options.plan);
+    let pruned = prune::prune(model, &mut inputs, held_out, options, cancel)?;
     Ok(Preparation {
         options: *options,
         calibration_text: calibration.text.clone(),
@@ -56,18 +54,4 @@ pub fn decide(
         pruned,
         inputs,
     })
-}
-
-/// Returns the share of the inputs whose shadow is omitted, and the decisions for each input.
-fn decide_int8(
-    model: &Arc<Model>,
-    calibration: &Calibration,
-    held_out: &[Vec<u32>],
-    options: &PrepareOptions,
-    cancel: &Cancel,
-) -> Result<(f64, Vec<InputSummary>)> {
-    let weights = model.install(|| weight_statistics::of_model(model.weights()));
-    let mut inputs = plan::summarize(calibration, &weights, &options.plan);
-    let pruned = prune::prune(model, &mut inputs, held_out, options, cancel)?;
-    Ok((pruned, inputs))
 }

@@ -7,7 +7,7 @@ use triad_engine::{Cancel, Model};
 
 use super::calibration::{self, Calibration};
 use super::plan::PlanOptions;
-use super::{Preparation, PrepareOptions, baselines, decide, plan, weight_statistics};
+use super::{Preparation, PrepareOptions, baselines, decide, int4, plan, weight_statistics};
 use crate::error::Result;
 
 /// A method to quantize linear layers to INT8 or INT4.
@@ -39,8 +39,8 @@ impl Method {
         self != Self::LlmInt8
     }
 
-    /// Quantizes the float `model` by the calibration; `held_out` are pieces of text that calibration did not use, for
-    /// [`Prune::Auto`](super::Prune::Auto).
+    /// Quantizes the float `model` by the calibration and the `text` that it read: the pieces to calibrate on, and those
+    /// that were held out.
     ///
     /// # Errors
     /// If the method calibrates and `calibration` is empty, `cancel` is set, or the model cannot run.
@@ -48,7 +48,7 @@ impl Method {
         self,
         model: &Arc<Model>,
         calibration: &Calibration,
-        held_out: &[Vec<u32>],
+        text: &[Vec<Vec<u32>>; 2],
         options: &PrepareOptions,
         cancel: &Cancel,
     ) -> Result<Quantized> {
@@ -61,8 +61,7 @@ impl Method {
             Self::SmoothQuant => (baselines::smooth_quant(calibration, &weights()), None),
             Self::LlmInt8 => (baselines::llm_int8(model.description().blocks.len()), None),
             Self::W4a16 => {
-                let model =
-                    model.quantize_int4(&calibration.mean_squares(), options.plan.output_weights);
+                let model = int4::quantize(model, text, options.plan.output_weights, cancel)?;
                 return Ok(Quantized {
                     model: Arc::new(model),
                     preparation: None,
@@ -76,7 +75,7 @@ impl Method {
                     },
                     ..*options
                 };
-                let preparation = decide(model, calibration, held_out, &options, cancel)?;
+                let preparation = decide(model, calibration, &text[1], &options, cancel)?;
                 (
                     plan::quantization(&preparation.inputs, &options.plan),
                     Some(preparation),

@@ -8,7 +8,7 @@ use triad_engine::{
 };
 use triad_prepare::calibration::Calibration;
 use triad_prepare::plan::{self, PlanOptions};
-use triad_prepare::{PrepareOptions, Prune, baselines, decide, weight_statistics};
+use triad_prepare::{PrepareOptions, Prune, baselines, decide, int4, weight_statistics};
 
 const FAMILIES: [&str; 11] = [
     "llama",
@@ -154,20 +154,20 @@ fn logits_of_prepared_models_correlate_with_those_in_float() {
         let tokens = &pieces(&model, 9)[8];
         let float = logits(&model, tokens, 64);
         let int8 = model.quantize(&plan(&model, 0.0, &PlanOptions::default()));
-        let means = calibrated(&model).mean_squares();
-        let int4 = model.quantize_int4(&means, OutputWeights::Int8);
+        let text = [pieces(&model, 6), Vec::new()];
+        let int4 = int4::quantize(&model, &text, OutputWeights::Int8, &Cancel::new()).unwrap();
         let [int8, int4] =
             [int8, int4].map(|it| correlation(&logits(&Arc::new(it), tokens, 64), &float));
         println!("| {family} | {int8:.4} | {int4:.4} |");
         // False if one is no number.
-        let is_close = int8 >= 0.98 && int4 >= 0.85;
+        let is_close = int8 >= 0.98 && int4 >= 0.9;
         if !is_close {
             failed.push(format!("{family}: {int8:.4} {int4:.4}"));
         }
     }
     assert!(
         failed.is_empty(),
-        "W8A8 below 0.98 or W4A16 below 0.85: {failed:?}"
+        "W8A8 below 0.98 or W4A16 below 0.9: {failed:?}"
     );
 }
 

@@ -400,6 +400,7 @@ fn recipe(pictures: Option<CalibrationPictures>) -> Recipe {
         },
         threads: Threads::Count(2),
         existing: Existing::Replace,
+        moment_memory: triad_prepare::int4::moments::MEMORY,
         pictures,
     }
 }

@@ -32,8 +32,8 @@ use triad_console::{inputs, output, preparing};
 ///
 /// The float model reads a calibration text, from which the clip thresholds of the activations are chosen. Outliers
 /// beyond the thresholds are computed in float, next to the INT8 model (shadows), where leaving them out would cost
-/// accuracy. With --weights int4, only weights are quantized, with the scales that have the least error for the
-/// activations of that text, and nothing is clipped. After Ctrl-C, the next preparation continues from there. After
+/// accuracy. With --weights int4, only weights are quantized: each is rounded so that it compensates for the errors of
+/// others on that text (GPTQ), and nothing is clipped. After Ctrl-C, the next preparation continues from there. After
 /// the first run of a model, `triad run` prepares it in the background, with the defaults of this command.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
@@ -296,6 +296,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         options,
         threads,
         existing,
+        moment_memory: triad_prepare::int4::moments::MEMORY,
         pictures,
     };
     let prepared = preparing::prepare(&recipe, &destination, &arguments.model)?;

@@ -286,17 +286,10 @@ impl WeightMatrix {
     }
 
     /// Converts the matrix to INT4, with one scale for each [`int4::GROUP`] weights; returns `None` if rows are not
-    /// whole groups. The scales minimize the error of the weights or, with `mean_squares[in_features]`, the error for
-    /// activations whose channels have these mean squares.
-    ///
-    /// # Panics
-    /// If the number of channels differs.
-    pub fn to_int4(&self, mean_squares: Option<&[f32]>) -> Option<Self> {
+    /// whole groups. `quantize` gets some rows of weights, and where to write their values and scales, as
+    /// [`int4::quantize_int4`] does.
+    pub fn to_int4(&self, quantize: impl Fn(&[f32], &mut [u8], &mut [f16])) -> Option<Self> {
         let (out_features, in_features) = (self.out_features, self.in_features);
-        assert!(
-            mean_squares.is_none_or(|squares| squares.len() == in_features),
-            "one for each of {in_features} channels"
-        );
         if !in_features.is_multiple_of(int4::GROUP) {
             return None;
         }
@@ -304,14 +297,9 @@ impl WeightMatrix {
         let mut scales = vec![f16::ZERO; out_features * in_features / int4::GROUP];
         self.slabs(|rows, float| {
             let (first, last) = (rows.start * in_features, rows.end * in_features);
-            let (values, scales) = (
-                &mut values[first / 2..last / 2],
-                &mut scales[first / int4::GROUP..last / int4::GROUP],
-            );
-            match mean_squares {
-                None => int4::quantize_int4(float, values, scales),
-                Some(mean_squares) => int4::quantize_int4_for(mean_squares, float, values, scales),
-            }
+            let values = &mut values[first / 2..last / 2];
+            let scales = &mut scales[first / int4::GROUP..last / int4::GROUP];
+            quantize(float, values, scales);
         });
         let storage = Storage::Int4 {
             values: Values::Owned(values.into()),

@@ -1,5 +1,7 @@
 //! Conversion of float weights to INT8 and INT4.
 
+use half::f16;
+use triad_kernels::int4::quantize_int4;
 use triad_model::description;
 
 use super::{Block, Int8Matrix, Linear, Weight, Weights};
@@ -38,40 +40,32 @@ impl Weights {
 }
 
 impl Weights {
-    /// Quantizes every linear layer of the blocks of these float weights to W4A16, on the installed threads, as
-    /// [`linear_to_int4`] does. `mean_squares` are those of the channels of each block's inputs, in the order of
-    /// [`LinearInput::ALL`]. Norms and embedding are shared.
+    /// Returns these weights with each linear layer of the blocks replaced by what `convert` returns for the index of its
+    /// block, its name and its weights; the output matrix gets the given format. Norms and embedding are shared.
     ///
-    /// # Panics
-    /// If `mean_squares` is for other blocks or channels, or the weights are not in float.
-    pub fn quantize_int4(
+    /// # Errors
+    /// Those of `convert`.
+    pub fn convert_linears<E>(
         &self,
-        mean_squares: &[Inputs<Vec<f32>>],
         output_weights: OutputWeights,
-    ) -> Self {
-        assert_eq!(self.blocks.len(), mean_squares.len(), "blocks");
-        let block = |(block, inputs): (&Block, &Inputs<Vec<f32>>)| {
-            let linear = |(name, linear): (&description::Linear, &Linear)| {
-                (
-                    *name,
-                    linear_to_int4(linear, &inputs[LinearInput::of(*name).index()]),
-                )
-            };
-            Block {
-                linears: block.linears.iter().map(linear).collect(),
-                ..block.clone()
+        mut convert: impl FnMut(usize, description::Linear, &Linear) -> Result<Linear, E>,
+    ) -> Result<Self, E> {
+        let mut blocks = self.blocks.clone();
+        for (index, block) in blocks.iter_mut().enumerate() {
+            for (name, linear) in &mut block.linears {
+                *linear = convert(index, *name, linear)?;
             }
-        };
-        Self {
+        }
+        Ok(Self {
             embedding: self.embedding.clone(),
-            blocks: self.blocks.iter().zip(mean_squares).map(block).collect(),
+            blocks,
             output_norm: self.output_norm.clone(),
             token_inputs: self.token_inputs.clone(),
             streams: self.streams.clone(),
             encoder: self.encoder.clone(),
             output: quantize_output(&self.output, output_weights),
             expert_memory: None,
-        }
+        })
     }
 }
 
@@ -142,7 +136,7 @@ pub fn quantize_linear(
     };
     let decode_weight = match quantization.decode_weights {
         DecodeWeights::Int8 => None,
-        DecodeWeights::Int4 => float.to_int4(None),
+        DecodeWeights::Int4 => float.to_int4(quantize_int4),
     };
     Linear {
         weight: Weight::Int8(matrix),
@@ -151,20 +145,16 @@ pub fn quantize_linear(
     }
 }
 
-/// Quantizes the weights of one linear layer to INT4, by the scales with the least error for activations whose channels
-/// have `mean_squares[in_features]`. Converts them to f32 if the rows are not whole groups.
+/// Quantizes the weights of one linear layer to INT4, as [`WeightMatrix::to_int4`] does. Converts them to f32 if the
+/// rows are not whole groups.
 ///
 /// # Panics
-/// If the number of channels differs, or the weights are not in float.
-pub fn linear_to_int4(linear: &Linear, mean_squares: &[f32]) -> Linear {
+/// If the weights are not in float.
+pub fn linear_to_int4(linear: &Linear, quantize: impl Fn(&[f32], &mut [u8], &mut [f16])) -> Linear {
     let Weight::Float(float) = &linear.weight else {
         panic!("the weights are in float")
     };
-    let weight = Weight::Float(
-        float
-            .to_int4(Some(mean_squares))
-            .unwrap_or_else(|| float.widened()),
-    );
+    let weight = Weight::Float(float.to_int4(quantize).unwrap_or_else(|| float.widened()));
     Linear {
         weight,
         decode_weight: None,

@@ -5,14 +5,18 @@
 //! numbers go from −8 to 7.
 //!
 //! [`quantize_int4`] chooses a group's scale by the squared error of its weights, [`quantize_int4_for`] by the squared
-//! error of a layer's output (in `search`).
+//! error of a layer's output (in `search`). [`quantize_int4_with_feedback`] also lets weights compensate for the errors of
+//! others (in `feedback`).
 
+mod feedback;
 mod search;
 
 use half::f16;
 
 use crate::chunks::{chunks_mut, for_each_chunk};
 use crate::vectorize::vectorize;
+
+pub use feedback::{ErrorFeedback, quantize_int4_with_feedback};
 
 /// Consecutive weights of a row that share a scale.
 pub const GROUP: usize = 32;

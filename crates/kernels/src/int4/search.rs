@@ -13,9 +13,9 @@ use super::{GROUP, HALF, OFFSET, inverse, largest, nibble};
 
 /// The largest weight of a group is mapped to ±`EXTREMES[0]` to ±`EXTREMES[1]`, in steps of [`STEP`], and then clamped
 /// to −8 to 7.
-const EXTREMES: [f32; 2] = [5.0, 12.0];
-const STEP: f32 = 0.25;
-const STEPS: usize = ((EXTREMES[1] - EXTREMES[0]) / STEP) as usize + 1;
+pub(super) const EXTREMES: [f32; 2] = [5.0, 12.0];
+pub(super) const STEP: f32 = 0.25;
+pub(super) const STEPS: usize = ((EXTREMES[1] - EXTREMES[0]) / STEP) as usize + 1;
 /// Maximum number of least-squares improvements of a scale.
 const ROUNDS: usize = 4;
 

@@ -7,7 +7,7 @@ pub mod text;
 use std::sync::Arc;
 
 use statistics::InputStatistics;
-use triad_engine::{Cancel, Inputs, LinearInput, Model, Session, SessionOptions};
+use triad_engine::{Cancel, Inputs, LinearInput, Model, Observer, Session, SessionOptions};
 use triad_model::description::ModelDescription;
 
 use crate::error::{Error, Result};
@@ -57,7 +57,7 @@ impl Calibration {
     }
 
     /// Runs the float model over at most `most_tokens` tokens of `text`; returns the calibration, and the pieces of the
-    /// text that were held out. `progress` is called with the number of processed tokens and the total.
+    /// text as [`split`] does. `progress` is called with the number of processed tokens and the total.
     ///
     /// # Errors
     /// If `cancel` is set, the model has no tokenizer or cannot run, or the text has no tokens.
@@ -67,7 +67,7 @@ impl Calibration {
         most_tokens: usize,
         cancel: &Cancel,
         mut progress: impl FnMut(usize, usize),
-    ) -> Result<(Self, Vec<Vec<u32>>)> {
+    ) -> Result<(Self, [Vec<Vec<u32>>; 2])> {
         let [pieces, held_out] = split(model, text, most_tokens)?;
         let total = pieces.iter().map(Vec::len).sum();
         let mut calibration = Self::new(model.description(), &text.name);
@@ -75,7 +75,7 @@ impl Calibration {
             progress(calibration.tokens, total);
             Ok(())
         })?;
-        Ok((calibration, held_out))
+        Ok((calibration, [pieces, held_out]))
     }
 
     /// Returns the statistics of one input of one block.
@@ -95,14 +95,6 @@ impl Calibration {
         self.blocks.iter().enumerate().flat_map(of_block)
     }
 
-    /// Returns the mean squares of the channels of each block's inputs, in the order of [`LinearInput::ALL`].
-    pub fn mean_squares(&self) -> Vec<Inputs<Vec<f32>>> {
-        self.blocks
-            .iter()
-            .map(|inputs| inputs.each_ref().map(InputStatistics::mean_squares))
-            .collect()
-    }
-
     /// Runs the float model over `pieces`, from the first unprocessed one. `progress` is called after each piece with
     /// the total so far.
     ///
@@ -116,28 +108,53 @@ impl Calibration {
         cancel: &Cancel,
         mut progress: impl FnMut(&Self) -> Result<()>,
     ) -> Result<()> {
+        let mut observation = Observation::new(model)?;
+        for piece in pieces.iter().skip(self.pieces) {
+            let blocks = &mut self.blocks;
+            observation.run(piece, &mut self.counted, cancel, &mut |block, input, x| {
+                blocks[block][input.index()].add(x);
+            })?;
+            self.tokens += piece.len();
+            self.pieces += 1;
+            progress(self)?;
+        }
+        Ok(())
+    }
+}
+
+/// A float model that processes pieces of text, whose linear inputs are observed.
+pub(crate) struct Observation(Session);
+
+impl Observation {
+    pub(crate) fn new(model: &Arc<Model>) -> Result<Self> {
         let context = PIECE_TOKENS.min(model.description().context);
         let options = SessionOptions {
             context,
             chunk: PIECE_TOKENS,
             ..SessionOptions::default()
         };
-        let mut session = Session::new(model, &options)?;
-        for piece in pieces.iter().skip(self.pieces) {
-            session.truncate(0);
-            let (blocks, counted, mut observed) = (&mut self.blocks, &mut self.counted, 0);
-            session.observe(piece, cancel, &mut |block, input, x| {
-                if observed == *counted {
-                    blocks[block][input.index()].add(x);
-                    *counted += 1;
-                }
-                observed += 1;
-            })?;
-            self.counted = 0;
-            self.tokens += piece.len();
-            self.pieces += 1;
-            progress(self)?;
-        }
+        Ok(Self(Session::new(model, &options)?))
+    }
+
+    /// Processes one piece, and calls `add` with each observation from number `counted` on, which then counts it. It is 0
+    /// after a run that was not interrupted.
+    pub(crate) fn run(
+        &mut self,
+        piece: &[u32],
+        counted: &mut usize,
+        cancel: &Cancel,
+        add: Observer,
+    ) -> Result<()> {
+        self.0.truncate(0);
+        let mut observed = 0;
+        self.0.observe(piece, cancel, &mut |block, input, x| {
+            if observed == *counted {
+                add(block, input, x);
+                *counted += 1;
+            }
+            observed += 1;
+        })?;
+        *counted = 0;
         Ok(())
     }
 }

@@ -117,27 +117,6 @@ impl InputStatistics {
         self.largest.iter().copied().fold(0.0, f32::max)
     }
 
-    /// Returns the mean square of each channel `[channels]`, estimated from bins: all values of a bin count as its
-    /// middle, so a channel that is always zero also has a mean square. For values spread evenly over a bin, the true
-    /// mean square is larger by less than half a percent.
-    pub fn mean_squares(&self) -> Vec<f32> {
-        let square = |(bin, count): (usize, &u32)| {
-            f64::from(*count) * f64::from((edge(bin) + edge(bin + 1)) / 2.0).powi(2)
-        };
-        let sum = |counts: &[u32]| {
-            counts
-                .iter()
-                .enumerate()
-                .filter(|(_, count)| **count > 0)
-                .map(square)
-                .sum::<f64>()
-        };
-        self.counts
-            .chunks_exact(BINS)
-            .map(|counts| (sum(counts) / self.rows.max(1) as f64) as f32)
-            .collect()
-    }
-
     /// Returns the number of values in each channel whose bin is at or above `threshold`, which is exact if `threshold`
     /// is an [`edge`] of a bin.
     pub fn outliers(&self, threshold: f32) -> Vec<u64> {
@@ -227,22 +206,6 @@ mod tests {
             before.add(x);
             after.add(&scaled);
             prop_assert_eq!(before.scaled(&factors), after);
-        }
-
-        #[test]
-        fn mean_squares_are_those_of_the_values_as_far_as_bins_tell(
-            magnitudes in prop::collection::vec(0.0009765625f32..8000.0, 3..60),
-        ) {
-            let x: Vec<f32> = magnitudes[..magnitudes.len() / 3 * 3].iter().enumerate()
-                .map(|(index, x)| if index % 2 == 0 { *x } else { -x }).collect();
-            let mut statistics = InputStatistics::new(3);
-            statistics.add(&x);
-            for (channel, mean) in statistics.mean_squares().into_iter().enumerate() {
-                let squares = x.iter().skip(channel).step_by(3).map(|x| x * x);
-                let exact = squares.sum::<f32>() / (x.len() / 3) as f32;
-                // The ends of a bin differ by a fifth of the lower one on average, by a quarter at most.
-                prop_assert!((0.8..1.27).contains(&(mean / exact)), "{} for {}", mean, exact);
-            }
         }
 
         #[test]

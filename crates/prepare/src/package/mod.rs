@@ -20,6 +20,7 @@ use triad_engine::package::vision::PackagedVision;
 use triad_engine::package::{
     FORMAT, FileDigest, MANIFEST, MANIFEST_DIGEST, Manifest, Package, WEIGHTS, sha256,
 };
+use triad_engine::quantization::LinearFormat;
 use triad_engine::{Cancel, LoadOptions, Model, Threads};
 use triad_kernels::BlockArithmetic;
 use triad_kernels::int8;
@@ -30,10 +31,12 @@ use crate::calibration::pictures::CalibrationPictures;
 use crate::calibration::text::CalibrationText;
 use crate::calibration::{self, Calibration};
 use crate::error::Result;
+use crate::int4::Rounding;
+use crate::int4::moments::Moments;
 use crate::{Preparation, PrepareOptions};
 pub use part::is_being_prepared;
 use part::{Opened, Part};
-use resume::Saved;
+use resume::{Saved, State};
 use vision::Encoder;
 use write::{LinearPlan, write_error};
 
@@ -64,6 +67,9 @@ pub struct Recipe {
     pub threads: Threads,
     /// The treatment of an existing package.
     pub existing: Existing,
+    /// With W4A16, maximum bytes of second moments in memory, if those of one block are not more
+    /// ([`MEMORY`](crate::int4::moments::MEMORY)). They do not affect the package.
+    pub moment_memory: usize,
     /// The pictures that calibrate the encoder; `None`: the package has no encoder.
     pub pictures: Option<CalibrationPictures>,
 }
@@ -116,8 +122,6 @@ pub enum Progress {
 pub struct Prepared {
     /// The package.
     pub package: Package,
-    /// Whether this run made it; otherwise it was there, or another process made it meanwhile.
-    pub is_new: bool,
     /// Tokens that this run calibrated on, and the seconds for them: zeros if it resumed after a complete calibration.
     pub calibrated: (usize, f64),
 }
@@ -148,7 +152,6 @@ pub fn prepare(
     let Opened::Part(part) = opened else {
         return Ok(Prepared {
             package: Package::open(destination)?,
-            is_new: false,
             calibrated: (0, 0.0),
         });
     };
@@ -174,28 +177,24 @@ pub fn prepare(
         .iter()
         .map(|(path, it)| (name_of(path), it.clone()))
         .collect();
-    let [pieces, held_out] = calibration::split(&model, &recipe.text, recipe.options.tokens)?;
-    let (calibration, calibrated) =
-        calibrate(&model, recipe, &source, &pieces, &part, cancel, progress)?;
-    progress(Progress::Deciding);
-    let preparation = crate::decide(&model, &calibration, &held_out, &recipe.options, cancel)?;
-    let linears = match preparation.quantization() {
-        Some(quantization) => LinearPlan::W8a8(quantization),
-        None => LinearPlan::W4a16 {
-            mean_squares: calibration.mean_squares(),
-        },
+    let text = calibration::split(&model, &recipe.text, recipe.options.tokens)?;
+    let run = Run {
+        model: &model,
+        recipe,
+        source: &source,
+        text: &text,
+        part: &part,
+        cancel,
     };
-    drop(calibration);
+    let (linears, preparation, calibrated) = run.plan(progress)?;
     let path = part.path(WEIGHTS);
     let formats = write::weights(
         &model,
-        &linears,
+        linears,
         &recipe.options.plan,
         &path,
         cancel,
-        &mut |done, total| {
-            progress(Progress::Writing { done, total });
-        },
+        progress,
     )?;
     let vision = match encoder {
         Some((encoder, decided)) => Some(encoder.write(&model, decided, &part, cancel)?),
@@ -207,7 +206,6 @@ pub fn prepare(
     part.finish()?;
     Ok(Prepared {
         package: Package::open(destination)?,
-        is_new: true,
         calibrated,
     })
 }
@@ -223,43 +221,169 @@ fn name_of(path: &Path) -> String {
     name.to_string_lossy().into_owned()
 }
 
-/// Calibrates, starting from the state of an earlier run with the same input, if there is one.
-fn calibrate(
-    model: &Arc<Model>,
-    recipe: &Recipe,
-    source: &Source,
-    pieces: &[Vec<u32>],
-    part: &Part,
-    cancel: &Cancel,
-    progress: &mut dyn FnMut(Progress),
-) -> Result<(Calibration, (usize, f64))> {
-    // Everything that affects a calibration: float kernels differ in the last bits.
-    let kernels = format!("{:?}", triad_kernels::kernel_names());
-    let key = json!({"program": program(), "source": source, "pieces": pieces, "kernels": kernels});
-    let key = sha256(key.to_string().as_bytes());
-    let mut calibration = Calibration::new(model.description(), &recipe.text.name);
-    let mut saved = Saved::resume(key, part.path(Part::CALIBRATION), &mut calibration);
-    let total = pieces.iter().map(Vec::len).sum();
-    let resumed = calibration.tokens;
-    progress(Progress::Calibrating {
-        done: resumed,
-        total,
-    });
-    let start = Instant::now();
-    let run = calibration.run(model, pieces, cancel, |seen| {
+/// The input that all calibrations of one preparation share.
+#[derive(Clone, Copy)]
+struct Run<'a> {
+    model: &'a Arc<Model>,
+    recipe: &'a Recipe,
+    source: &'a Source,
+    /// The pieces to calibrate on, and those that are held out.
+    text: &'a [Vec<Vec<u32>>; 2],
+    part: &'a Part,
+    cancel: &'a Cancel,
+}
+
+impl<'a> Run<'a> {
+    /// Returns how linear layers are quantized, the decisions of the package, and [`Prepared::calibrated`].
+    fn plan(
+        self,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<(LinearPlan<'a>, Preparation, (usize, f64))> {
+        let Self {
+            model,
+            recipe,
+            text: [pieces, held_out],
+            cancel,
+            ..
+        } = self;
+        match recipe.options.plan.linears {
+            LinearFormat::W8a8 => {
+                let (calibration, calibrated) = self.calibrate(progress)?;
+                progress(Progress::Deciding);
+                let (options, held_out) = (&recipe.options, &held_out[..]);
+                let preparation = crate::decide(model, &calibration, held_out, options, cancel)?;
+                let quantization = preparation.quantization().expect("W8A8 has a plan");
+                Ok((LinearPlan::W8a8(quantization), preparation, calibrated))
+            }
+            LinearFormat::W4a16 => {
+                let (rounding, calibrated) = self.round(0, progress)?;
+                let preparation = Preparation {
+                    options: recipe.options,
+                    calibration_text: recipe.text.name.clone(),
+                    calibration_tokens: pieces.iter().map(Vec::len).sum(),
+                    pruned: 0.0,
+                    inputs: Vec::new(),
+                };
+                let next = move |block, progress: &mut dyn FnMut(Progress)| {
+                    Ok(self.round(block, progress)?.0)
+                };
+                let linears = LinearPlan::W4a16 {
+                    rounding: Box::new(rounding),
+                    next: Box::new(next),
+                };
+                Ok((linears, preparation, calibrated))
+            }
+        }
+    }
+
+    /// Calibrates for W8A8.
+    fn calibrate(self, progress: &mut dyn FnMut(Progress)) -> Result<(Calibration, (usize, f64))> {
+        let (model, text) = (self.model, &self.text[0]);
+        let fresh = || Calibration::new(model.description(), &self.recipe.text.name);
+        let path = self.part.path(Part::CALIBRATION);
+        let (saved, mut calibration) = Saved::resume(self.key(json!(null)), path, fresh);
+        let mut seen = Seen::new(saved, calibration.tokens, text, progress);
+        let run = calibration.run(model, text, self.cancel, |seen_so_far| {
+            seen.piece(seen_so_far, seen_so_far.tokens)
+        });
+        let has_any = (calibration.pieces, calibration.counted) != (0, 0);
+        let calibrated = seen.end(run, &calibration, calibration.tokens, has_any)?;
+        Ok((calibration, calibrated))
+    }
+
+    /// Computes the second moments for W4A16, of as many blocks from `first` on as fit into memory.
+    fn round(
+        self,
+        first: usize,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<(Rounding, (usize, f64))> {
+        let fresh = || Moments::new(self.model.description(), first, self.recipe.moment_memory);
+        let key = self.key(json!({"first": first, "blocks": fresh().blocks()}));
+        let path = self.part.path(Part::CALIBRATION);
+        let (saved, mut moments) = Saved::resume(key, path, fresh);
+        let mut seen = Seen::new(
+            saved,
+            moments.tokens,
+            self.text.iter().flatten(),
+            progress,
+        );
+        let run = moments.run(self.model, self.text, self.cancel, |seen_so_far| {
+            seen.piece(seen_so_far, seen_so_far.tokens)
+        });
+        let has_any = (moments.pieces, moments.counted) != (0, 0);
+        let calibrated = seen.end(run, &moments, moments.tokens, has_any)?;
+        Ok((Rounding::new(self.model, moments), calibrated))
+    }
+
+    /// Returns the key of everything that affects a calibration: float kernels differ in the last bits. `moments` are the
+    /// blocks whose moments are computed, null for the statistics of W8A8.
+    fn key(self, moments: serde_json::Value) -> String {
+        let kernels = format!("{:?}", triad_kernels::kernel_names());
+        let pieces = match moments.is_null() {
+            true => json!(self.text[0]),
+            false => json!(self.text),
+        };
+        let key = json!({
+            "program": program(), "source": self.source, "pieces": pieces, "kernels": kernels, "moments": moments,
+        });
+        sha256(key.to_string().as_bytes())
+    }
+}
+
+/// A calibration under way: shows its progress and saves its state from time to time.
+struct Seen<'a> {
+    saved: Saved,
+    resumed: usize,
+    total: usize,
+    start: Instant,
+    progress: &'a mut dyn FnMut(Progress),
+}
+
+impl<'a> Seen<'a> {
+    fn new<'t>(
+        saved: Saved,
+        resumed: usize,
+        pieces: impl IntoIterator<Item = &'t Vec<u32>>,
+        progress: &'a mut dyn FnMut(Progress),
+    ) -> Self {
+        let total = pieces.into_iter().map(Vec::len).sum();
         progress(Progress::Calibrating {
-            done: seen.tokens,
+            done: resumed,
             total,
         });
-        Ok(saved.keep(seen)?)
-    });
-    if run.is_err() && (calibration.pieces, calibration.counted) != (0, 0) {
-        saved.save(&calibration)?;
+        Self {
+            saved,
+            resumed,
+            total,
+            start: Instant::now(),
+            progress,
+        }
     }
-    run?;
-    let seconds = start.elapsed().as_secs_f64();
-    let tokens = calibration.tokens - resumed;
-    Ok((calibration, (tokens, seconds)))
+
+    /// Tells that another piece is counted in `state`, `tokens` in all.
+    fn piece<S: State>(&mut self, state: &S, tokens: usize) -> Result<()> {
+        (self.progress)(Progress::Calibrating {
+            done: tokens,
+            total: self.total,
+        });
+        Ok(self.saved.keep(state)?)
+    }
+
+    /// Saves `state` if its `run` failed and it `has_any` observations; returns [`Prepared::calibrated`].
+    fn end<S: State>(
+        mut self,
+        run: Result<()>,
+        state: &S,
+        tokens: usize,
+        has_any: bool,
+    ) -> Result<(usize, f64)> {
+        if run.is_err() && has_any {
+            self.saved.save(state)?;
+        }
+        run?;
+        let seconds = self.start.elapsed().as_secs_f64();
+        Ok((tokens - self.resumed, seconds))
+    }
 }
 
 fn program() -> String {

@@ -95,9 +95,9 @@ impl<'a> Encoder<'a> {
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Decided> {
         let (float, options) = (&self.float, &self.options);
-        let mut calibration = Calibration::of_encoder(float, &self.pictures.name);
+        let fresh = || Calibration::of_encoder(float, &self.pictures.name);
         let path = part.path(Part::CALIBRATION_OF_ENCODER);
-        let mut saved = Saved::resume(self.key()?, path, &mut calibration);
+        let (mut saved, mut calibration) = Saved::resume(self.key()?, path, fresh);
         let run = self.pictures.calibrate(
             (model, float),
             &mut calibration,

@@ -16,9 +16,9 @@ use triad_engine::package::tensors::{
 use triad_engine::quantization::{DecodeWeights, Quantization};
 use triad_engine::weights::{
     Block, BlockStreams, Embedding, Linear, Norm, RouterPart, Streams, TokenInputs, Weight,
-    WeightMatrix, linear_to_int4, quantize_linear, quantize_output,
+    WeightMatrix, quantize_linear, quantize_output,
 };
-use triad_engine::{Cancel, Inputs, LinearInput, Model};
+use triad_engine::{Cancel, LinearInput, Model};
 use triad_kernels::Matrix;
 use triad_kernels::int8::Int8Weight;
 use triad_model::description::Linear as LinearName;
@@ -27,25 +27,51 @@ use triad_model::safetensors::write::Layout;
 use triad_model::tensor::Format;
 use triad_model::{Error, ErrorKind};
 
+use super::Progress;
 use crate::error::Result;
+use crate::int4::Rounding;
 
 /// The quantization of linear layers.
-pub(super) enum LinearPlan {
+pub(super) enum LinearPlan<'a> {
     W8a8(Quantization),
     W4a16 {
-        /// The argument of [`Model::quantize_int4`].
-        mean_squares: Vec<Inputs<Vec<f32>>>,
+        /// Rounds the layers of some blocks.
+        rounding: Box<Rounding>,
+        /// Returns what rounds the layers of the blocks from another one on.
+        next: Box<NextRounding<'a>>,
     },
 }
 
-impl LinearPlan {
-    fn quantize(&self, block: usize, name: LinearName, linear: &Linear) -> Linear {
+type NextRounding<'a> = dyn Fn(usize, &mut dyn FnMut(Progress)) -> Result<Rounding> + 'a;
+
+impl LinearPlan<'_> {
+    /// Prepares for the layers of a block.
+    fn enter(&mut self, block: usize, progress: &mut dyn FnMut(Progress)) -> Result<()> {
+        if let Self::W4a16 { rounding, next } = self
+            && !rounding.blocks().contains(&block)
+        {
+            // Its moments are dropped before those of other blocks take memory.
+            rounding.clear();
+            **rounding = next(block, progress)?;
+        }
+        Ok(())
+    }
+
+    fn quantize(
+        &mut self,
+        block: usize,
+        name: LinearName,
+        linear: &Linear,
+        cancel: &Cancel,
+    ) -> Result<Linear> {
         let input = LinearInput::of(name).index();
         match self {
-            Self::W8a8(quantization) => {
-                quantize_linear(linear, &quantization.blocks[block][input], quantization)
-            }
-            Self::W4a16 { mean_squares } => linear_to_int4(linear, &mean_squares[block][input]),
+            Self::W8a8(quantization) => Ok(quantize_linear(
+                linear,
+                &quantization.blocks[block][input],
+                quantization,
+            )),
+            Self::W4a16 { rounding, .. } => rounding.round(block, name, linear, cancel),
         }
     }
 }
@@ -57,11 +83,11 @@ impl LinearPlan {
 /// If `cancel` is set, the file cannot be written, or the weights are not finite.
 pub(super) fn weights(
     model: &Model,
-    linears: &LinearPlan,
+    mut linears: LinearPlan,
     options: &PlanOptions,
     path: &Path,
     cancel: &Cancel,
-    progress: &mut dyn FnMut(usize, usize),
+    progress: &mut dyn FnMut(Progress),
 ) -> Result<Formats> {
     let weights = model.weights();
     let (format, embedding) = embedding_of(&weights.embedding)?;
@@ -96,6 +122,7 @@ pub(super) fn weights(
         + 1;
     let mut done = 0;
     for (index, block) in weights.blocks.iter().enumerate() {
+        linears.enter(index, progress)?;
         for (place, norm) in NormPlace::all_of(block) {
             file.norm(&norm_name(index, place), norm)?;
         }
@@ -122,11 +149,11 @@ pub(super) fn weights(
         }
         for (name, linear) in &block.linears {
             cancel.check()?;
-            let quantized = model.install(|| linears.quantize(index, *name, linear));
+            let quantized = model.install(|| linears.quantize(index, *name, linear, cancel))?;
             release(linear);
             file.linear(&linear_name(index, *name), &quantized, formats.decode)?;
             done += 1;
-            progress(done, total);
+            progress(Progress::Writing { done, total });
         }
     }
     file.norm(OUTPUT_NORM, &weights.output_norm)?;
@@ -149,7 +176,7 @@ pub(super) fn weights(
         }
     }
     file.finish()?;
-    progress(total, total);
+    progress(Progress::Writing { done: total, total });
     Ok(formats)
 }
 

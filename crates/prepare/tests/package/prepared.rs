@@ -13,7 +13,7 @@ use triad_prepare::package::{Existing, Recipe};
 use triad_prepare::{Error, PrepareOptions, Prune};
 
 use crate::damaged::chain;
-use crate::tiny::{Place, files, gguf_of_experts, text};
+use crate::tiny::{Place, files, gguf_of_experts, in_int4, text};
 
 /// Returns the logits of a prompt and of the tokens after it, so that prefill and decode both run.
 fn logits(model: Model) -> Vec<f32> {
@@ -50,11 +50,7 @@ fn a_package_of_experts_computes_the_logits_of_the_model_that_was_quantized_in_m
     let mut recipe = place.recipe();
     recipe.options.plan.linears = LinearFormat::W4a16;
     let package = place.prepare(&recipe, "w4a16").unwrap().package;
-    let (text, tokens) = (&recipe.text, recipe.options.tokens);
-    let (calibration, _) =
-        Calibration::of_text(&float, text, tokens, &Cancel::new(), |_, _| {}).unwrap();
-    let squares = calibration.mean_squares();
-    let in_memory = float.quantize_int4(&squares, recipe.options.plan.output_weights);
+    let in_memory = in_int4(&float, &recipe);
     let opened = Model::load(package.path(), &load).unwrap();
     let linears = |block: usize| opened.weights().blocks[block].linears.values();
     assert!(
@@ -126,11 +122,7 @@ fn a_package_in_w4a16_computes_the_logits_of_the_model_that_was_quantized_in_mem
                 ..Default::default()
             };
             let float = Arc::new(Model::from_checkpoint(&recipe.checkpoint, &load).unwrap());
-            let tokens = recipe.options.tokens;
-            let (calibration, _) =
-                Calibration::of_text(&float, &recipe.text, tokens, &Cancel::new(), |_, _| {})
-                    .unwrap();
-            let in_memory = float.quantize_int4(&calibration.mean_squares(), output_weights);
+            let in_memory = in_int4(&float, &recipe);
             let opened = Model::load(package.path(), &load).unwrap();
             assert_eq!(opened.description(), float.description());
             assert_eq!(opened.weights().bytes(), in_memory.weights().bytes());
@@ -180,18 +172,7 @@ fn a_package_has_inputs_by_token_streams_and_factors_of_blocks_as_they_are_store
             let float = Arc::new(Model::from_checkpoint(&recipe.checkpoint, &load).unwrap());
             let in_memory = match package.manifest().preparation.quantization() {
                 Some(plan) => float.quantize(&plan),
-                None => {
-                    let (calibration, _) = Calibration::of_text(
-                        &float,
-                        &recipe.text,
-                        recipe.options.tokens,
-                        &Cancel::new(),
-                        |_, _| {},
-                    )
-                    .unwrap();
-                    let output = recipe.options.plan.output_weights;
-                    float.quantize_int4(&calibration.mean_squares(), output)
-                }
+                None => in_int4(&float, &recipe),
             };
             let opened = Model::load(package.path(), &load).unwrap();
             assert_eq!(opened.description(), float.description());
@@ -233,14 +214,7 @@ fn a_package_has_latent_vectors_parts_of_blocks_and_experts_without_gates() {
             let float = Arc::new(Model::from_checkpoint(&recipe.checkpoint, &load).unwrap());
             let in_memory = match package.manifest().preparation.quantization() {
                 Some(plan) => float.quantize(&plan),
-                None => {
-                    let (text, tokens) = (&recipe.text, recipe.options.tokens);
-                    let (calibration, _) =
-                        Calibration::of_text(&float, text, tokens, &Cancel::new(), |_, _| {})
-                            .unwrap();
-                    let output = recipe.options.plan.output_weights;
-                    float.quantize_int4(&calibration.mean_squares(), output)
-                }
+                None => in_int4(&float, &recipe),
             };
             let opened = Model::load(package.path(), &load).unwrap();
             assert_eq!(opened.description(), float.description());
@@ -262,6 +236,8 @@ fn what_calibration_sees_decides_the_scales_of_w4a16() {
     let first = weights(&recipe, "first");
     recipe.threads = Threads::Count(1);
     assert!(first == weights(&recipe, "on one thread"));
+    recipe.moment_memory = 0;
+    assert!(first == weights(&recipe, "a block at a time"));
     recipe.text = text(30);
     assert!(first != weights(&recipe, "another text"));
 }
@@ -290,35 +266,38 @@ fn the_same_model_text_and_options_give_the_same_bytes_on_any_number_of_threads(
 
 #[test]
 fn an_interrupted_preparation_goes_on_to_the_same_bytes() {
-    let place = Place::new();
-    let recipe = place.recipe();
-    let whole = files(place.prepare(&recipe, "whole").unwrap().package.path());
-    assert!(matches!(
-        place.interrupt(&recipe, "package", 1),
-        Err(Error::Engine(triad_engine::Error::Cancelled))
-    ));
-    assert!(matches!(
-        place.interrupt(&recipe, "package", 100),
-        Err(Error::Engine(triad_engine::Error::Cancelled))
-    ));
-    assert_eq!(
-        place.names("package.part"),
-        ["calibration.safetensors", "lock"]
-    );
-    let resumed = place.prepare(&recipe, "package").unwrap();
-    let preparation = &resumed.package.manifest().preparation;
-    let (calibrated, _) = resumed.calibrated;
-    assert!(
-        calibrated > 0 && calibrated + 100 <= preparation.calibration_tokens,
-        "{calibrated}"
-    );
-    assert!(whole == files(resumed.package.path()));
-    assert_eq!(place.names(""), ["model.gguf", "package", "whole"]);
+    for linears in [LinearFormat::W8a8, LinearFormat::W4a16] {
+        let place = Place::new();
+        let mut recipe = place.recipe();
+        recipe.options.plan.linears = linears;
+        let whole = place.prepare(&recipe, "whole").unwrap();
+        let all = files(whole.package.path());
+        assert!(matches!(
+            place.interrupt(&recipe, "package", 1),
+            Err(Error::Engine(triad_engine::Error::Cancelled))
+        ));
+        assert!(matches!(
+            place.interrupt(&recipe, "package", 100),
+            Err(Error::Engine(triad_engine::Error::Cancelled))
+        ));
+        assert_eq!(
+            place.names("package.part"),
+            ["calibration.safetensors", "lock"]
+        );
+        let resumed = place.prepare(&recipe, "package").unwrap();
+        let (calibrated, _) = resumed.calibrated;
+        assert!(
+            calibrated > 0 && calibrated + 100 <= whole.calibrated.0,
+            "{linears:?}: {calibrated}"
+        );
+        assert!(all == files(resumed.package.path()), "{linears:?}");
+        assert_eq!(place.names(""), ["model.gguf", "package", "whole"]);
+    }
 }
 
 #[test]
 fn a_preparation_that_is_cancelled_anywhere_goes_on_to_the_same_bytes() {
-    // Calibration is the same in both: cancelled at each check for one, at some of them for the other.
+    // Cancelled at each check for one, at some of them for the other.
     for (linears, step) in [(LinearFormat::W8a8, 1), (LinearFormat::W4a16, 5)] {
         let place = Place::new();
         let mut recipe = place.recipe();
@@ -327,6 +306,8 @@ fn a_preparation_that_is_cancelled_anywhere_goes_on_to_the_same_bytes() {
             recipe.options.plan.linears,
             recipe.existing,
         ) = (Prune::AUTO, linears, Existing::Keep);
+        // The moments of one block at a time.
+        recipe.moment_memory = 0;
         let whole = files(place.prepare(&recipe, "whole").unwrap().package.path());
         let mut checks = 0;
         while let Err(error) = place.stop(&recipe, "package", checks) {
@@ -385,7 +366,7 @@ fn a_state_that_an_older_version_saved_is_not_resumed() {
     place.interrupt(&recipe, "package", 100).unwrap_err();
     let left = place.path("package.part/calibration.safetensors");
     let mut bytes = fs::read(&left).unwrap();
-    let (field, older) = (b"\"format\":\"2\"", b"\"former\":\"2\"");
+    let (field, older) = (b"\"format\":\"3\"", b"\"format\":\"2\"");
     let at = bytes
         .windows(field.len())
         .position(|window| window == field)

@@ -8,9 +8,8 @@ use triad_engine::quantization::{LinearFormat, OutputWeights};
 use triad_engine::{Cancel, LoadOptions, Model, Session, SessionOptions, Threads};
 use triad_kernels::BlockArithmetic;
 use triad_model::checkpoint::Checkpoint;
-use triad_prepare::calibration::Calibration;
 
-use crate::tiny::Place;
+use crate::tiny::{Place, in_int4};
 
 /// Copies a golden checkpoint, and adds a tokenizer whose tokens are visible characters of ASCII.
 fn copy(case: &str, to: &Path) {
@@ -83,15 +82,7 @@ fn a_package_of_a_quantized_checkpoint_is_that_of_its_dequantized_weights() {
         recipe.options.plan.linears = LinearFormat::W4a16;
         recipe.options.plan.output_weights = OutputWeights::Float;
         let package = place.prepare(&recipe, "w4a16").unwrap().package;
-        let (calibration, _) = Calibration::of_text(
-            &float,
-            &recipe.text,
-            recipe.options.tokens,
-            &Cancel::new(),
-            |_, _| {},
-        )
-        .unwrap();
-        let in_memory = float.quantize_int4(&calibration.mean_squares(), OutputWeights::Float);
+        let in_memory = in_int4(&float, &recipe);
         let opened = Model::load(package.path(), &load).unwrap();
         assert_eq!(logits(opened), logits(in_memory), "{case}");
     }

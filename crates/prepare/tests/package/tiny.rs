@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use triad_engine::package::Package;
 use triad_engine::quantization::LinearFormat;
-use triad_engine::{Cancel, Threads};
+use triad_engine::{Cancel, Model, Threads};
 use triad_model::checkpoint::Checkpoint;
 use triad_model::gguf::Value;
 use triad_model::tensor::{BlockFormat, Format};
 use triad_model::testing::GgufBuilder;
-use triad_prepare::calibration::text::CalibrationText;
+use triad_prepare::calibration::{self, text::CalibrationText};
 use triad_prepare::package::{Existing, Prepared, Progress, Recipe, prepare};
-use triad_prepare::{PrepareOptions, Prune, Result};
+use triad_prepare::{PrepareOptions, Prune, Result, int4};
 
 const HIDDEN: usize = 32;
 const VOCAB: usize = 128;
@@ -193,6 +193,7 @@ impl Place {
             },
             threads: Threads::Count(2),
             existing: Existing::Refuse,
+            moment_memory: int4::moments::MEMORY,
             pictures: None,
         }
     }
@@ -242,6 +243,13 @@ impl Place {
         names.sort();
         names
     }
+}
+
+/// Returns the float model of a recipe in W4A16.
+pub fn in_int4(float: &Arc<Model>, recipe: &Recipe) -> Model {
+    let text = calibration::split(float, &recipe.text, recipe.options.tokens).unwrap();
+    let output_weights = recipe.options.plan.output_weights;
+    int4::quantize(float, &text, output_weights, &Cancel::new()).unwrap()
 }
 
 /// Returns `texts` short texts, all different.

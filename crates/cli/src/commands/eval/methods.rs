@@ -176,7 +176,7 @@ impl Variant {
     pub fn quantize(
         &self,
         model: &Arc<Model>,
-        (calibration, held_out): &(Calibration, Vec<Vec<u32>>),
+        (calibration, text): &(Calibration, [Vec<Vec<u32>>; 2]),
         cancel: &Cancel,
     ) -> triad_prepare::Result<Quantized> {
         let Some((method, options)) = self.quantized else {
@@ -185,6 +185,6 @@ impl Variant {
                 preparation: None,
             });
         };
-        method.quantize(model, calibration, held_out, &options, cancel)
+        method.quantize(model, calibration, text, &options, cancel)
     }
 }

@@ -135,7 +135,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     } else {
         (
             Calibration::new(model.description(), &text.name),
-            Vec::new(),
+            Default::default(),
         )
     };
     let calibration_seconds = start.elapsed().as_secs_f64();
@@ -214,7 +214,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 fn quantize(
     variant: &Variant,
     model: &Arc<Model>,
-    calibrated: &(Calibration, Vec<Vec<u32>>),
+    calibrated: &(Calibration, [Vec<Vec<u32>>; 2]),
     cancel: &Cancel,
 ) -> triad_prepare::Result<(Quantized, f64)> {
     let start = Instant::now();
