@@ -14,13 +14,13 @@ pub struct Data {
     pub machine: String,
     /// Commit of the program that was measured.
     pub commit: String,
-    /// How the values got here.
+    /// Origin of the values.
     pub source: Source,
     /// Commands, and what each of them measured.
     pub runs: Vec<Run>,
 }
 
-/// How values got into a file.
+/// Origin of the values of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Source {
@@ -36,13 +36,13 @@ pub enum Source {
 pub struct Run {
     /// The command line.
     pub command: String,
-    /// How often everything was measured; a table has the medians.
+    /// Number of times that everything was measured; a table has the medians.
     pub rounds: usize,
-    /// What was measured.
+    /// The cases that it measured.
     pub rows: Vec<Row>,
 }
 
-/// What was measured in one case.
+/// One case with what was measured in it.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Row {

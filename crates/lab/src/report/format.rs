@@ -6,7 +6,7 @@
 
 use triad_console::output;
 
-/// What stands between templates of which the first one with all its values is filled in.
+/// Separator of templates of which the first one with all its values is filled in.
 const OR: &str = " | ";
 
 /// A parsed cell: templates, of which the first one with all its values is filled in.

@@ -18,13 +18,13 @@ pub enum Error {
     Data {
         /// Name of the file.
         name: String,
-        /// What is wrong, and what was expected.
+        /// The fault, and what was expected.
         problem: String,
     },
     /// The output of a command has not the fields that were asked for.
     #[error("the output of the command: {problem}")]
     Output {
-        /// What is wrong, and what was expected.
+        /// The fault, and what was expected.
         problem: String,
     },
     /// The marks of a table cannot be followed.
@@ -32,7 +32,7 @@ pub enum Error {
     Page {
         /// Number of the line in the page, from 1.
         line: usize,
-        /// What is wrong, and what was expected.
+        /// The fault, and what was expected.
         problem: String,
     },
 }
