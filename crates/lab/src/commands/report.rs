@@ -39,17 +39,14 @@ const MAX_BYTES: u64 = 4 << 20;
 pub fn run(arguments: &Arguments) -> Result<()> {
     let files = files(&arguments.root.join(DATA))?;
     let mut used = BTreeSet::new();
+    // Nothing is written before every page can be made.
     let mut different = Vec::new();
     for path in in_folder(&arguments.root.join(PAGES), "md")? {
         let text = read(&path)?;
         let rendered = page::rendered(&text, &files).with_context(|| path.display().to_string())?;
         used.extend(rendered.used);
-        if rendered.text == text {
-            continue;
-        }
-        different.push(path.display().to_string());
-        if !arguments.check {
-            OutputFile::create(&path)?.write(|file| file.write_all(rendered.text.as_bytes()))?;
+        if rendered.text != text {
+            different.push((path, rendered.text));
         }
     }
     let unused: Vec<_> = files
@@ -63,16 +60,23 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             unused.join(", ")
         );
     }
-    if arguments.check && !different.is_empty() {
+    let names: Vec<_> = different
+        .iter()
+        .map(|(path, _)| path.display().to_string())
+        .collect();
+    if names.is_empty() {
+        return output::text("all tables are as measured");
+    }
+    if arguments.check {
         bail!(
             "not what the measurements make of it: {}; run `triad-lab report`",
-            different.join(", ")
+            names.join(", ")
         );
     }
-    output::text(&match different.len() {
-        0 => "all tables are as measured".into(),
-        _ => format!("written: {}", different.join(", ")),
-    })
+    for (path, text) in &different {
+        OutputFile::create(path)?.write(|file| file.write_all(text.as_bytes()))?;
+    }
+    output::text(&format!("written: {}", names.join(", ")))
 }
 
 /// Reads all files of measurements.
