@@ -46,7 +46,7 @@ macro_rules! with_layout {
             })*
             $crate::BlockFormat::NVFP4 => $nvfp4,
             format => {
-                let $layout = $crate::shared::SharedLayout::of(format);
+                let $layout = $crate::shared::SharedLayout::for_format(format);
                 $shared
             }
         }

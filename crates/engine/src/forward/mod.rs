@@ -194,7 +194,7 @@ impl ForwardContext<'_> {
             let normed = size_of_val(normed);
             let weights = self.weights.output.weight.bytes() * count / self.description.vocab;
             let weights = weights + self.weights.output_norm.bytes();
-            Bytes::of(size_of_val(x) + normed, normed + size_of_val(out), weights)
+            Bytes::new(size_of_val(x) + normed, normed + size_of_val(out), weights)
         });
     }
 }

@@ -182,7 +182,7 @@ fn product_bytes(block: &Block, activations: &Activations, outs: &[LinearOutput]
     let written = outs
         .iter()
         .map(|LinearOutput { out, .. }| out.rows() * out.columns() * size_of::<f32>());
-    Bytes::of(read, written.sum(), weights.sum())
+    Bytes::new(read, written.sum(), weights.sum())
 }
 
 /// Adds the outlier correction of `x` to the outputs of layers.
@@ -248,7 +248,7 @@ pub(crate) fn shadow_bytes(
     let (features, weights) = layers
         .map(of_layer)
         .fold((0, 0), |sum, of| (sum.0 + of.0, sum.1 + of.1));
-    Bytes::of(
+    Bytes::new(
         x.outlier_bytes(),
         rows * features * size_of::<f32>(),
         weights,
@@ -299,6 +299,6 @@ pub(crate) fn add_shadow(x: QuantizedView, shadow: &[f32], out: OutputMut, count
             .filter(|row| !x.outliers_of(*row).0.is_empty())
             .count();
         let bytes = rows * features * size_of::<f32>();
-        Bytes::of(2 * bytes, bytes, 0)
+        Bytes::new(2 * bytes, bytes, 0)
     });
 }

@@ -54,7 +54,7 @@ pub struct Arguments {
     /// Command line for the document, without paths of this machine [default: the command]
     #[arg(long, value_name = "TEXT")]
     shown: Option<String>,
-    /// Read what the command wrote to this file instead of its standard output
+    /// Read what the command writes to this new file instead of its standard output, and remove the file
     #[arg(long, value_name = "FILE")]
     from: Option<PathBuf>,
     /// Add to the file, which must be of the same machine and commit
@@ -106,6 +106,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         }
         data = old;
     }
+    if let Some(path) = arguments.from.as_ref().filter(|path| path.exists()) {
+        bail!(
+            "{} exists: expected a file that only the command writes",
+            path.display()
+        );
+    }
     // Opened before the rounds, so that a path that can't be written is found at once.
     let file = OutputFile::create(path)?;
     let selection = Selection {
@@ -151,15 +157,6 @@ fn printed(command: &[String], from: Option<&Path>) -> Result<String> {
     let [program, arguments @ ..] = command else {
         bail!("no command");
     };
-    if let Some(path) = from {
-        // What an earlier run wrote is not of this one.
-        match fs::remove_file(path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(error).with_context(|| format!("cannot remove {}", path.display()));
-            }
-            _ => {}
-        }
-    }
     let ran = Command::new(program)
         .args(arguments)
         .stdin(Stdio::null())
@@ -170,7 +167,11 @@ fn printed(command: &[String], from: Option<&Path>) -> Result<String> {
         bail!("{program} failed: {}", ran.status);
     }
     match from {
-        Some(path) => read(path),
+        // The next round writes it again.
+        Some(path) => read(path).and_then(|text| {
+            fs::remove_file(path).with_context(|| format!("cannot remove {}", path.display()))?;
+            Ok(text)
+        }),
         None => String::from_utf8(ran.stdout).with_context(|| format!("the output of {program}")),
     }
 }

@@ -301,7 +301,7 @@ fn line(cells: &[String]) -> String {
             if cell.is_empty() {
                 " ".into()
             } else {
-                format!(" {cell} ")
+                format!(" {} ", cell.replace('|', "\\|"))
             }
         })
         .collect();
@@ -397,6 +397,11 @@ mod tests {
             markdown(&lines).unwrap(),
             "| model | tokens | tokens/s | ms |\n| --- | --- | ---: | ---: |\n| a | 64 | 2.0 | 4 |\n| | 256 | 40.2 | 80.5 |"
         );
+    }
+
+    #[test]
+    fn a_label_cannot_end_its_cell() {
+        assert_eq!(line(&["a|b".into(), String::new()]), "| a\\|b | |");
     }
 
     #[test]

@@ -139,7 +139,7 @@ impl Bench<'_> {
         let takes = Takes {
             by,
             costs,
-            outside_seconds: Spread::of(outside).median,
+            outside_seconds: Spread::new(outside).median,
         };
         let runs = policies.iter().zip(known).zip(each);
         let runs = runs.map(|((policy, known), each)| {
@@ -167,7 +167,7 @@ impl Runs {
             tokens,
             context: 0,
             sequences: 1,
-            tokens_per_second: Spread::of(
+            tokens_per_second: Spread::new(
                 each.iter()
                     .map(|(seconds, _)| tokens as f64 / seconds)
                     .collect(),
