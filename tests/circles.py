@@ -1,10 +1,10 @@
 """Circles of imports between the modules of a crate.
 
-A module may import its parent, its parent's parent and its children, whose whole it is a part of. Modules next to each
-other stand in an order: if `a` or a module within it imports something of `b`, nothing within `b` imports `a`, neither
-directly nor through others. `circles` reads the `mod`, `use` and `crate::…`, `self::…`, `super::…` paths of a crate's
-sources; a name that a module passes on (`pub use error::Error`) counts as the module where it is defined. Code under
-`#[cfg(test)]` may import anything, and so may what macros make.
+Modules next to each other stand in an order: if `a` or a module within it imports something of `b`, nothing within `b`
+imports `a`, neither directly nor through others (`circles`). So do files, parents and children included
+(`circles_of_files`). Both read the `mod`, `use` and `crate::…`, `self::…`, `super::…` paths of a crate's sources. A name
+that a module passes on (`pub use error::Error`) counts as the file where it is defined, and passing it on is no import
+unless the module's own code has the name, too. Code under `#[cfg(test)]` may import anything, and so may what macros make.
 """
 
 import re
@@ -37,6 +37,8 @@ class Module:
         self.names = {}  # what a `use` of this module brings in: name -> path
         self.globs = []  # paths whose names all come in
         self.paths = []  # all that its code names, relative to the crate's root
+        self.passed_on = []  # names of `pub use` with their paths, which are among `paths`, too
+        self.words = set()  # all words of its code but those of `use`
 
 
 class Parser:
@@ -81,8 +83,11 @@ class Parser:
                 continue
             if token == "use" and (at == 0 or code[at - 1] != "+"):  # not the `+ use<…>` of a type
                 end = code.index(";", at)
+                is_public = at > 0 and (code[at - 1] == "pub" or code[at - 1] == ")")
                 for names, alias in use_tree(code[at + 1 : end]):
                     self.imported(module, names, alias, depth)
+                    if is_public and alias != "*":
+                        module.passed_on.append((alias, module.paths[-1]))
                 at = end + 1
                 continue
             if token in ("crate", "self", "super") and at + 1 < len(code) and code[at + 1] == "::":
@@ -93,6 +98,7 @@ class Parser:
                 depth += 1 if token == "{" else -1
                 if depth < 0:
                     return at + 1
+            module.words.add(token)
             at += 1
         return at
 
@@ -271,6 +277,49 @@ def circles(root_file):
         yield circle, sentences
 
 
+def imports_of_files(root):
+    """For each file: the files of the crate that it imports from."""
+    edges = {}
+    for module in modules(root):
+        passed_on = [path for alias, path in module.passed_on if alias not in module.words]
+        for path in module.paths:
+            if path in passed_on:
+                passed_on.remove(path)
+                continue
+            target = resolve(root, module, path)
+            if target is None:
+                continue
+            there = root
+            for name in target:
+                there = there.children[name]
+            if there.file != module.file:
+                edges.setdefault(module.file, set()).add(there.file)
+    return edges
+
+
+def circles_of_files(root_file):
+    """Sets of files that import each other."""
+    edges = imports_of_files(Parser(root_file).root)
+
+    def reached(start):
+        found, left = set(), [start]
+        while left:
+            for file in edges.get(left.pop(), ()):
+                if file not in found:
+                    found.add(file)
+                    left.append(file)
+        return found
+
+    reaches = {file: reached(file) for file in edges}
+    seen = set()
+    for file in sorted(edges):
+        if file in seen or file not in reaches[file]:
+            continue
+        circle = [other for other in sorted(reaches[file]) if file in reaches.get(other, ())]
+        seen.update(circle)
+        yield circle, {one: sorted(edges[one].intersection(circle)) for one in circle}
+
+
 # A crate whose modules import each other in every way that is no circle, and ways to close one.
 PLAIN = {
     "lib.rs": "mod a;\nmod b;\nmod c;\npub use b::{Thing as Other, inner};\npub struct Root;\n",
@@ -304,3 +353,18 @@ def test():
             assert planted == [circle], f"{name}: {line}: {planted}, expected {circle}"
     through = {**PLAIN, "c.rs": PLAIN["c.rs"] + "use crate::inner::Inner;\n", "b/mod.rs": PLAIN["b/mod.rs"] + "use crate::a::f;\n"}
     assert found(through) == [["a", "b", "c"]], found(through)
+
+    def files_found(files):
+        with tempfile.TemporaryDirectory() as folder:
+            for name, content in files.items():
+                file = Path(folder, name)
+                file.parent.mkdir(exist_ok=True)
+                file.write_text(content)
+            return [[str(file.relative_to(folder)) for file in circle] for circle, _ in circles_of_files(Path(folder, "lib.rs"))]
+
+    # A child that imports what its parent defines, and a parent that passes on what the child has.
+    child = {"lib.rs": "mod a;\n", "a.rs": "mod b;\npub use b::Deep;\npub struct Thing;\n", "a/b.rs": "use super::Thing;\npub struct Deep;\n"}
+    assert files_found(child) == [], files_found(child)
+    for line in ["use b::Deep as Other;", "fn f(deep: Deep) {}", "fn f() { self::b::g() }"]:
+        planted = files_found({**child, "a.rs": f"{child['a.rs']}{line}\n"})
+        assert planted == [["a/b.rs", "a.rs"]], f"{line}: {planted}"

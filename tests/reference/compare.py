@@ -2,11 +2,11 @@
 """Compares the greedy answers of `triad run` with those of llama.cpp on the same model files.
 
     cargo build --release
-    python tests/reference/compare.py --models FOLDER [--triad target/release/triad] [--write docs/measurements/greedy.md]
+    python tests/reference/compare.py --models FOLDER [--triad target/release/triad]
 
 FOLDER holds the files that tests/golden/greedy/*.json were made from: NAME.gguf for NAME.json; those that are
 not there are left out. Needs no package; to make llama.cpp's answers again, see tests/golden/greedy/make.py.
-Prints two Markdown tables, and with --write puts them between the marks in that file. Exits with 1 if an answer
+Prints two Markdown tables; `triad-lab record` keeps the first. Exits with 1 if an answer
 differs where llama.cpp's two likeliest tokens are not nearly a tie.
 """
 
@@ -19,7 +19,6 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-BEGIN, END = "<!-- compare.py writes from here -->", "<!-- to here -->"
 LENGTH = 64
 # Two likeliest tokens whose logits are closer than this are nearly a tie. Written out in the table's head.
 TIE = 0.1
@@ -114,7 +113,6 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", type=Path, required=True)
     parser.add_argument("--triad", type=Path, default=ROOT / "target/release/triad")
-    parser.add_argument("--write", type=Path)
     arguments = parser.parse_args()
     results = []
     for path in sorted((ROOT / "tests/golden/greedy").glob("*.json")):
@@ -125,12 +123,7 @@ def main():
         golden, wide = (json.loads(file.read_text(encoding="utf-8")) for file in pair)
         assert hashlib.sha256(model.read_bytes()).hexdigest() == golden["sha256"], f"{model} is not the file compared"
         results.append((golden["model"], *compare(arguments.triad, golden, wide, model)))
-    text = tables(results)
-    print(text)
-    if arguments.write:
-        before, _, rest = arguments.write.read_text(encoding="utf-8").partition(BEGIN)
-        _, _, after = rest.partition(END)
-        arguments.write.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
+    print(tables(results))
     apart = [row for *_, rows in results for row in rows if row["gap"] >= TIE or not row["second"]]
     return 1 if apart else 0
 

@@ -6,46 +6,20 @@
 //! All are unpacked to 16-bit integers, from which [`dequantize`] computes the values, and kernels their sums of
 //! products. [`nvfp4`] alone has a float scale for every 16 elements.
 
+mod bits;
 mod codebooks;
 mod few_bits;
+mod format;
 pub mod nvfp4;
 pub mod shared;
 pub mod simple;
 pub mod super_block;
 
-use std::fmt;
-
+pub use bits::{bits_at, widen};
+pub use format::BlockFormat;
 use shared::SharedLayout;
 use simple::{Block, ELEMENTS};
 use super_block::{PARTS, SUPER_BLOCK, SuperBlock};
-
-/// Defines the formats, and the macro that chooses a format's layout.
-macro_rules! formats {
-    ($all:literal; $($name:ident),*) => {
-        /// Format of a quantized row.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        #[expect(missing_docs, reason = "the names are the field's own")]
-        #[expect(non_camel_case_types, reason = "GGUF writes them so")]
-        pub enum BlockFormat {
-            $($name,)*
-        }
-
-        impl BlockFormat {
-            /// Every format, for tables and tests.
-            pub const ALL: [Self; $all] = [$(Self::$name,)*];
-
-            /// Returns the name in GGUF.
-            pub const fn name(self) -> &'static str {
-                match self {
-                    $(Self::$name => stringify!($name),)*
-                }
-            }
-        }
-    };
-}
-
-formats!(25; Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4, Q1_0, Q2_0, IQ3_S,
-    IQ3_XXS, IQ2_XXS, IQ2_XS, IQ2_S, NVFP4, TQ1_0, TQ2_0, IQ1_S, IQ1_M);
 
 /// Evaluates an expression for the layout of a format: one with a type that implements [`Block`], another with a type
 /// that implements [`SuperBlock`], a third with a [`SharedLayout`], and one for [`nvfp4`].
@@ -72,7 +46,7 @@ macro_rules! with_layout {
             })*
             $crate::BlockFormat::NVFP4 => $nvfp4,
             format => {
-                let $layout = $crate::shared::SharedLayout::of(format);
+                let $layout = $crate::shared::SharedLayout::for_format(format);
                 $shared
             }
         }
@@ -114,12 +88,6 @@ impl BlockFormat {
             self.elements()
         );
         elements / self.elements() * self.bytes()
-    }
-}
-
-impl fmt::Display for BlockFormat {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(self.name())
     }
 }
 
@@ -225,45 +193,6 @@ fn dequantize_super_blocks<B: SuperBlock>(bytes: &[u8], out: &mut [f32]) {
                     value
                 };
             }
-        }
-    }
-}
-
-/// Returns the bits of the f16 at a place of a block.
-#[inline(always)]
-pub fn bits_at(block: &[u8], place: usize) -> u16 {
-    u16::from_le_bytes([block[place], block[place + 1]])
-}
-
-/// Returns the value of an f16 with these bits. Uses plain integers, so that it is inlined: the library's conversion is
-/// a function call that checks the processor's features.
-#[inline(always)]
-pub fn widen(bits: u16) -> f32 {
-    const SMALLEST_NORMAL: u32 = 113 << 23;
-    let bits = u32::from(bits);
-    let magnitude = (bits & 0x7fff) << 13;
-    // Exponents of f32 are larger by 112; those of infinities and NaN are 255.
-    let wide = match bits & 0x7c00 {
-        0 => (f32::from_bits(magnitude | SMALLEST_NORMAL) - f32::from_bits(SMALLEST_NORMAL))
-            .to_bits(),
-        0x7c00 => magnitude | 255 << 23,
-        _ => magnitude + (112 << 23),
-    };
-    f32::from_bits(wide | (bits & 0x8000) << 16)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_f16_is_widened_to_its_value() {
-        for bits in 0..=u16::MAX {
-            let (wide, expected) = (widen(bits), half::f16::from_bits(bits).to_f32());
-            assert!(
-                wide.to_bits() == expected.to_bits() || wide.is_nan() && expected.is_nan(),
-                "{bits:#x}: {wide}"
-            );
         }
     }
 }

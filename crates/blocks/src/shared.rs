@@ -24,7 +24,7 @@ impl SharedLayout {
     /// # Panics
     /// If the format has a layout of another kind.
     #[inline]
-    pub fn of(format: BlockFormat) -> Self {
+    pub fn for_format(format: BlockFormat) -> Self {
         let layout = |elements, bytes, factor, unpack| Self {
             elements,
             bytes,

@@ -25,7 +25,7 @@ mod prompt;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use tracing_subscriber::filter::LevelFilter;
 
 use commands::{
@@ -154,8 +154,8 @@ impl Command {
             Self::Logits(arguments) => logits::run(&arguments),
             Self::Tokenize(arguments) => tokenize::run(&arguments),
             Self::Devices(arguments) => devices::run(&arguments),
-            Self::Completions(arguments) => completions::run(&arguments),
-            Self::Man(arguments) => man::run(&arguments),
+            Self::Completions(arguments) => completions::run(&arguments, Cli::command()),
+            Self::Man(arguments) => man::run(&arguments, Cli::command()),
             Self::Moved(moved) => moved.run(),
             #[cfg(feature = "server")]
             Self::GrammarCheck => grammar_check::run(),

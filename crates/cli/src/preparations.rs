@@ -10,7 +10,7 @@ use triad_console::output;
 use crate::first_run::Later;
 
 /// The interval at which a preparation is checked.
-const LOOK: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Preparations that run one after another. Dropped, they end; the next ones go on from there.
 pub struct Preparations {
@@ -66,7 +66,7 @@ fn prepare(state: &Mutex<State>, later: &Later) {
             break;
         }
         drop(state);
-        thread::sleep(LOOK);
+        thread::sleep(POLL_INTERVAL);
     }
     let name = later.name();
     output::note(&if later.is_done() {

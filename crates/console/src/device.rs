@@ -1,6 +1,7 @@
 //! The arguments `--npu` and `--gpu`: the NPU and the GPU to which `--processors` refers.
 
 mod npu;
+mod open_npu;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use triad_processors::gpu::{Gpu, GpuOptions};
 use triad_processors::hexagon::{MAX_SESSIONS, MAX_THREADS};
 
 pub use npu::{Chip, Npu, chip};
+use npu::ROUNDING;
 
 use crate::cut::CutArgument;
 #[cfg(not(feature = "gpu"))]
@@ -348,7 +350,7 @@ impl DeviceArguments {
         match kind {
             ProcessorKind::Cpu => Ok(None),
             ProcessorKind::Gpu => self.open_gpu().map(Some),
-            ProcessorKind::Npu => self.npu.open(model, self, threads, kept),
+            ProcessorKind::Npu => self.open_npu(model, threads, kept),
         }
     }
 
@@ -362,7 +364,7 @@ impl DeviceArguments {
         threads: &Threads,
         kept: bool,
     ) -> Result<Opened> {
-        if let Some(opened) = self.npu.open(model, self, threads, kept)? {
+        if let Some(opened) = self.open_npu(model, threads, kept)? {
             return Ok(opened);
         }
         let pool = Arc::new(threads.start()?);
@@ -455,8 +457,3 @@ fn gpu_from_environment() -> Option<String> {
 /// Difference of logits, relative to the largest, that the rounding of floats explains: our kernels round activations for
 /// INT4 weights to INT16 or bf16, and in prefill the weights to bf16.
 const ROUNDING_OF_FLOATS: f32 = 0.03;
-/// Difference of logits, relative to the largest, that rounding explains. Scales and biases may be applied in another
-/// order, and the provider's activation rounds differently, so that a value between two steps of INT8 may be rounded to
-/// the other one. One such step in the input of down changed logits of SmolLM2 by 4.7e-2. Sums are exact, but for those of
-/// Qualcomm's provider: rounded to 16 bits, they changed logits of SmolLM2 by 4.3e-2.
-const ROUNDING: f32 = 0.1;

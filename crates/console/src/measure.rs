@@ -224,7 +224,7 @@ pub struct Spread {
 
 impl Spread {
     /// Computes the spread of at least one value.
-    pub fn of(mut values: Vec<f64>) -> Self {
+    pub fn new(mut values: Vec<f64>) -> Self {
         values.sort_by(f64::total_cmp);
         Self {
             min: values[0],
@@ -362,7 +362,7 @@ impl Plan {
             .collect::<Result<_, Error>>()?;
         let (energy, copied) = counters.used(engine, self.repeat, tokens * sequences);
         let (tokens_per_second, processors) =
-            (Spread::of(rates), processors.map(Processors::to_string));
+            (Spread::new(rates), processors.map(Processors::to_string));
         let measured = Measurement {
             threads,
             test,
@@ -465,7 +465,7 @@ mod tests {
     #[test]
     fn the_median_is_the_middle_or_the_mean_of_the_two_in_the_middle() {
         assert_eq!(
-            Spread::of(vec![3.0, 1.0, 2.0]),
+            Spread::new(vec![3.0, 1.0, 2.0]),
             Spread {
                 min: 1.0,
                 median: 2.0,
@@ -473,7 +473,7 @@ mod tests {
             }
         );
         assert_eq!(
-            Spread::of(vec![4.0, 1.0, 2.0, 3.0]),
+            Spread::new(vec![4.0, 1.0, 2.0, 3.0]),
             Spread {
                 min: 1.0,
                 median: 2.5,
@@ -481,7 +481,7 @@ mod tests {
             }
         );
         assert_eq!(
-            Spread::of(vec![5.0]),
+            Spread::new(vec![5.0]),
             Spread {
                 min: 5.0,
                 median: 5.0,

@@ -166,7 +166,11 @@ pub fn known_bytes(known: Option<u64>) -> String {
 
 /// Formats a whole number with commas between thousands.
 pub fn count(count: usize) -> String {
-    let digits = count.to_string();
+    grouped(&count.to_string())
+}
+
+/// Puts commas between the thousands of the decimal digits of a whole number.
+pub fn grouped(digits: &str) -> String {
     let mut grouped = String::new();
     for (i, digit) in digits.chars().enumerate() {
         if i > 0 && (digits.len() - i).is_multiple_of(3) {

@@ -25,14 +25,7 @@ use crate::encoded::{LANE, WithViews};
 use crate::timeline_file::TimelineFile;
 use crate::{inputs, measurements, output, partition, progress};
 use list::Named;
-
-/// The processors of a run.
-#[derive(Clone, Debug)]
-pub struct Processors {
-    list: Vec<Named>,
-    /// The argument as the user wrote it.
-    text: String,
-}
+pub use list::Processors;
 
 impl Processors {
     /// Returns the number of threads of all processors.

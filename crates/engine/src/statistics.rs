@@ -159,7 +159,7 @@ pub struct Bytes {
 
 impl Bytes {
     /// Creates the sizes of arrays that are read and written, and of weights.
-    pub fn of(read: usize, written: usize, weights: usize) -> Self {
+    pub fn new(read: usize, written: usize, weights: usize) -> Self {
         Self {
             read: read as u64,
             written: written as u64,
@@ -366,7 +366,7 @@ mod tests {
             counters.end_with(
                 begun,
                 Operator::Norm,
-                || Bytes::of(1, 2, 3),
+                || Bytes::new(1, 2, 3),
                 |statistics| statistics.values += 5,
             );
             counters.statistics()

@@ -168,8 +168,8 @@ fn difference(found: &[f32], expected: &[f32]) -> f32 {
 
 #[test]
 fn every_encoder_and_every_prompt_with_pictures_gives_the_numbers_of_transformers() {
-    println!("| checkpoint | encoder | rows | largest difference of rows | of logits |");
-    println!("| --- | --- | --- | --- | --- |");
+    println!("| checkpoint | encoder | from | rows | largest difference of rows | of logits |");
+    println!("| --- | --- | --- | --- | --- | --- |");
     let mut failed = Vec::new();
     for (name, has_mmproj) in CASES {
         let golden = golden(name);
@@ -184,7 +184,8 @@ fn every_encoder_and_every_prompt_with_pictures_gives_the_numbers_of_transformer
             let of_logits = difference(&logits(&engine, &golden), &golden.logits);
             let count: usize = pictures.iter().map(|picture| picture.tokens().len()).sum();
             let family = &model.vision().unwrap().description().family;
-            println!("| {name} | {family} | {count} | {of_rows:.1e} | {of_logits:.1e} |");
+            let from = vision.map_or("checkpoint", |_| "mmproj");
+            println!("| {name} | {family} | {from} | {count} | {of_rows:.1e} | {of_logits:.1e} |");
             if of_rows.max(of_logits) > TOLERANCE {
                 failed.push(format!("{name} {vision:?}: {of_rows:.1e}, {of_logits:.1e}"));
             }

@@ -3,6 +3,7 @@
 
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 mod elsewhere;
+mod hardware;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod linux;
 
@@ -15,6 +16,7 @@ use elsewhere as system;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 use linux as system;
 
+pub use hardware::{Cache, CoreGroup, Resident};
 pub(crate) use system::{available_addresses, microcode, processor};
 pub use system::{available_memory, peak_resident_bytes, resident};
 
@@ -65,26 +67,6 @@ pub struct RefusedKernel {
     pub kernel: &'static str,
     /// The wrong result and the expected one.
     pub reason: &'static str,
-}
-
-/// Hardware threads with the same highest clock.
-#[derive(Debug, Serialize)]
-pub struct CoreGroup {
-    /// Number of threads.
-    pub threads: usize,
-    /// Highest clock in MHz.
-    pub megahertz: u64,
-}
-
-/// One level of cache.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct Cache {
-    /// The level: 1 is nearest to the core.
-    pub level: u32,
-    /// Bytes of one instance.
-    pub bytes: u64,
-    /// Number of instances in the machine.
-    pub count: usize,
 }
 
 impl Machine {
@@ -168,19 +150,6 @@ fn fits(what: &str, needed: u64, available: u64) -> Result<()> {
         });
     }
     Ok(())
-}
-
-/// The memory of this process now, as the system counts it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Resident {
-    /// All of the process's memory.
-    pub bytes: u64,
-    /// Memory of no file, which the process allocated.
-    pub anonymous_bytes: u64,
-    /// Pages of mapped files, such as weights that are read in place.
-    pub file_bytes: u64,
-    /// Memory shared with devices or other processes.
-    pub shared_bytes: u64,
 }
 
 /// One macro call for each name, since the detection macros accept only literals.

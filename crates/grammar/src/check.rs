@@ -28,7 +28,7 @@ const MEMORY: u64 = 512 << 20;
 /// Time limit of a process. Typical grammars take milliseconds, the largest ones a second.
 const TIME: Duration = Duration::from_secs(5);
 /// Polling interval of a process. It is shorter than the start of a process.
-const LOOK: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// Maximum size of a question in bytes: the names of tokens, and a source of at most 1 MiB, which JSON escapes may
 /// double.
 const MAX_QUESTION: u64 = 1 << 26;
@@ -164,7 +164,7 @@ impl Running {
             let status = loop {
                 match self.0.try_wait() {
                     Ok(None) if start.elapsed() < time && !cancel.is_cancelled() => {
-                        thread::sleep(LOOK);
+                        thread::sleep(POLL_INTERVAL);
                     }
                     Ok(None) => {
                         self.end();

@@ -19,7 +19,7 @@ use crate::source::{GrammarSource, schema};
 /// Time limit of a compilation. Typical grammars take milliseconds, the largest ones a second.
 const LONGEST: Duration = Duration::from_secs(10);
 /// Interval at which a compilation checks for cancellation.
-const LOOK: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Maximum number of concurrent compilers. A compiler whose result is no longer awaited continues, since it can't be
 /// stopped.
 const MAX_COMPILERS: usize = 8;
@@ -61,7 +61,7 @@ impl Counted {
             if cancel.is_cancelled() {
                 return Err(Error::Cancelled);
             }
-            let waited = ENDED.wait_timeout(compilers, LOOK);
+            let waited = ENDED.wait_timeout(compilers, POLL_INTERVAL);
             compilers = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
@@ -150,7 +150,7 @@ pub(crate) fn compile(
     })?;
     let start = Instant::now();
     let matcher = loop {
-        match compiled.recv_timeout(LOOK) {
+        match compiled.recv_timeout(POLL_INTERVAL) {
             Ok(matcher) => {
                 break matcher.map_err(|error| failed(problem(kind, &format!("{error:#}"))))?;
             }

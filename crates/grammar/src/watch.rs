@@ -14,7 +14,7 @@ use llguidance::{CancellationHandle, Matcher};
 /// Time limit of a step. The longest known step takes 21 ms.
 pub(crate) const LONGEST: Duration = Duration::from_secs(2);
 /// Interval at which the thread checks the matchers.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// The value of `begun` when no step is running.
 const IDLE: u64 = 0;
 
@@ -107,7 +107,7 @@ fn look() {
         } else {
             watch
                 .more
-                .wait_timeout(watched, LOOK)
+                .wait_timeout(watched, POLL_INTERVAL)
                 .unwrap_or_else(PoisonError::into_inner)
                 .0
         };

@@ -2,7 +2,7 @@
 //! instruction that adds the product of two tiles to a third one.
 //!
 //! [`Tiles`] is the matrix unit. Tests run everything else about these kernels on any processor, with a matrix unit in
-//! plain Rust. The instructions themselves can only be tested on a processor that has them; there, `kernel::proof`
+//! plain Rust. The instructions themselves can only be tested on a processor that has them; there, `kernel::self_test`
 //! checks them before they are used.
 
 use std::arch::asm;

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 #[cfg(target_arch = "aarch64")]
 mod arm;
+mod rounds;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
@@ -14,16 +15,10 @@ use crate::vectorize::vectorize;
 use arm::{bf16_round, int8_round, int16_round};
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 use none::{bf16_round, int8_round, int16_round};
+use rounds::{ACCUMULATORS, ITERATIONS, NARROW_ACCUMULATORS};
 #[cfg(target_arch = "x86_64")]
 use x86::{bf16_round, int8_round, int16_round};
 
-/// Independent accumulators: enough to hide the latency of a fused multiply-add on two ports.
-const ACCUMULATORS: usize = 16;
-/// Number of accumulators that fit, with operands, in sixteen registers. More would spill to memory, which would then
-/// be measured.
-const NARROW_ACCUMULATORS: usize = 12;
-/// Iterations per timed round, about a millisecond.
-const ITERATIONS: usize = 200_000;
 const ROUNDS: usize = 30;
 /// Number of checks by a waiting thread before it yields.
 const LOOKS: u32 = 4096;

@@ -5,7 +5,7 @@ use crate::norm::{mean_square, sum};
 use crate::vectorize::vectorize;
 
 /// The least mean square of a vector that is brought to another one.
-const LEAST_MEAN_SQUARE: f32 = 1e-5;
+const MIN_MEAN_SQUARE: f32 = 1e-5;
 
 /// The channels that are computed together.
 const CHANNELS: usize = 64;
@@ -86,7 +86,7 @@ pub fn match_magnitude(x: &mut [f32], target: &[f32]) {
     vectorize(
         #[inline(always)]
         || {
-            let factor = (mean_square(target) / mean_square(x).max(LEAST_MEAN_SQUARE)).sqrt();
+            let factor = (mean_square(target) / mean_square(x).max(MIN_MEAN_SQUARE)).sqrt();
             for x in x.iter_mut() {
                 *x *= factor;
             }

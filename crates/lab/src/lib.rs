@@ -3,7 +3,7 @@
 //! [`measured`] studies models and the engine on this machine. [`simulated`] repeats simulated prefills of a phone over
 //! many cases. [`papers`] compares the tables and figures of llm.npu and HeteroLLM with simulated values. [`heterollm`]
 //! simulates a prefill whose matmuls are partitioned across GPU and NPU. [`optimum`](mod@optimum) computes the shortest
-//! schedule of few tasks. The command `triad-lab` prints all of them. Users of models don't need this crate.
+//! schedule of few tasks. [`report`] makes the tables of the documents from measurements. The command `triad-lab` prints all of them. Users of models don't need this crate.
 #![forbid(unsafe_code)]
 
 mod error;
@@ -11,6 +11,7 @@ pub mod heterollm;
 pub mod measured;
 pub mod optimum;
 pub mod papers;
+pub mod report;
 pub mod simulated;
 
 pub use error::{Error, Result};

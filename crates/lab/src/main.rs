@@ -14,7 +14,7 @@ use clap::{Parser, Subcommand};
 use tracing_subscriber::filter::LevelFilter;
 use triad_console::{process, renamed, version};
 
-use commands::{hwbench, plan, reproduce, simulate, study};
+use commands::{hwbench, plan, record, report, reproduce, simulate, study};
 
 /// Study how models run on several processors: measured here, simulated on phones, compared with papers.
 #[derive(Parser)]
@@ -38,6 +38,8 @@ enum Command {
     Plan(plan::Arguments),
     Reproduce(reproduce::Arguments),
     Hwbench(hwbench::Arguments),
+    Record(record::Arguments),
+    Report(report::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -56,5 +58,7 @@ fn main() -> ExitCode {
         Command::Plan(arguments) => plan::run(&arguments),
         Command::Reproduce(arguments) => reproduce::run(&arguments),
         Command::Hwbench(arguments) => hwbench::run(&arguments),
+        Command::Record(arguments) => record::run(&arguments),
+        Command::Report(arguments) => report::run(&arguments),
     })
 }

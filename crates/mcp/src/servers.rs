@@ -28,7 +28,7 @@ use crate::stdio::{self, Process};
 /// Pages of a list of tools that are read.
 const MAX_PAGES: usize = 64;
 /// The interval at which a running call checks whether the user ended it.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Characters of a reason that are kept.
 const LONGEST_SENTENCE: usize = 500;
 /// The time that a server gets to end by itself.
@@ -196,7 +196,7 @@ impl Servers {
         let runtime = self.runtime.as_ref().ok_or(Error::Cancelled)?;
         let cancelled = async {
             while !is_cancelled() {
-                tokio::time::sleep(LOOK).await;
+                tokio::time::sleep(POLL_INTERVAL).await;
             }
         };
         runtime.block_on(async {

@@ -24,6 +24,7 @@ mod families;
 mod jpeg;
 pub mod limits;
 mod picture;
+mod prepared;
 mod prompt;
 mod resize;
 mod settings;
@@ -31,7 +32,6 @@ mod source;
 mod view;
 
 use std::path::Path;
-use std::sync::Arc;
 
 use triad_model::gguf::{self, Metadata};
 use triad_model::mapped::MappedFile;
@@ -39,63 +39,17 @@ use triad_model::mapped::MappedFile;
 pub use decode::Head;
 pub use error::{Error, Result};
 pub use picture::Picture;
+pub use prepared::{Layout, Prepared};
 pub use prompt::Piece;
 pub use source::{from_base64, from_data_url};
 pub use view::View;
 
 use families::Family;
-use picture::CHANNELS;
 use settings::Settings;
 use view::Pixels;
 
 /// The metadata of an mmproj file in a package.
 const PACKAGED_GGUF: &str = "pictures.gguf";
-
-/// The views of a picture and their places in a prompt.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Prepared {
-    /// Inputs of the encoder.
-    pub views: Vec<View>,
-    /// Parts of the prompt, in order.
-    pub pieces: Arc<[Piece]>,
-}
-
-/// The sizes of a picture's views and their places in a prompt, which depend on the picture's size alone.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Layout {
-    /// Height and width of each view in pixels.
-    pub views: Vec<[usize; 2]>,
-    /// Parts of the prompt, in order.
-    pub pieces: Arc<[Piece]>,
-}
-
-impl Layout {
-    /// Returns the number of rows of all views.
-    pub fn rows(&self) -> usize {
-        rows(&self.pieces)
-    }
-
-    /// Returns the bytes of the views of [`Prepared`].
-    pub fn bytes(&self) -> usize {
-        let pixels = self.views.iter().map(|[height, width]| height * width);
-        pixels.sum::<usize>() * CHANNELS * size_of::<f32>()
-    }
-}
-
-fn rows(pieces: &[Piece]) -> usize {
-    let rows = pieces.iter().map(|piece| match piece {
-        Piece::Rows { rows, .. } => *rows,
-        Piece::Text(_) => 0,
-    });
-    rows.sum()
-}
-
-impl Prepared {
-    /// Returns the number of rows of all views.
-    pub fn rows(&self) -> usize {
-        rows(&self.pieces)
-    }
-}
 
 /// Prepares pictures for one model.
 #[derive(Clone, Debug)]

@@ -1,10 +1,9 @@
 //! `triad completions`: prints the completion script of a shell.
 
 use anyhow::Result;
-use clap::CommandFactory;
+use clap::Command;
 use clap_complete::Shell;
 
-use crate::Cli;
 use triad_console::output;
 
 /// Print a script that completes this command in a shell.
@@ -18,9 +17,9 @@ pub struct Arguments {
     shell: Shell,
 }
 
-/// Prints the script.
-pub fn run(arguments: &Arguments) -> Result<()> {
+/// Prints the script that completes `command`.
+pub fn run(arguments: &Arguments, mut command: Command) -> Result<()> {
     let mut script = Vec::new();
-    clap_complete::generate(arguments.shell, &mut Cli::command(), "triad", &mut script);
+    clap_complete::generate(arguments.shell, &mut command, "triad", &mut script);
     output::text(&String::from_utf8_lossy(&script))
 }

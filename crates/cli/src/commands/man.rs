@@ -5,10 +5,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use clap::{Command, CommandFactory};
+use clap::Command;
 use clap_mangen::Man;
 
-use crate::Cli;
 use triad_console::output_file::OutputFile;
 
 /// Write a manual page for each command.
@@ -21,11 +20,10 @@ pub struct Arguments {
     folder: PathBuf,
 }
 
-/// Writes the manual pages.
-pub fn run(arguments: &Arguments) -> Result<()> {
+/// Writes the manual pages of `command`.
+pub fn run(arguments: &Arguments, mut command: Command) -> Result<()> {
     let folder = &arguments.folder;
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let mut command = Cli::command();
     // This also adds the global options to each command.
     command.build();
     page(&command, "triad", folder)

@@ -5,8 +5,15 @@ use std::str::FromStr;
 use triad_engine::{Cores, Threads};
 use triad_plan::processors::{ProcessorKind, label};
 
-use super::Processors;
 use crate::device::DeviceArguments;
+
+/// The processors of a run.
+#[derive(Clone, Debug)]
+pub struct Processors {
+    pub(super) list: Vec<Named>,
+    /// The argument as the user wrote it.
+    pub(super) text: String,
+}
 
 /// A processor in the list.
 #[derive(Clone, Debug)]

@@ -340,8 +340,8 @@ impl Request {
     /// over. Returns whether the time is over.
     pub(crate) fn sleep(&self, reported: usize, time_out: Duration) -> bool {
         let mut progress = self.lock();
-        let has_news = progress.result.is_some() || progress.done > reported;
-        if has_news || std::mem::take(&mut progress.is_woken) {
+        let has_new_work = progress.result.is_some() || progress.done > reported;
+        if has_new_work || std::mem::take(&mut progress.is_woken) {
             return false;
         }
         let (_progress, waited) = self

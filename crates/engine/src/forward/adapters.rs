@@ -108,9 +108,9 @@ impl ForwardContext<'_> {
                     add(out.row_mut(*row), added);
                 }
                 let outputs = size_of_val(&added[..]);
-                bytes += Bytes::of(outputs, outputs, size_of_val(&a[..]) + size_of_val(&b[..]));
+                bytes += Bytes::new(outputs, outputs, size_of_val(&a[..]) + size_of_val(&b[..]));
             }
-            bytes += Bytes::of(size_of_val(&gathered[..]), 0, 0);
+            bytes += Bytes::new(size_of_val(&gathered[..]), 0, 0);
         }
         self.counters.end(begun, Operator::Adapters, || bytes);
     }

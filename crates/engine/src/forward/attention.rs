@@ -107,7 +107,7 @@ impl ForwardContext<'_> {
             let norms = [&weights.query_norm, &weights.key_norm]
                 .into_iter()
                 .flatten();
-            Bytes::of(bytes, bytes, norms.map(Norm::bytes).sum())
+            Bytes::new(bytes, bytes, norms.map(Norm::bytes).sum())
         });
         let shape = Shape {
             heads,
@@ -158,7 +158,7 @@ impl ForwardContext<'_> {
                     self.counters.end(begun, Operator::Attention, || {
                         let cached =
                             cache.bytes(seen(*position..position + rows.len(), shape.window));
-                        Bytes::of(size_of_val(queries) + cached, size_of_val(attended), 0)
+                        Bytes::new(size_of_val(queries) + cached, size_of_val(attended), 0)
                     });
                 }
             }
@@ -202,7 +202,7 @@ impl ForwardContext<'_> {
                         cache.bytes(segment.positions().map(of_row).sum())
                     };
                     let cached: usize = segments.iter().zip(&caches).map(of_segment).sum();
-                    Bytes::of(
+                    Bytes::new(
                         size_of_val(&queries[..]) + cached,
                         size_of_val(&attended[..]),
                         0,
@@ -229,7 +229,7 @@ impl ForwardContext<'_> {
         cache.write(keys, values, first);
         self.counters.end(begun, Operator::CacheWrite, || {
             let read = size_of_val(keys) + size_of_val(values);
-            Bytes::of(read, cache.bytes(keys.len() / cache.width()), 0)
+            Bytes::new(read, cache.bytes(keys.len() / cache.width()), 0)
         });
     }
 }

@@ -150,7 +150,7 @@ impl ForwardContext<'_> {
         resize(out, x.len());
         norm.normalize(x, out);
         self.counters.end(begun, Operator::Norm, || {
-            Bytes::of(size_of_val(x), size_of_val(&out[..]), norm.bytes())
+            Bytes::new(size_of_val(x), size_of_val(&out[..]), norm.bytes())
         });
     }
 
@@ -184,7 +184,7 @@ impl ForwardContext<'_> {
             .chosen
             .sort_unstable_by_key(|chosen| (chosen.expert, chosen.row));
         self.counters.end(begun, Operator::Router, || {
-            Bytes::of(
+            Bytes::new(
                 size_of_val(x),
                 size_of_val(&buffers.scores[..]),
                 router.bytes(),
@@ -268,7 +268,7 @@ impl ForwardContext<'_> {
         });
         self.counters.end(begun, Operator::Activation, || {
             let bytes = size_of_val(up);
-            Bytes::of(bytes, bytes, 0)
+            Bytes::new(bytes, bytes, 0)
         });
     }
 
@@ -289,7 +289,7 @@ impl ForwardContext<'_> {
         });
         self.counters.end(begun, Operator::Activation, || {
             let bytes = size_of_val(up);
-            Bytes::of(2 * bytes, bytes, 0)
+            Bytes::new(2 * bytes, bytes, 0)
         });
     }
 }

@@ -73,7 +73,7 @@ impl ForwardContext<'_> {
                     let linear = &block.linears[&linear];
                     linear.weight.bytes() + linear.bias.as_deref().map_or(0, size_of_val)
                 };
-                Bytes::of(
+                Bytes::new(
                     input_bytes,
                     0,
                     of_linear(Linear::Gate) + of_linear(Linear::Up),
@@ -91,7 +91,7 @@ impl ForwardContext<'_> {
                 .iter()
                 .filter_map(|linear| self.block(index).linears.get(linear));
             let weights = weights.map(|linear| linear.weight.bytes()).sum();
-            Bytes::of(x.size(), size_of_val(projected), weights)
+            Bytes::new(x.size(), size_of_val(projected), weights)
         });
     }
 

@@ -56,10 +56,10 @@ impl ForwardContext<'_> {
             };
         let bytes = || {
             let all = rows * hidden * size_of::<f32>();
-            let mut bytes = residual.map_or(Bytes::of(all, 0, 0), |(post_norm, _)| {
+            let mut bytes = residual.map_or(Bytes::new(all, 0, 0), |(post_norm, _)| {
                 residual_bytes(all, post_norm)
             });
-            bytes += Bytes::of(0, 0, norm.map_or(0, Norm::bytes));
+            bytes += Bytes::new(0, 0, norm.map_or(0, Norm::bytes));
             bytes
         };
         {
@@ -266,7 +266,7 @@ fn add_normed(x: &mut [f32], projected: &mut [f32], (post_norm, scale): Addition
 /// Returns the bytes of [`add_normed`], for `bytes` of residual stream.
 fn residual_bytes(bytes: usize, post_norm: Option<&Norm>) -> Bytes {
     let normed = if post_norm.is_some() { bytes } else { 0 };
-    Bytes::of(
+    Bytes::new(
         2 * bytes + normed,
         bytes + normed,
         post_norm.map_or(0, Norm::bytes),

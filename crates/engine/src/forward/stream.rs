@@ -57,7 +57,7 @@ impl ForwardContext<'_> {
             }
         }
         self.counters.end(begun, Operator::Embedding, || {
-            Bytes::of(
+            Bytes::new(
                 0,
                 size_of_val(&x[..]),
                 tokens.len() * self.weights.embedding_row_bytes(),

@@ -98,7 +98,7 @@ impl ForwardContext<'_> {
         self.counters.end(begun, Operator::Residual, || {
             let bytes = size_of_val(&normed[..]);
             let matrices = weights.left.bytes() + weights.right.bytes();
-            Bytes::of(2 * bytes, 2 * bytes, matrices)
+            Bytes::new(2 * bytes, 2 * bytes, matrices)
         });
     }
 
@@ -121,7 +121,7 @@ impl ForwardContext<'_> {
         });
         self.counters.end(begun, Operator::Residual, || {
             let bytes = size_of_val(&x[..]);
-            Bytes::of(3 * bytes, bytes, 0)
+            Bytes::new(3 * bytes, bytes, 0)
         });
         true
     }
@@ -215,7 +215,7 @@ impl ForwardContext<'_> {
         });
         self.counters.end(begun, Operator::Residual, || {
             let (one, all) = (size_of_val(&projected[..]), size_of_val(&others[..]));
-            Bytes::of(2 * one + all, one + all, norm.bytes())
+            Bytes::new(2 * one + all, one + all, norm.bytes())
         });
         true
     }
@@ -255,7 +255,7 @@ impl ForwardContext<'_> {
         self.counters.end(begun, Operator::Residual, || {
             let bytes = size_of_val(&x[..]) * outputs.len();
             let matrices = outputs.iter().map(WeightMatrix::bytes).sum();
-            Bytes::of(3 * bytes, 3 * bytes, matrices)
+            Bytes::new(3 * bytes, 3 * bytes, matrices)
         });
     }
 
@@ -291,7 +291,7 @@ impl ForwardContext<'_> {
     ) {
         self.counters.end(begun, Operator::Residual, || {
             let bytes = values * size_of::<f32>();
-            Bytes::of(bytes, bytes, weights.router.bytes())
+            Bytes::new(bytes, bytes, weights.router.bytes())
         });
     }
 }

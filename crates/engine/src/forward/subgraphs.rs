@@ -358,7 +358,7 @@ impl ForwardContext<'_> {
             ) {
                 let read = size_of_val(&gate[..]) + size_of_val(&up[..]);
                 self.end_made(begun, Operator::Activation, (index, chunk), || {
-                    Bytes::of(read, 0, 0)
+                    Bytes::new(read, 0, 0)
                 });
                 return;
             }
@@ -382,7 +382,7 @@ impl ForwardContext<'_> {
         };
         self.counters.end(begun, Operator::Activation, || {
             let bytes = size_of_val(&inner[..]);
-            Bytes::of(if feed_forward.gated { 2 * bytes } else { bytes }, bytes, 0)
+            Bytes::new(if feed_forward.gated { 2 * bytes } else { bytes }, bytes, 0)
         });
         multiplier.observe(index, LinearInput::Down, &inner);
         self.quantize(index, LinearInput::Down, &inner, chunk);

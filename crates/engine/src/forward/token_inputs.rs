@@ -108,7 +108,7 @@ impl ForwardContext<'_> {
         }
         self.counters.end(begun, Operator::TokenInput, || {
             let (x, gate) = (rows * hidden * size_of::<f32>(), size_of_val(&gate[..]));
-            Bytes::of(x + 3 * gate, x + 2 * gate, weights.bytes())
+            Bytes::new(x + 3 * gate, x + 2 * gate, weights.bytes())
         });
         // A factor on the outputs of the two halves is none on this one.
         if !self.add_to_other_streams(&weights.norm, rows, buffers) {

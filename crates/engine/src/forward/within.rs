@@ -29,7 +29,7 @@ impl ForwardContext<'_> {
         attention_within(queries, (keys, values), &texts, shape, out);
         self.counters.end(begun, Operator::Attention, || {
             let read = size_of_val(queries) + size_of_val(keys) + size_of_val(values);
-            Bytes::of(read, size_of_val(out), 0)
+            Bytes::new(read, size_of_val(out), 0)
         });
     }
 }

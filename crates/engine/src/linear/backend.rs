@@ -7,9 +7,9 @@ use triad_kernels::{Phase, Product, matmul_each};
 use triad_model::description::Linear;
 use triad_model::role::Role;
 
-use super::{LinearOutput, MAX_READERS, Shadows, StaticInput, float, int8};
+use super::{LinearOutput, MAX_READERS, Shadows, StaticInput};
 use crate::error::Result;
-use crate::weights::Block;
+use crate::weights::{Block, Int8Matrix, Weight, WeightMatrix};
 
 /// A backend that multiplies activations with weights, both in INT8 or in other formats: our kernels, or the programs of
 /// a device.
@@ -227,4 +227,21 @@ impl<B: Backend + ?Sized> Backend for &mut B {
     ) -> Result<bool> {
         (**self).feed_forward(block, x, out, inner)
     }
+}
+
+/// Returns the weight of a layer that reads floats.
+pub(super) fn float(block: &Block, linear: Linear) -> &WeightMatrix {
+    let layer = &block.linears[&linear];
+    match (&layer.weight, &layer.decode_weight) {
+        (Weight::Float(weight), _) | (Weight::Int8(_), Some(weight)) => weight,
+        (Weight::Int8(_), None) => unreachable!("INT8 layers read INT8 but in decode"),
+    }
+}
+
+/// Returns the weight of a layer that reads INT8.
+pub(super) fn int8(block: &Block, linear: Linear) -> &Int8Matrix {
+    let Weight::Int8(weight) = &block.linears[&linear].weight else {
+        unreachable!("what reads INT8 has INT8 weights")
+    };
+    weight
 }

@@ -67,7 +67,7 @@ impl QuantizedInput {
         self.input = Some(input);
         let bytes = || {
             let mut bytes = self.bytes(block);
-            bytes += Bytes::of(size_of_val(x), 0, 0);
+            bytes += Bytes::new(size_of_val(x), 0, 0);
             bytes
         };
         counters.end_with(begun, Operator::Quantize, bytes, |statistics| {
@@ -138,7 +138,7 @@ impl QuantizedInput {
         let quantization = self
             .input
             .and_then(|input| quantization(block, input, self.phase));
-        Bytes::of(
+        Bytes::new(
             0,
             self.rows.view().size(),
             quantization.map_or(0, smoothing_bytes),

@@ -6,6 +6,7 @@
 
 mod backend;
 mod input;
+mod output;
 
 use std::ops::Range;
 
@@ -16,32 +17,22 @@ use triad_model::description::{BlockDescription, Linear, Mixer};
 use triad_model::role::Role;
 
 pub use backend::{Backend, CpuBackend, FloatRows};
+use backend::{float, int8};
 pub(crate) use input::QuantizedInput;
 pub use input::StaticInput;
+pub(crate) use output::MAX_READERS;
+pub use output::{LinearOutput, Shadows};
 
 use crate::error::Result;
 use crate::linear_input::LinearInput;
 use crate::statistics::{Bytes, Counters, Operator};
-use crate::weights::{Block, Int8Matrix, Weight, WeightMatrix};
-
-/// The maximum number of linear layers that read one input: those of a DeltaNet.
-pub(crate) const MAX_READERS: usize = 4;
+use crate::weights::Block;
 
 /// Layers that read one input, each with its output features.
 pub type Layers = SmallVec<[(Linear, usize); MAX_READERS]>;
 
 /// A callback with the inputs of linear layers: the block, the input, `x[rows, channels]`.
 pub type Observer<'a> = &'a mut (dyn FnMut(usize, LinearInput, &[f32]) + Send);
-
-/// Some output features of a linear layer, and their buffer.
-pub struct LinearOutput<'a> {
-    /// The layer.
-    pub linear: Linear,
-    /// The range of output features.
-    pub columns: Range<usize>,
-    /// `[rows, columns]`.
-    pub out: OutputMut<'a>,
-}
 
 /// Returns the layers of a role of linear layers with one input, in the order of their outputs; none for other roles.
 pub fn layers(block: &BlockDescription, hidden: usize, role: Role) -> Layers {
@@ -106,15 +97,6 @@ pub(crate) struct Activations<'a> {
     x: &'a [f32],
     rows: usize,
     phase: Phase,
-}
-
-/// The task that computes the outlier correction of a subgraph's linear layers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shadows {
-    /// The same as the linear layers, together with them or after them.
-    Inline,
-    /// A separate task.
-    Apart,
 }
 
 impl QuantizedInput {
@@ -200,7 +182,7 @@ fn product_bytes(block: &Block, activations: &Activations, outs: &[LinearOutput]
     let written = outs
         .iter()
         .map(|LinearOutput { out, .. }| out.rows() * out.columns() * size_of::<f32>());
-    Bytes::of(read, written.sum(), weights.sum())
+    Bytes::new(read, written.sum(), weights.sum())
 }
 
 /// Adds the outlier correction of `x` to the outputs of layers.
@@ -266,7 +248,7 @@ pub(crate) fn shadow_bytes(
     let (features, weights) = layers
         .map(of_layer)
         .fold((0, 0), |sum, of| (sum.0 + of.0, sum.1 + of.1));
-    Bytes::of(
+    Bytes::new(
         x.outlier_bytes(),
         rows * features * size_of::<f32>(),
         weights,
@@ -317,23 +299,6 @@ pub(crate) fn add_shadow(x: QuantizedView, shadow: &[f32], out: OutputMut, count
             .filter(|row| !x.outliers_of(*row).0.is_empty())
             .count();
         let bytes = rows * features * size_of::<f32>();
-        Bytes::of(2 * bytes, bytes, 0)
+        Bytes::new(2 * bytes, bytes, 0)
     });
-}
-
-/// Returns the weight of a layer that reads floats.
-fn float(block: &Block, linear: Linear) -> &WeightMatrix {
-    let layer = &block.linears[&linear];
-    match (&layer.weight, &layer.decode_weight) {
-        (Weight::Float(weight), _) | (Weight::Int8(_), Some(weight)) => weight,
-        (Weight::Int8(_), None) => unreachable!("INT8 layers read INT8 but in decode"),
-    }
-}
-
-/// Returns the weight of a layer that reads INT8.
-fn int8(block: &Block, linear: Linear) -> &Int8Matrix {
-    let Weight::Int8(weight) = &block.linears[&linear].weight else {
-        unreachable!("what reads INT8 has INT8 weights")
-    };
-    weight
 }

@@ -23,8 +23,10 @@
 mod checks;
 mod digest;
 mod manifest;
+mod names;
 pub mod preparation;
 mod read;
+mod read_vision;
 mod tensor_file;
 pub mod tensors;
 pub mod vision;
@@ -39,17 +41,13 @@ use triad_model::{Error, ErrorKind, Result, files};
 
 pub use digest::{FileDigest, compare, sha256};
 pub use manifest::Manifest;
+pub use names::{FORMAT, WEIGHTS, is_content};
 use tensor_file::TensorFile;
-
-/// The version of the format that is written and read.
-pub const FORMAT: u64 = 2;
 
 /// The file that makes a folder a package.
 pub const MANIFEST: &str = "package.json";
 /// The file with the hash of [`MANIFEST`], as sha256sum writes it.
 pub const MANIFEST_DIGEST: &str = "package.json.sha256";
-/// The file with all [`tensors`].
-pub const WEIGHTS: &str = "weights.safetensors";
 /// A hash, two spaces and a name fit; further bytes are not read.
 const MAX_DIGEST_BYTES: u64 = 1 << 10;
 /// Files and folders that runs create in the package's folder on their machine. They are sealed, and are not a part of
@@ -305,11 +303,6 @@ impl Package {
             .chain(files)
             .collect())
     }
-}
-
-/// Returns whether a package can have a file of weights, of text or of pictures with this name.
-pub fn is_content(name: &str) -> bool {
-    name == WEIGHTS || Source::TEXT_FILES.contains(&name) || vision::FILES.contains(&name)
 }
 
 /// Returns an error if there is a file that would be read as a part of the package and has no hash in its manifest.

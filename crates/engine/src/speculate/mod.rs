@@ -17,20 +17,20 @@
 mod draft;
 mod lengths;
 mod lookup;
+mod propose;
 mod step;
 #[cfg(test)]
 mod tests;
 
 pub use draft::Draft;
 pub use lookup::Lookup;
+pub(crate) use propose::{Proposal, Propose};
 
 pub(crate) use step::Speculator;
 
 use serde::Serialize;
 
-use crate::cancel::Cancel;
 use crate::error::{Error, Result};
-use crate::sampler::Distribution;
 
 /// The default maximum number of proposals per step.
 const MAX: usize = 16;
@@ -122,40 +122,4 @@ impl Speculation {
         let is_known = self.proposed > 0 && self.plain_step_seconds > 0.0 && seconds > 0.0;
         is_known.then(|| tokens as f64 * self.plain_step_seconds / seconds)
     }
-}
-
-/// A proposed token.
-#[derive(Clone, Debug)]
-pub(crate) struct Proposal {
-    pub(crate) token: u32,
-    /// The distribution that it was drawn from; `None` if no other token could have been proposed.
-    pub(crate) drawn_from: Option<Distribution>,
-}
-
-/// A source of proposed tokens.
-pub(crate) trait Propose {
-    /// Receives the prompt before the first call of [`Propose::find`].
-    ///
-    /// # Errors
-    /// If the prompt cannot be computed, or `cancel` is set.
-    fn begin(&mut self, _prompt: &[u32], _cancel: &Cancel) -> Result<()> {
-        Ok(())
-    }
-
-    /// Returns the kind of the available proposals of what follows `tokens`, a small number, or `None` if there are
-    /// none. Acceptance is counted by kind.
-    fn find(&mut self, tokens: &[u32]) -> Option<usize>;
-
-    /// Adds at most `count` proposals of what follows `tokens`. [`Propose::find`] was called with the same `tokens`
-    /// just before.
-    ///
-    /// # Errors
-    /// As [`Propose::begin`].
-    fn propose(
-        &mut self,
-        tokens: &[u32],
-        count: usize,
-        cancel: &Cancel,
-        proposals: &mut Vec<Proposal>,
-    ) -> Result<()>;
 }

@@ -3,49 +3,50 @@
 //! Matrices are used in place, from the file's bytes, in the format in which they are stored. Float matrices that are
 //! not aligned there are widened to f32 at load. Quantized safetensors are converted at load ([`from_quantized`]).
 
+mod block;
 mod embedding;
 mod encoder;
 mod expert_memory;
 mod fingerprint;
 mod from_quantized;
 mod int8;
+mod linear;
 mod matrix;
 mod mixer;
 mod norm;
 mod quantized;
 mod random;
+mod reader;
 mod router;
 mod slice;
 mod streams;
 mod token_inputs;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use triad_kernels::BlockArithmetic;
 use triad_model::checkpoint::Checkpoint;
-use triad_model::description::{Experts, ModelDescription, Norm as NormDescription, NormKind};
-use triad_model::mapped::MappedBytes;
+use triad_model::description::{Experts, ModelDescription, Norm as NormDescription};
 use triad_model::tensor_map::{
-    BlockTensors, BranchTensors, LinearTensors, NormTensors, RouterTensors, TensorSlice,
+    BlockTensors, BranchTensors, NormTensors, RouterTensors, TensorSlice,
 };
 use triad_model::{Error, ErrorKind, Result, description};
 
+pub use block::Block;
 pub use embedding::Embedding;
 pub use encoder::{DenseWeights, EncoderWeights};
 pub use expert_memory::{ExpertMemory, ExpertUse};
 pub use int8::Int8Matrix;
+pub use linear::{Linear, Weight};
 pub use matrix::WeightMatrix;
 pub use mixer::MixerWeights;
 pub use norm::Norm;
 pub(crate) use quantized::quantize_blocks;
 pub use quantized::{linear_to_int4, quantize_linear, quantize_output};
+use reader::Reader;
 pub use router::{Branch, Router, RouterPart};
 pub use streams::{BlockStreams, Streams};
 pub use token_inputs::{TokenInput, TokenInputs};
-
-use crate::linear_input::Inputs;
-use crate::quantization::InputQuantization;
 
 /// All weights of a model.
 pub struct Weights {
@@ -110,114 +111,6 @@ impl Weights {
             + of_linear(&self.output)
             + token_inputs.map_or(0, |inputs| inputs.projection.bytes())
             + streams.map_or(0, Streams::bytes)
-    }
-}
-
-/// Weights of one block. Its description determines which norms and linear layers it has.
-#[derive(Clone)]
-pub struct Block {
-    /// Norm before attention.
-    pub attention_norm: Option<Norm>,
-    /// Norm on attention's output.
-    pub attention_post_norm: Option<Norm>,
-    /// Norm before the feed-forward.
-    pub feed_forward_norm: Option<Norm>,
-    /// Norm on the feed-forward's output.
-    pub feed_forward_post_norm: Option<Norm>,
-    /// Norm on queries.
-    pub query_norm: Option<Norm>,
-    /// Norm on keys.
-    pub key_norm: Option<Norm>,
-    /// Norm on values, whose weights are 1.
-    pub value_norm: Option<Norm>,
-    /// The quantization of the linear layers' inputs to INT8; `None` if they compute in float.
-    pub inputs: Option<Inputs<InputQuantization>>,
-    /// The choice of experts.
-    pub router: Option<Router>,
-    /// The linear layers.
-    pub linears: BTreeMap<description::Linear, Linear>,
-    /// The weights of the mixer's operator.
-    pub mixer: MixerWeights,
-    /// The weights that add the input by token.
-    pub token_input: Option<TokenInput>,
-    /// The weights of several residual streams.
-    pub streams: Option<BlockStreams>,
-    /// The factor on the residual stream after the block.
-    pub scale: Option<f32>,
-}
-
-impl Block {
-    /// Creates a block with a norm before each half and without anything else than linear layers.
-    pub(crate) fn plain(
-        [attention_norm, feed_forward_norm]: [Norm; 2],
-        linears: BTreeMap<description::Linear, Linear>,
-    ) -> Self {
-        Self {
-            attention_norm: Some(attention_norm),
-            attention_post_norm: None,
-            feed_forward_norm: Some(feed_forward_norm),
-            feed_forward_post_norm: None,
-            query_norm: None,
-            key_norm: None,
-            value_norm: None,
-            inputs: None,
-            router: None,
-            linears,
-            mixer: MixerWeights::new(),
-            token_input: None,
-            streams: None,
-            scale: None,
-        }
-    }
-}
-
-/// One linear layer.
-#[derive(Clone)]
-pub struct Linear {
-    /// `[out_features, in_features]`.
-    pub weight: Weight,
-    /// The same weights in fewer bytes, for decode.
-    pub decode_weight: Option<WeightMatrix>,
-    /// `[out_features]`.
-    pub bias: Option<Vec<f32>>,
-}
-
-impl Linear {
-    /// Returns the parts of mapped files with the weights.
-    fn in_files(&self) -> impl Iterator<Item = &MappedBytes> {
-        let weight = match &self.weight {
-            Weight::Float(matrix) => matrix.in_file(),
-            Weight::Int8(matrix) => matrix.in_file(),
-        };
-        let decode_weight = self.decode_weight.as_ref().and_then(WeightMatrix::in_file);
-        weight.into_iter().chain(decode_weight)
-    }
-}
-
-/// The weights of one linear layer.
-#[derive(Clone)]
-pub enum Weight {
-    /// Multiplied with float activations.
-    Float(WeightMatrix),
-    /// Multiplied with INT8 activations.
-    Int8(Int8Matrix),
-}
-
-impl Weight {
-    /// Returns the number of rows.
-    pub fn out_features(&self) -> usize {
-        match self {
-            Self::Float(matrix) => matrix.out_features(),
-            Self::Int8(matrix) => matrix.out_features(),
-        }
-    }
-
-    /// Returns the bytes of the values.
-    pub fn bytes(&self) -> usize {
-        match self {
-            Self::Float(matrix) => matrix.bytes(),
-            Self::Int8(matrix) => matrix.bytes(),
-        }
     }
 }
 
@@ -295,11 +188,6 @@ impl Weights {
             + self.encoder.bytes()
             + streams
     }
-}
-
-struct Reader<'a> {
-    checkpoint: &'a Arc<Checkpoint>,
-    block_arithmetic: BlockArithmetic,
 }
 
 impl Reader<'_> {
@@ -400,74 +288,6 @@ impl Reader<'_> {
             dense_norm: self.norm(&tensors.dense_norm, norm)?,
             norm: self.norm(&tensors.norm, norm)?,
             post_norm: self.norm(&tensors.post_norm, norm)?,
-        })
-    }
-
-    fn linear(
-        &self,
-        tensors: &LinearTensors,
-        out_features: usize,
-        in_features: usize,
-    ) -> Result<Linear> {
-        let bias = tensors
-            .bias
-            .as_ref()
-            .map(|bias| self.vector(bias))
-            .transpose()?;
-        let weight = Weight::Float(self.matrix(&tensors.weight, out_features, in_features)?);
-        Ok(Linear {
-            weight,
-            decode_weight: None,
-            bias,
-        })
-    }
-
-    fn norm(&self, tensors: &NormTensors, description: &NormDescription) -> Result<Norm> {
-        let read = |name: &String| self.vector(&TensorSlice::whole(name));
-        let mut weight = read(&tensors.weight)?;
-        weight
-            .iter_mut()
-            .for_each(|weight| *weight += description.weight_offset);
-        let bias = match (&tensors.bias, description.kind) {
-            (Some(bias), _) => Some(read(bias)?),
-            (None, NormKind::Centered) => Some(vec![0.0; weight.len()]),
-            (None, NormKind::Rms | NormKind::Layer) => None,
-        };
-        Ok(Norm {
-            weight,
-            bias,
-            epsilon: description.epsilon,
-        })
-    }
-
-    /// Reads the embedding; it shares the values of the output matrix if both are one quantized tensor.
-    fn embedding(
-        &self,
-        tensor: &TensorSlice,
-        output_tensor: &TensorSlice,
-        output: &Linear,
-    ) -> Result<Embedding> {
-        match &output.weight {
-            Weight::Float(matrix)
-                if tensor == output_tensor
-                    && self.checkpoint.quantized().contains_key(&tensor.name) =>
-            {
-                Ok(Embedding::Matrix(matrix.clone()))
-            }
-            _ => self.rows(tensor),
-        }
-    }
-
-    /// Reads a matrix of which single rows are used.
-    fn rows(&self, tensor: &TensorSlice) -> Result<Embedding> {
-        if let Some(matrix) = self.quantized(tensor) {
-            return Ok(Embedding::Matrix(matrix));
-        }
-        let info = self.checkpoint.tensor(&tensor.name)?;
-        Ok(Embedding::Stored {
-            bytes: self.checkpoint.mapped(info),
-            row_bytes: info.bytes.len() / info.shape[0],
-            format: info.format,
         })
     }
 }

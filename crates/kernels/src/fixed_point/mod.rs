@@ -28,12 +28,10 @@ mod tests;
 
 use crate::activation::Activation;
 use crate::vectorize::vectorize;
-use number::{ARGUMENT_MOST, Number, Parameters};
+use number::{ARGUMENT_MOST, Number, PARTS, Parameters};
 
 /// Lanes of a vector unit of 1,024 bits: the parameters of this many channels are stored together.
 const LANES: usize = 32;
-/// Parameters per channel.
-const PARTS: usize = 9;
 /// Bits of a significand.
 const BITS: i32 = 31;
 /// Fractional bits of the argument of the power of two, and of GELU's input.

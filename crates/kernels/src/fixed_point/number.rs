@@ -1,6 +1,9 @@
 //! The computation of one number, in operations that an integer vector unit has: `hexagon/fixed.c` has the same ones,
 //! in the same order.
 
+/// Parameters per channel.
+pub(super) const PARTS: usize = 9;
+
 /// 1 as a significand, or the nearest there is.
 const ONE: i32 = i32::MAX;
 
@@ -24,7 +27,7 @@ const GELU_FIRST: i32 = 308_997_154;
 const GELU_THIRD: i32 = 1_768_551_389;
 
 /// The parameters of a channel.
-pub(super) struct Parameters(pub [i32; super::PARTS]);
+pub(super) struct Parameters(pub [i32; PARTS]);
 
 /// A number with 16 fractional bits, in steps of INT8, at most 2²⁹.
 #[derive(Clone, Copy)]

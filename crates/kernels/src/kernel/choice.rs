@@ -6,6 +6,7 @@
 //! times, and the fastest rounds count, since other programs may run at the same time.
 
 mod bench;
+mod rate;
 
 use std::sync::OnceLock;
 
@@ -17,13 +18,11 @@ use super::int16::Int16Kernel;
 use super::panel::{Bf16Kernel, PairKernel, PanelKernel};
 use super::{Kernels, available};
 use bench::Bench;
+pub use rate::Rate;
+use rate::{MANY, ROUNDS};
 
-/// Rows of a prefill's products.
-const MANY: usize = 96;
 /// Minimum number of rows for the INT8 kernel for many rows.
 const MANY_FROM: usize = 16;
-/// Rounds per turn, and turns; the fastest of all rounds counts.
-const ROUNDS: usize = 3;
 const TURNS: usize = 4;
 /// Factor by which a kernel must be faster than one of a better tier.
 const MARGIN: f64 = 1.25;
@@ -83,17 +82,6 @@ pub struct TimedKernel {
     pub kernel: &'static str,
     /// Its rates in the same settings for every kernel: numbers of threads, weights in a cache or in memory.
     pub rates: Vec<Rate>,
-}
-
-/// The speed of a kernel in one setting.
-#[derive(Clone, Copy, Debug)]
-pub struct Rate {
-    /// Number of concurrent threads.
-    pub threads: usize,
-    /// Whether weights come from memory.
-    pub from_memory: bool,
-    /// Operations per second; a product and its addition count two.
-    pub operations_per_second: f64,
 }
 
 impl TimedKernel {

@@ -7,7 +7,7 @@
 //! best tier below it. The last row is plain Rust, with which the others are compared in tests.
 //!
 //! To add a kernel, add a file next to those of its format, with a type whose `new` returns `None` if the processor
-//! lacks its instructions, and an entry in [`compiled`]. It is [tested](proof) at run time before it is used. Operators
+//! lacks its instructions, and an entry in [`compiled`]. It is [tested](self_test) at run time before it is used. Operators
 //! use the kernels of [`best`]; tests run all rows by `Kernels::install`.
 
 #[cfg(target_arch = "x86_64")]
@@ -16,7 +16,7 @@ mod choice;
 pub(crate) mod int16;
 pub(crate) mod int8;
 pub(crate) mod panel;
-mod proof;
+mod self_test;
 
 use std::sync::LazyLock;
 
@@ -184,7 +184,7 @@ pub struct RefusedKernel {
     pub reason: String,
 }
 
-/// Returns a row for each of `tiers`, best first, without kernels that a [`proof`] refuses, and the refused kernels.
+/// Returns a row for each of `tiers`, best first, without kernels that a [`self_test`] refuses, and the refused kernels.
 fn table(mut tiers: Vec<(Tier, OfTier)>) -> (Vec<Kernels>, Vec<RefusedKernel>) {
     let mut refused = Vec::new();
     let mut refuse = |kernel, reason| refused.push(RefusedKernel { kernel, reason });
@@ -194,7 +194,7 @@ fn table(mut tiers: Vec<(Tier, OfTier)>) -> (Vec<Kernels>, Vec<RefusedKernel>) {
     {
         macro_rules! prove {
             ($($format:ident),*) => {$(
-                if let Some(kernel) = kernels.$format && let Err(reason) = proof::$format(kernel) {
+                if let Some(kernel) = kernels.$format && let Err(reason) = self_test::$format(kernel) {
                     refuse(kernel.name(), reason);
                     kernels.$format = None;
                 }

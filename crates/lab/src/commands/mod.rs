@@ -2,6 +2,8 @@
 
 pub mod hwbench;
 pub mod plan;
+pub mod record;
+pub mod report;
 pub mod reproduce;
 pub mod simulate;
 pub mod study;

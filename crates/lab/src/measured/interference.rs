@@ -26,7 +26,7 @@ const FROZEN: Duration = Duration::from_secs(1);
 /// Start of that time, as a fraction of a prompt's undisturbed time.
 const FROZEN_AFTER: f64 = 0.3;
 /// Interval in which an idle thread checks whether the prompt is over.
-const LOOK: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Activity of another program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -287,7 +287,7 @@ fn stream(memory: &[u64], is_over: &AtomicBool) {
 
 fn sleep_until(end: Instant, is_over: &AtomicBool) {
     while !is_over.load(Ordering::Relaxed) && Instant::now() < end {
-        thread::sleep(LOOK);
+        thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -408,11 +408,11 @@ mod tests {
         kill_process(pid, Signal::STOP).unwrap();
         let stopped = Stopped(vec![pid]);
         while state() != 'T' {
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
         drop(stopped);
         while state() == 'T' {
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
         child.kill().unwrap();
         child.wait().unwrap();

@@ -67,7 +67,7 @@ pub struct Stall {
 
 impl Distribution {
     /// Computes the distribution of `seconds`; zeros if there are none.
-    pub fn of(mut seconds: Vec<f64>) -> Self {
+    pub fn new(mut seconds: Vec<f64>) -> Self {
         seconds.sort_by(f64::total_cmp);
         let at = |share: f64| {
             let rank = (share * seconds.len() as f64).ceil() as usize;
@@ -152,7 +152,7 @@ pub fn run(engine: &Engine, plan: &Plan, cancel: &Cancel) -> Result<Stall> {
     let until = from + seconds;
     // A time between tokens counts as during the prompt if it overlaps the prompt at all.
     let of = |within: &dyn Fn(&Gap) -> bool| {
-        Distribution::of(
+        Distribution::new(
             all.iter()
                 .filter(|gap| within(gap))
                 .map(|gap| gap.seconds)
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn a_percentile_is_the_least_time_that_so_many_do_not_exceed() {
-        let of = Distribution::of((1..=200).rev().map(f64::from).collect());
+        let of = Distribution::new((1..=200).rev().map(f64::from).collect());
         assert_eq!(
             of,
             Distribution {
@@ -192,7 +192,7 @@ mod tests {
                 max: 200.0
             }
         );
-        assert_eq!(Distribution::of(vec![3.0]).p99, 3.0);
-        assert_eq!(Distribution::of(Vec::new()).max, 0.0);
+        assert_eq!(Distribution::new(vec![3.0]).p99, 3.0);
+        assert_eq!(Distribution::new(Vec::new()).max, 0.0);
     }
 }

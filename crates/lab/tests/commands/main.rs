@@ -4,6 +4,7 @@
 mod outcome;
 mod plan;
 mod processors;
+mod report;
 mod simulate;
 #[path = "../../../processors/tests/skip/mod.rs"]
 mod skip;

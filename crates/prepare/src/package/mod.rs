@@ -122,6 +122,8 @@ pub enum Progress {
 pub struct Prepared {
     /// The package.
     pub package: Package,
+    /// Whether this run made it; otherwise it was there, or another process made it meanwhile.
+    pub is_new: bool,
     /// Tokens that this run calibrated on, and the seconds for them: zeros if it resumed after a complete calibration.
     pub calibrated: (usize, f64),
 }
@@ -152,6 +154,7 @@ pub fn prepare(
     let Opened::Part(part) = opened else {
         return Ok(Prepared {
             package: Package::open(destination)?,
+            is_new: false,
             calibrated: (0, 0.0),
         });
     };
@@ -206,6 +209,7 @@ pub fn prepare(
     part.finish()?;
     Ok(Prepared {
         package: Package::open(destination)?,
+        is_new: true,
         calibrated,
     })
 }

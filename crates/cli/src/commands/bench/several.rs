@@ -149,7 +149,7 @@ impl Bench<'_> {
         let takes = Takes {
             by,
             costs,
-            outside_seconds: Spread::of(outside).median,
+            outside_seconds: Spread::new(outside).median,
         };
         let source = meter.as_ref().map(EnergyMeter::source);
         let runs = policies.iter().zip(known).zip(each.into_iter().zip(used));
@@ -183,7 +183,7 @@ impl Runs {
             tokens,
             context: 0,
             sequences: 1,
-            tokens_per_second: Spread::of(
+            tokens_per_second: Spread::new(
                 each.iter()
                     .map(|(seconds, _)| tokens as f64 / seconds)
                     .collect(),

@@ -3,6 +3,7 @@
 //! [`tasks`] finds the data, [`methods`] quantizes, and [`table`] prints the results of several.
 
 mod methods;
+mod outcome;
 mod table;
 pub mod tasks;
 
@@ -19,6 +20,7 @@ use triad_prepare::Quantized;
 use triad_prepare::calibration::Calibration;
 
 use methods::{MethodArguments, Variant};
+use outcome::Outcome;
 use table::Table;
 use tasks::TaskArguments;
 use triad_console::arguments::{self, CalibrationArguments, KvArgument, ModelArguments};
@@ -76,21 +78,6 @@ struct Report<'a> {
     results: Vec<Outcome>,
     /// Whether Ctrl-C ended the command before all of them were finished.
     interrupted: bool,
-}
-
-/// One method on one task.
-#[derive(Serialize)]
-struct Outcome {
-    /// The method's name on the command line; `package` for a package.
-    method: &'static str,
-    /// Share of the shadows that were left out, for the method that has shadows.
-    pruned: Option<f64>,
-    /// Smoothing of inputs without a shadow, for the method that has shadows.
-    smoothing: Option<f32>,
-    /// Seconds of quantization, and of calibration where the method needs it.
-    prepare_seconds: f64,
-    #[serde(flatten)]
-    evaluation: Evaluation,
 }
 
 /// Runs `triad eval`.

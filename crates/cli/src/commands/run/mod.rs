@@ -159,7 +159,11 @@ pub fn run(mut arguments: Arguments) -> Result<()> {
     model.tokenizer()?;
     let form = form.map(|form| form::compile(&model, form)).transpose()?;
     let adapters = adapters::open(&model, &arguments.lora)?;
-    let tools = tools::connect(arguments, &model, form.is_some())?;
+    let tools = tools::connect(
+        &arguments.tools,
+        (&model, &arguments.model.name.model),
+        form.is_some(),
+    )?;
     let speaker = Speaker {
         model,
         form,

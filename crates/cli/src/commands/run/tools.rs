@@ -6,8 +6,6 @@ use anyhow::{Result, ensure};
 use serde::Serialize;
 use triad_engine::Model;
 
-use super::Arguments;
-
 /// Calls of tools, round by round, before an answer has to be complete.
 pub const MAX_ROUNDS: usize = 8;
 /// Calls of one round that are made.
@@ -252,21 +250,24 @@ mod connected {
 
 pub use connected::Tools;
 
-/// Connects to the servers of `--mcp`, if there are some.
-pub fn connect(arguments: &Arguments, model: &Model, has_form: bool) -> Result<Option<Tools>> {
-    if !arguments.tools.is_given() {
+/// Connects to the servers of `--mcp`, if there are some. `name` is that of the model.
+pub fn connect(
+    arguments: &ToolArguments,
+    (model, name): (&Model, &str),
+    has_form: bool,
+) -> Result<Option<Tools>> {
+    if !arguments.is_given() {
         return Ok(None);
     }
     ensure!(
         model.chat_template().is_some(),
-        "--mcp needs a model with a chat template, which {} has not",
-        arguments.model.name.model
+        "--mcp needs a model with a chat template, which {name} has not"
     );
     ensure!(
         !has_form,
         "an answer in a form calls no tools: expected --mcp or one of --schema, --grammar and --regex"
     );
-    Tools::connect(&arguments.tools).map(Some)
+    Tools::connect(arguments).map(Some)
 }
 
 /// The user's answer to a call.

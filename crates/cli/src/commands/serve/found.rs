@@ -13,7 +13,7 @@ use triad_hetero::HeteroOptions;
 use triad_model::vision::VisionFile;
 use triad_server::{LoadedModel, ModelFacts};
 
-use super::{Arguments, CONTEXT, default_model_memory};
+use super::arguments::{Arguments, CONTEXT, default_model_memory};
 use crate::adapters;
 use crate::first_run::{Later, Ready, Wanted};
 use crate::named_adapters;

@@ -51,7 +51,7 @@ impl ForwardContext<'_> {
         });
         self.counters.end(begun, Operator::Mixer, || {
             let bytes = size_of_val(attended);
-            Bytes::of(2 * bytes, bytes, 0)
+            Bytes::new(2 * bytes, bytes, 0)
         });
     }
 }

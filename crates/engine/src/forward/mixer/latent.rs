@@ -89,7 +89,7 @@ impl ForwardContext<'_> {
             let weights = weights.iter().filter_map(|it| block.mixer.get(it));
             let weights = weights.map(|values| size_of_val(&values[..])).sum();
             let read = size_of_val(&given[..]) + rows * head_dim * size_of::<f32>();
-            Bytes::of(read, size_of_val(&absorbed[..]), weights)
+            Bytes::new(read, size_of_val(&absorbed[..]), weights)
         });
         absorbed
     }
@@ -118,7 +118,7 @@ impl ForwardContext<'_> {
         ];
         self.products_of_heads((matrix, attention.heads), &places, (sums, out), of_head);
         self.counters.end(begun, Operator::Mixer, || {
-            Bytes::of(
+            Bytes::new(
                 size_of_val(sums),
                 size_of_val(out),
                 size_of_val(&matrix[..]),

@@ -78,7 +78,7 @@ impl ForwardContext<'_> {
             let weights = self.block(index).mixer.values();
             let weights = weights.map(|values| size_of_val(&values[..])).sum();
             let (read, written) = (size_of_val(&mixed[..]), size_of_val(&mixer_output[..]));
-            Bytes::of(read + states, written + states, weights)
+            Bytes::new(read + states, written + states, weights)
         });
         Ok(())
     }

@@ -78,8 +78,6 @@ pub(crate) struct Int16Rows {
 const LINE: usize = 32;
 /// Numbers per part of a block.
 const PART: usize = SUPER_BLOCK / PARTS;
-/// The offset that is added to a weight in INT4 to store it.
-const INT4_OFFSET: i32 = 8;
 /// The largest magnitude of a number: 256 times that of a byte.
 const LARGEST: f32 = 32512.0;
 /// Maximum number of features per row: with more, rounding alone could overflow sums of products.

@@ -4,10 +4,11 @@
 //! yields a pair of 16-bit numbers, whose products with the pair of activations at the same place are added to one
 //! 32-bit sum. So each group has four sums of eight products each, and nothing has to be shuffled.
 
-use super::INT4_OFFSET;
 use crate::int4::{GROUP, HALF};
 use crate::vectorize::vectorize;
 
+/// The offset that is added to a weight in INT4 to store it.
+pub(super) const INT4_OFFSET: i32 = 8;
 /// Groups per step.
 pub(super) const GROUPS: usize = 4;
 /// Sums per step, four for each group.

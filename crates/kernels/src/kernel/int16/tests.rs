@@ -4,6 +4,7 @@ use half::f16;
 use proptest::prelude::*;
 use triad_blocks::{BlockFormat, dequantize};
 
+use super::steps::INT4_OFFSET;
 use super::*;
 use crate::OutputMut;
 use crate::dot::sum;

@@ -14,6 +14,7 @@ pub(super) mod avx_vnni;
 pub(super) mod dotprod;
 #[cfg(target_arch = "aarch64")]
 pub(super) mod i8mm;
+mod limits;
 #[cfg(target_arch = "aarch64")]
 pub(super) mod neon;
 pub(crate) mod quantize;
@@ -28,16 +29,12 @@ pub(crate) mod weight;
 use std::ops::Range;
 
 use crate::output::SharedOutput;
+pub(crate) use limits::LARGEST;
+pub use limits::MAX_IN_FEATURES;
 use quantize::ActivationRow;
 use rows::{Outliers, QuantizedView};
 use shadow::ShadowColumns;
 use weight::Int8Weight;
-
-/// The largest magnitude of a quantized number: quantization is symmetric, so −128 is never used.
-pub(crate) const LARGEST: f32 = 127.0;
-
-/// Maximum number of input features of a layer: with more, a sum of products could overflow i32.
-pub const MAX_IN_FEATURES: usize = i32::MAX as usize / (127 * 127);
 
 /// One way to multiply. All kernels sum the same products in i32 and compute each output by the same operations in the
 /// same order as [`output`], so all of them give the same bits.

@@ -20,6 +20,7 @@ pub(super) mod neon;
 pub(super) mod neon_bf16;
 pub(crate) mod pairs;
 pub(super) mod portable;
+mod powers;
 #[cfg(any(target_arch = "aarch64", target_arch = "x86_64"))]
 mod vector;
 
@@ -31,9 +32,8 @@ use crate::log_softmax::largest;
 use crate::output::SharedOutput;
 use crate::vectorize::vectorize_fused;
 use pairs::{Purpose, ValueUnits};
+pub(crate) use powers::{PANEL, Powers};
 
-/// Columns per panel, as in the widest tile of a kernel.
-pub(crate) const PANEL: usize = 64;
 /// Columns per block; the width of a tile is a multiple of this.
 pub(crate) const LANES: usize = 16;
 
@@ -116,16 +116,6 @@ pub(crate) trait PairKernel: PanelKernel {
         pairs::round_weights(exponents, units.each, unit, words);
         (powers, unit)
     }
-}
-
-/// The maximum and the sum of powers of two.
-pub(crate) struct Powers {
-    /// The largest visible exponent, or the smallest finite number if that is larger.
-    pub of_visible: f32,
-    /// The maximum of that and of `before`; the powers are relative to it. Neither is NaN.
-    pub largest: f32,
-    /// The sum of the powers.
-    pub sum: f32,
 }
 
 /// Columns of an output matrix, at most [`PANEL`], that only one task writes.

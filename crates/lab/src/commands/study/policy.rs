@@ -50,6 +50,8 @@ struct Policies {
     seed: u64,
     device: String,
     names: Vec<&'static str>,
+    /// Results per policy over all cases.
+    overall: Vec<Overall>,
     /// Results per policy over the cases of more than one chunk.
     over_chunks: Vec<OverChunks>,
     /// Measured times of plans.
@@ -57,6 +59,28 @@ struct Policies {
     cases: Vec<Case>,
     small: Vec<Solved>,
     decisions: Vec<Decisions>,
+}
+
+/// Gaps of one policy over all cases, to the optimum where it is known and to the bound elsewhere.
+#[derive(Serialize)]
+struct Overall {
+    name: &'static str,
+    mean_gap: f64,
+    median_gap: f64,
+    largest_gap: f64,
+    within_3_percent: f64,
+    /// One entry per ratio of the NPU's work to the CPU's.
+    ratios: Vec<OfRatio>,
+    /// Mean and largest gap to the optimum over the small instances.
+    small_mean_gap: f64,
+    small_largest_gap: f64,
+}
+
+/// Mean gap over the cases with one ratio.
+#[derive(Serialize)]
+struct OfRatio {
+    ratio: f64,
+    mean_gap: f64,
 }
 
 /// Results of one policy for more than one chunk.
@@ -117,6 +141,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Ok(Policies {
             simulated: true,
             seed: arguments.seed,
+            overall: names()
+                .into_iter()
+                .enumerate()
+                .map(|(index, name)| overall(&cases, &small, index, name))
+                .collect(),
             names: names(),
             over_chunks: names()
                 .into_iter()
@@ -130,6 +159,40 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             device: device.name.clone(),
         })
     })
+}
+
+/// Returns the results of one policy over all cases.
+fn overall(cases: &[Case], small: &[Solved], policy: usize, name: &'static str) -> Overall {
+    let mut gaps = gaps(cases, policy, |_| true);
+    gaps.sort_by(f64::total_cmp);
+    let mut ratios: Vec<_> = cases.iter().map(|case| case.ratio).collect();
+    ratios.sort_by(f64::total_cmp);
+    ratios.dedup();
+    let of_ratio = |ratio| OfRatio {
+        ratio,
+        mean_gap: mean(&self::gaps(cases, policy, |case| case.ratio == ratio)),
+    };
+    let to_optimum: Vec<_> = small
+        .iter()
+        .map(|small| small.seconds[policy] / small.optimum_seconds - 1.0)
+        .collect();
+    Overall {
+        name,
+        mean_gap: mean(&gaps),
+        median_gap: gaps.get(gaps.len() / 2).copied().unwrap_or(0.0),
+        within_3_percent: gaps.iter().filter(|gap| **gap <= 0.03).count() as f64
+            / gaps.len().max(1) as f64,
+        largest_gap: largest(gaps),
+        ratios: ratios.into_iter().map(of_ratio).collect(),
+        small_mean_gap: mean(&to_optimum),
+        small_largest_gap: largest(to_optimum),
+    }
+}
+
+/// Returns the gaps of one policy in the cases that `keep` selects.
+fn gaps(cases: &[Case], policy: usize, keep: impl Fn(&Case) -> bool) -> Vec<f64> {
+    let kept = cases.iter().filter(|case| keep(case));
+    kept.filter_map(|case| case.gaps().nth(policy)).collect()
 }
 
 /// Returns the results of one policy over the cases of more than one chunk.
@@ -177,18 +240,6 @@ fn over_chunks(cases: &[Case], policy: usize, name: &'static str) -> OverChunks 
 }
 
 impl Policies {
-    /// Returns the gaps of one policy in the cases that `keep` selects.
-    fn gaps(&self, policy: usize, keep: impl Fn(&Case) -> bool) -> Vec<f64> {
-        let mut gaps: Vec<_> = self
-            .cases
-            .iter()
-            .filter(|case| keep(case))
-            .filter_map(|case| case.gaps().nth(policy))
-            .collect();
-        gaps.sort_by(f64::total_cmp);
-        gaps
-    }
-
     /// Returns the distinct values of a column of the grid.
     fn values(&self, of: impl Fn(&Case) -> f64) -> Vec<f64> {
         let mut values: Vec<_> = self.cases.iter().map(of).collect();
@@ -208,38 +259,18 @@ fn largest(values: impl IntoIterator<Item = f64>) -> f64 {
 
 impl Report for Policies {
     fn text(&self) -> String {
-        let all = |policy| self.gaps(policy, |_| true);
-        let row = |(policy, name): (usize, &&str)| {
-            let gaps = all(policy);
-            let within =
-                gaps.iter().filter(|gap| **gap <= 0.03).count() as f64 / gaps.len().max(1) as f64;
-            let of_ratio =
-                |ratio: f64| percent(mean(&self.gaps(policy, |case| case.ratio == ratio)), 2);
-            let median = gaps.get(gaps.len() / 2).copied().unwrap_or(0.0);
-            let to_optimum = self
-                .small
-                .iter()
-                .map(|small| small.seconds[policy] / small.optimum_seconds - 1.0);
-            [
-                vec![
-                    (*name).to_owned(),
-                    percent(mean(&gaps), 2),
-                    percent(median, 2),
-                    percent(largest(gaps), 2),
-                    percent(within, 0),
-                ],
-                self.values(|case| case.ratio)
-                    .into_iter()
-                    .map(of_ratio)
-                    .collect(),
-                vec![
-                    percent(mean(&to_optimum.clone().collect::<Vec<_>>()), 2),
-                    percent(largest(to_optimum), 2),
-                ],
-            ]
-            .concat()
+        let row = |of: &Overall| {
+            let gaps = [of.mean_gap, of.median_gap, of.largest_gap].map(|gap| percent(gap, 2));
+            let ratios = of.ratios.iter().map(|of| of.mean_gap);
+            let last = ratios.chain([of.small_mean_gap, of.small_largest_gap]);
+            [of.name.to_owned()]
+                .into_iter()
+                .chain(gaps)
+                .chain([percent(of.within_3_percent, 0)])
+                .chain(last.map(|gap| percent(gap, 2)))
+                .collect()
         };
-        let rows: Vec<_> = self.names.iter().enumerate().map(row).collect();
+        let rows: Vec<Vec<String>> = self.overall.iter().map(row).collect();
         let ratios: Vec<_> = self
             .values(|case| case.ratio)
             .iter()
@@ -302,7 +333,7 @@ impl Report for Policies {
             let point = |ratio: &f64| {
                 (
                     *ratio,
-                    100.0 * mean(&self.gaps(policy, |case| case.ratio == *ratio)),
+                    100.0 * mean(&gaps(&self.cases, policy, |case| case.ratio == *ratio)),
                 )
             };
             Series::new(*name, Mark::LineWithMarkers, ratios.iter().map(point))
@@ -326,7 +357,10 @@ impl Report for Policies {
         };
         let prompts = self.values(|case| case.prompt as f64);
         let cell = |policy: usize, prompt: f64| {
-            100.0 * mean(&self.gaps(policy, |case| case.prompt as f64 == prompt))
+            100.0
+                * mean(&gaps(&self.cases, policy, |case| {
+                    case.prompt as f64 == prompt
+                }))
         };
         let by_prompt = HeatMap {
             title: "By prompt".into(),

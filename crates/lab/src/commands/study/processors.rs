@@ -193,9 +193,9 @@ fn compare(rounds: &[Vec<f64>], tokens: usize) -> Vec<Compared> {
             .map(|seconds| seconds[0] / seconds[list])
             .collect();
         Compared {
-            tokens_per_second: Spread::of(rates.collect()),
+            tokens_per_second: Spread::new(rates.collect()),
             interval: interval(ratios.clone()),
-            times_as_fast: Spread::of(ratios),
+            times_as_fast: Spread::new(ratios),
         }
     };
     (0..rounds[0].len()).map(of_list).collect()

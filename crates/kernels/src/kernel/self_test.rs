@@ -27,7 +27,7 @@ use crate::output::{OutputMut, SharedOutput};
 use plain::{Integers, Pairs};
 
 /// The result of a test: an error describes what a kernel computes wrongly.
-type Proof = Result<(), String>;
+type Outcome = Result<(), String>;
 
 /// Rows of products: one, few, a tile of a matrix unit, and some more.
 const ROWS: [usize; 4] = [1, 3, 16, 37];
@@ -45,7 +45,7 @@ const BLOCK_FEATURES: usize = 512;
 const ROUNDING: f32 = 1e-5;
 
 /// Tests products and shadows, which must have the bits of the plain kernel, and quantization.
-pub(super) fn int8(kernel: &dyn Int8Kernel) -> Proof {
+pub(super) fn int8(kernel: &dyn Int8Kernel) -> Outcome {
     let plain = &int8::reference::Reference;
     let x = numbers(ROWS[3] * FEATURES, 1);
     let quantize = |kernel: &dyn Int8Kernel| {
@@ -161,7 +161,7 @@ pub(super) fn int8(kernel: &dyn Int8Kernel) -> Proof {
 }
 
 /// Tests products of activations in INT16 with weights in INT8, INT4 and every kind of block.
-pub(super) fn int16(kernel: &dyn Int16Kernel) -> Proof {
+pub(super) fn int16(kernel: &dyn Int16Kernel) -> Outcome {
     let plain = &int16::reference::Reference;
     for rows in &FEW_ROWS {
         let x = numbers(rows * BLOCK_FEATURES, 6);
@@ -245,14 +245,14 @@ pub(super) fn int16(kernel: &dyn Int16Kernel) -> Proof {
 }
 
 /// Tests products in f32, and transposition.
-pub(super) fn float(kernel: &dyn PanelKernel) -> Proof {
+pub(super) fn float(kernel: &dyn PanelKernel) -> Outcome {
     let (left, right) = (words(ROWS[3] * FEATURES, 10), words(FEATURES * PANEL, 11));
     products(kernel, &Portable, &left, &right, near_products)?;
     transposes(kernel)
 }
 
 /// Tests products of pairs of bf16, against sums of exact products, and conversions.
-pub(super) fn bf16(kernel: &dyn Bf16Kernel) -> Proof {
+pub(super) fn bf16(kernel: &dyn Bf16Kernel) -> Outcome {
     let x = numbers(2 * (ROWS[3] + PANEL) * FEATURES, 12);
     let mut pairs = vec![0; x.len() / 2];
     kernel.to_bf16(&x, &mut pairs);
@@ -293,7 +293,7 @@ pub(super) fn bf16(kernel: &dyn Bf16Kernel) -> Proof {
 }
 
 /// Tests products of pairs of INT16, which must be exact, and transposition.
-pub(super) fn pairs(kernel: &dyn PairKernel) -> Proof {
+pub(super) fn pairs(kernel: &dyn PairKernel) -> Outcome {
     // Small enough that no sum overflows, including the output's bits.
     let words = |count: usize, seed: usize| {
         let integers: Vec<i16> = numbers(2 * count, seed)
@@ -337,7 +337,9 @@ pub(super) fn pairs(kernel: &dyn PairKernel) -> Proof {
 
 /// Tests powers of two of exponents of which some are visible, with the previous maximum. `compute` returns them
 /// rounded, and the maximum error of that rounding.
-fn powers(compute: impl FnOnce(&mut [f32], Range<usize>, f32) -> (Powers, Vec<f32>, f32)) -> Proof {
+fn powers(
+    compute: impl FnOnce(&mut [f32], Range<usize>, f32) -> (Powers, Vec<f32>, f32),
+) -> Outcome {
     let exponents: Vec<f32> = numbers(FEATURES, 13).iter().map(|x| 8.0 * x).collect();
     let visible = 5..FEATURES - 7;
     let (
@@ -378,8 +380,8 @@ fn products(
     plain: &dyn PanelKernel,
     left: &[u32],
     right: &[u32],
-    compare: impl Fn(&str, &[f32], &[f32]) -> Proof,
-) -> Proof {
+    compare: impl Fn(&str, &[f32], &[f32]) -> Outcome,
+) -> Outcome {
     for rows in ROWS {
         for add in [false, true] {
             let product = |kernel: &dyn PanelKernel| {
@@ -408,7 +410,7 @@ fn products(
     Ok(())
 }
 
-fn transposes(kernel: &dyn PanelKernel) -> Proof {
+fn transposes(kernel: &dyn PanelKernel) -> Outcome {
     let from = words(LANES * LANES, 14);
     let mut to = vec![0; LANES * LANES];
     kernel.transpose(&from, LANES, &mut to, LANES);
@@ -427,7 +429,7 @@ fn output(rows: usize, write: impl FnOnce(SharedOutput)) -> Vec<f32> {
     out
 }
 
-fn same(what: &str, expected: &[f32], found: &[f32]) -> Proof {
+fn same(what: &str, expected: &[f32], found: &[f32]) -> Outcome {
     let differs = |(expected, found): &(&f32, &f32)| expected.to_bits() != found.to_bits();
     expected
         .iter()
@@ -439,7 +441,7 @@ fn same(what: &str, expected: &[f32], found: &[f32]) -> Proof {
 }
 
 /// Compares sums of magnitude up to `largest`.
-fn near(what: &str, expected: &[f32], found: &[f32], largest: f32) -> Proof {
+fn near(what: &str, expected: &[f32], found: &[f32], largest: f32) -> Outcome {
     let differs = |(expected, found): &(&f32, &f32)| {
         let distance = (*expected - *found).abs();
         distance.is_nan() || distance > ROUNDING * largest
@@ -454,7 +456,7 @@ fn near(what: &str, expected: &[f32], found: &[f32], largest: f32) -> Proof {
 }
 
 /// Compares sums of products of two numbers from −1 to 1, at most two products per feature.
-fn near_products(what: &str, expected: &[f32], found: &[f32]) -> Proof {
+fn near_products(what: &str, expected: &[f32], found: &[f32]) -> Outcome {
     near(what, expected, found, 2.0 * FEATURES as f32)
 }
 

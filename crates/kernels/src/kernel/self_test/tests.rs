@@ -169,8 +169,8 @@ fn every_kernel_of_this_processor_is_right() {
 #[test]
 fn one_wrong_number_of_a_kernel_is_found() {
     let best = crate::kernel::best();
-    let refused = |proof: Proof, what: &str| {
-        let reason = proof.expect_err(what);
+    let refused = |result: Outcome, what: &str| {
+        let reason = result.expect_err(what);
         assert!(reason.contains(what), "{reason} is not about {what}");
     };
     refused(
