@@ -5,14 +5,12 @@ mod qnn_support;
 
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
 
 use serde_json::Value;
-use triad_kernels::OutputMut;
 use triad_kernels::activation::Activation;
 use triad_kernels::int8::QuantizedRows;
-use triad_processors::npu::{Formulation, Npu, NpuOptions, Provider};
-use triad_processors::{Device, DeviceSubgraph, Error, FeedForward, Layer, Linear};
+use triad_processors::npu::{Formulation, Npu, NpuOptions};
+use triad_processors::{Device, DeviceSubgraph, Error, FeedForward};
 
 use qnn_support::plain::{Plain, Random, quantized, values};
 use qnn_support::{SCALE, linear, options, run};

@@ -413,7 +413,8 @@ mod tests {
         let compiling = Compiling::new(CHIP, folder.to_owned()).unwrap();
         for graph in [b"one", b"two"] {
             let write = |path: Option<&Path>| {
-                Ok(fs::write(path.unwrap(), [&b"compiled "[..], graph].concat()).unwrap())
+                fs::write(path.unwrap(), [&b"compiled "[..], graph].concat()).unwrap();
+                Ok(())
             };
             compiling.compile(graph, 64, write).unwrap();
         }
