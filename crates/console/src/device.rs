@@ -20,8 +20,8 @@ use triad_processors::gpu::{Gpu, GpuOptions};
 #[cfg(feature = "hexagon")]
 use triad_processors::hexagon::{MAX_SESSIONS, MAX_THREADS};
 
-pub use npu::{Chip, Npu, chip};
 use npu::ROUNDING;
+pub use npu::{Chip, Npu, chip};
 
 use crate::cut::CutArgument;
 #[cfg(not(feature = "gpu"))]

@@ -305,12 +305,7 @@ impl<'a> Run<'a> {
         let key = self.key(json!({"first": first, "blocks": fresh().blocks()}));
         let path = self.part.path(Part::CALIBRATION);
         let (saved, mut moments) = Saved::resume(key, path, fresh);
-        let mut seen = Seen::new(
-            saved,
-            moments.tokens,
-            self.text.iter().flatten(),
-            progress,
-        );
+        let mut seen = Seen::new(saved, moments.tokens, self.text.iter().flatten(), progress);
         let run = moments.run(self.model, self.text, self.cancel, |seen_so_far| {
             seen.piece(seen_so_far, seen_so_far.tokens)
         });

@@ -42,11 +42,7 @@ pub(super) struct Saved {
 impl Saved {
     /// Returns the state in the file at `path`, if it has the same `key`, which identifies the input of the calibration, or
     /// else what `fresh` returns, an empty state.
-    pub(super) fn resume<S: State>(
-        key: String,
-        path: PathBuf,
-        fresh: impl Fn() -> S,
-    ) -> (Self, S) {
+    pub(super) fn resume<S: State>(key: String, path: PathBuf, fresh: impl Fn() -> S) -> (Self, S) {
         let state = load(fresh, &key, &path);
         let saved = Self {
             key,
