@@ -197,7 +197,7 @@ mod tests {
         metadata.insert(field, crate::gguf::Value::String(text.into()));
         let jinja = of_pairs(&Source::Gguf(metadata)).unwrap().unwrap();
         let template = super::super::ChatTemplate::new(jinja, None, None).unwrap();
-        assert!(template.reads_pairs() && !template.reads_instructions());
+        assert!(template.reads_pairs().unwrap() && !template.reads_instructions());
         // A text with the other's name stays what it is.
         let (query, document) = ("{document}", "b {query} {{ c }}");
         let messages = [("query", query), ("document", document)];
