@@ -1,39 +1,13 @@
-//! Response bodies that hold something until they are sent, such as their share of memory.
+//! Response bodies that hold something until they are sent.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use axum::body::{Body, Bytes};
-use axum::extract::{Request, State};
-use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
 use hyper::body::{Frame, SizeHint};
-
-use crate::app::App;
-use crate::body::LARGE;
-use crate::guard::Caller;
 
 /// Maximum size of a frame in bytes. A connection takes a whole frame before it sends it.
 const FRAME: usize = 64 << 10;
-
-/// Counts a large response towards its client's share of memory until it is sent, or refuses it. A client may read
-/// nothing of it for long.
-pub(crate) async fn count(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    let caller = request.extensions().get::<Caller>().copied();
-    let response = next.run(request).await;
-    // Streams have no length, and their parts are bounded.
-    let bytes = hyper::body::Body::size_hint(response.body()).exact();
-    let bytes = usize::try_from(bytes.unwrap_or(0)).unwrap_or(usize::MAX);
-    let Some(caller) = caller.filter(|_| bytes >= LARGE) else {
-        return response;
-    };
-    let mut share = app.bodies().share(caller.address);
-    if let Err(error) = share.grow(bytes) {
-        return error.into_response();
-    }
-    response.map(|body| Body::new(HeldBody::new(body, share)))
-}
 
 /// The body of a response. It drops what it holds when its last frame is taken, or its client leaves.
 pub(crate) struct HeldBody<T> {
@@ -93,6 +67,8 @@ impl<T: Unpin> hyper::body::Body for HeldBody<T> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use http_body_util::BodyExt;
 
     use super::*;

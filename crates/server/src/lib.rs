@@ -94,6 +94,7 @@ mod request_id;
 mod rerank;
 mod response_answer;
 mod response_input;
+mod response_memory;
 mod responses;
 mod route;
 mod routes;

@@ -14,8 +14,8 @@ use crate::error::ApiError;
 use crate::guard::Guard;
 use crate::route::{Access, Entry, Route};
 use crate::{
-    anthropic, body, chat, completions, embeddings, guard, held_body, llama, metrics, models,
-    ollama, openapi, page, predict, props, request_id, rerank, responses, sessions, stored_routes,
+    anthropic, body, chat, completions, embeddings, guard, llama, metrics, models, ollama, openapi,
+    page, predict, props, request_id, rerank, response_memory, responses, sessions, stored_routes,
     text, timelines, tool_routes,
 };
 
@@ -146,7 +146,7 @@ pub(crate) fn router(app: &Arc<App>) -> Router {
         .route_layer(middleware::from_fn_with_state(Arc::clone(app), body::read))
         .route_layer(middleware::from_fn_with_state(
             Arc::clone(app),
-            held_body::count,
+            response_memory::count,
         ))
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)

@@ -196,6 +196,10 @@ impl Reader<'_> {
             RopeScaling::Yarn { .. } => self.rope_factor()?.unwrap_or(1.0),
             _ => return refused("rope.scaling"),
         };
+        // llama.cpp's factor on scores is below 1 then.
+        if factor < 1.0 {
+            return refused("rope.scaling.factor");
+        }
         let field = "rope.scaling.yarn_log_multiplier";
         let all = f64::from(self.required(field, self.positive(field)?)?) / LOG;
         let scores = super::rope::yarn_attention_factor(f64::from(factor), all).powi(2);

@@ -8,7 +8,7 @@ mod vision;
 mod write;
 
 use std::collections::BTreeMap;
-use std::fs::{File, TryLockError};
+use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use triad_engine::{Cancel, LoadOptions, Model, Threads};
 use triad_kernels::BlockArithmetic;
 use triad_kernels::int8;
 use triad_model::checkpoint::Checkpoint;
-use triad_model::{Error, ErrorKind, output};
+use triad_model::{Error, ErrorKind};
 
 use crate::calibration::pictures::CalibrationPictures;
 use crate::calibration::text::CalibrationText;
@@ -34,25 +34,14 @@ use crate::error::Result;
 use crate::int4::Rounding;
 use crate::int4::moments::Moments;
 use crate::{Preparation, PrepareOptions};
-pub use part::is_being_prepared;
 use part::{Opened, Part};
+pub use part::{UNFINISHED, is_being_prepared, is_in_use};
 use resume::{Saved, State};
 use vision::Encoder;
 use write::{LinearPlan, write_error};
 
 /// Files by name.
 type Source = BTreeMap<String, FileDigest>;
-
-/// The end of the name of a folder in which a package is prepared; the rest is the package's name.
-pub const UNFINISHED: &str = ".part";
-
-/// Returns whether a process prepares a package in the unfinished folder at `path`.
-pub fn is_in_use(path: &Path) -> bool {
-    let lock = path.join(part::LOCK);
-    lock.is_file()
-        && output::open_lock(&lock)
-            .is_ok_and(|lock| matches!(lock.try_lock(), Err(TryLockError::WouldBlock)))
-}
 
 /// The input and the options of a preparation.
 #[derive(Clone, Debug)]

@@ -12,8 +12,10 @@ use triad_model::{Error, ErrorKind, output};
 use super::Existing;
 use crate::error::Result;
 
+/// The end of the name of a folder in which a package is prepared; the rest is the package's name.
+pub const UNFINISHED: &str = ".part";
 /// The lock of the process that works in the folder.
-pub(super) const LOCK: &str = "lock";
+const LOCK: &str = "lock";
 /// Files that are kept for the next preparation if this one ends early.
 const KEPT: [&str; 3] = [LOCK, Part::CALIBRATION, Part::CALIBRATION_OF_ENCODER];
 /// The unfinished state of an older version.
@@ -174,6 +176,14 @@ impl Drop for Part {
     }
 }
 
+/// Returns whether a process prepares a package in the unfinished folder at `path`.
+pub fn is_in_use(path: &Path) -> bool {
+    let lock = path.join(LOCK);
+    lock.is_file()
+        && output::open_lock(&lock)
+            .is_ok_and(|lock| matches!(lock.try_lock(), Err(TryLockError::WouldBlock)))
+}
+
 /// Returns whether a process prepares the package at `destination` now.
 pub fn is_being_prepared(destination: &Path) -> bool {
     let lock = folder_of(destination).and_then(|folder| File::open(folder.join(LOCK)).ok());
@@ -221,7 +231,7 @@ fn is_made_here(name: &str) -> bool {
 /// Returns the folder in which a package is prepared; `None` if its path has no name.
 fn folder_of(destination: &Path) -> Option<PathBuf> {
     let mut name = destination.file_name()?.to_owned();
-    name.push(super::UNFINISHED);
+    name.push(UNFINISHED);
     Some(destination.with_file_name(name))
 }
 
