@@ -14,7 +14,7 @@ use triad_engine::Cancel;
 use crate::error::{Error, Result};
 use crate::kind::Kind;
 use crate::patterns;
-use crate::source::{GrammarSource, schema};
+use crate::source::{GrammarSource, exact_lark, schema};
 
 /// Time limit of a compilation. Typical grammars take milliseconds, the largest ones a second.
 const LONGEST: Duration = Duration::from_secs(10);
@@ -116,7 +116,7 @@ pub(crate) fn read(source: &GrammarSource) -> Result<GrammarWithLexer> {
         GrammarSource::Regex(text) => {
             GrammarWithLexer::from_regex(&llguidance::regex_to_lark(text, patterns::ASCII))
         }
-        GrammarSource::Lark(text) => GrammarWithLexer::from_lark(text.clone()),
+        GrammarSource::Lark(text) => GrammarWithLexer::from_lark(exact_lark(text)?),
     })
 }
 

@@ -1,14 +1,14 @@
 //! Compiled grammars that are kept for later requests, in bounded memory.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::constraint::Grammar;
 use crate::source::GrammarSource;
 
-/// Maximum number of grammars.
+/// Maximum number of grammars of an owner.
 const MAX_GRAMMARS: usize = 64;
-/// Maximum memory of all grammars in bytes. A schema of typical length takes less than one MiB, the largest ones 80.
+/// Maximum memory of the grammars of an owner in bytes. A schema of typical length takes less than one MiB, the largest
+/// ones 80, which are not kept.
 const MAX_BYTES: usize = 64 << 20;
 
 /// A grammar with its owner and its memory in bytes.
@@ -30,13 +30,23 @@ impl Kept {
         Some(grammar)
     }
 
-    /// Keeps a grammar of `bytes` for `owner`. Beyond a bound, the owner that has most of it loses its oldest grammars: no
-    /// owner sees from the times of its own grammars that others compile many.
+    /// Keeps a grammar of `bytes` for `owner`, which loses its oldest ones beyond a bound. Each owner has bounds of its own,
+    /// so that the times of its grammars do not tell what others compile.
     pub(crate) fn add(&self, owner: [u8; 32], bytes: usize, grammar: Arc<Grammar>) {
+        if bytes > MAX_BYTES {
+            return;
+        }
         let mut entries = self.entries();
         entries.push((owner, bytes, grammar));
-        drop_beyond(&mut entries, MAX_GRAMMARS, |_| 1);
-        drop_beyond(&mut entries, MAX_BYTES, |entry| entry.1);
+        loop {
+            let own = entries.iter().filter(|entry| entry.0 == owner);
+            let (count, bytes) = own.fold((0, 0), |(count, sum), entry| (count + 1, sum + entry.1));
+            if count <= MAX_GRAMMARS && bytes <= MAX_BYTES {
+                return;
+            }
+            let oldest = entries.iter().position(|entry| entry.0 == owner);
+            entries.remove(oldest.expect("the owner has an entry"));
+        }
     }
 
     /// Drops all grammars.
@@ -46,21 +56,5 @@ impl Kept {
 
     fn entries(&self) -> MutexGuard<'_, Vec<Entry>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Drops entries until their sizes add up to at most `most`.
-fn drop_beyond(entries: &mut Vec<Entry>, most: usize, size: impl Fn(&Entry) -> usize) {
-    loop {
-        let mut sums = BTreeMap::new();
-        for entry in &*entries {
-            *sums.entry(entry.0).or_insert(0_usize) += size(entry);
-        }
-        let heaviest = sums.iter().max_by_key(|(_, sum)| **sum);
-        let Some((&owner, _)) = heaviest.filter(|_| sums.values().sum::<usize>() > most) else {
-            return;
-        };
-        let oldest = entries.iter().position(|entry| entry.0 == owner);
-        entries.remove(oldest.expect("the owner has an entry"));
     }
 }

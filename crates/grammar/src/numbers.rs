@@ -13,9 +13,9 @@ use crate::objects;
 /// Maximum number of digits of an end. llguidance reads decimals as 64-bit integers.
 const MAX_DIGITS: i32 = 15;
 /// The part of a range that is left out at its end.
-const LEFT_OUT: f64 = 1e-3;
+const LEFT_OUT: f64 = 1e-9;
 /// The width of a range with an end in another part of the schema.
-const UNKNOWN: f64 = 1e-6;
+const UNKNOWN: f64 = 1e-4;
 
 /// Adapts all ranges in `schema`, but not literal values.
 ///
@@ -31,7 +31,11 @@ fn joins(schema: &Value) -> bool {
     match schema {
         Value::Array(items) => items.iter().any(joins),
         Value::Object(keywords) => {
-            let has_siblings = keywords.contains_key("$ref") && keywords.len() > 1;
+            let in_place = ["$ref", "anyOf", "oneOf"];
+            let has_siblings = keywords.len() > 1
+                && in_place
+                    .iter()
+                    .any(|keyword| keywords.contains_key(*keyword));
             let mut parts = keywords.iter();
             has_siblings
                 || keywords.contains_key("allOf")
@@ -66,16 +70,17 @@ fn adapt_part(schema: &mut Value, is_joined: bool) -> Result<()> {
                 };
                 let other = others.iter().filter_map(|other| number(other));
                 let other = other.map(|other| sign * other).reduce(f64::min);
-                let width = match other {
-                    Some(other) => other - end,
-                    None if is_joined => UNKNOWN,
-                    None => f64::INFINITY,
-                };
-                let is_integer = keywords.get("type") == Some(&"integer".into());
-                if is_integer || end < 0.0 || end.fract() != 0.0 || !(0.0..1.0).contains(&width) {
+                let width = other.map_or(f64::INFINITY, |other| other - end);
+                if !may_be_fraction(keywords.get("type")) || end < 0.0 || end.fract() != 0.0 {
                     continue;
                 }
-                let moved = sign * moved(end, width)?;
+                let is_narrow = (0.0..1.0).contains(&width);
+                let least = if is_joined { width.min(UNKNOWN) } else { width };
+                let moved = match moved(end, least) {
+                    Some(moved) if is_narrow || is_joined => sign * moved,
+                    None if is_narrow => return Err(too_narrow(width)),
+                    _ => continue,
+                };
                 let kept = number(included).map(|kept| sign * kept);
                 let moved = kept.map_or(moved, |kept| sign * kept.max(sign * moved));
                 replace(keywords, excluded, included, moved);
@@ -89,18 +94,30 @@ fn adapt_part(schema: &mut Value, is_joined: bool) -> Result<()> {
     }
 }
 
-/// Returns a number above `end` with few digits, at most a small part of `width` away.
-fn moved(end: f64, width: f64) -> Result<f64> {
+/// Returns whether a schema of a `type` describes numbers that are no integers.
+fn may_be_fraction(kind: Option<&Value>) -> bool {
+    let is_number = |kind: &Value| kind == "number";
+    match kind {
+        None => true,
+        Some(Value::Array(kinds)) => kinds.iter().any(is_number),
+        Some(kind) => is_number(kind),
+    }
+}
+
+/// Returns a number above `end` with few digits, at most a small part of `width` away; `None` if no number is.
+fn moved(end: f64, width: f64) -> Option<f64> {
     let whole = end.max(1.0).log10().floor() as i32 + 1;
     let decimals = (-(width * LEFT_OUT).log10()).ceil();
-    let step = 10f64.powi(-(decimals.min(f64::from(MAX_DIGITS)) as i32).min(MAX_DIGITS - whole));
-    if step < width && end + step > end {
-        return Ok(end + step);
-    }
-    Err(Error::Unsupported {
+    let decimals = (decimals.min(f64::from(MAX_DIGITS)) as i32).min(MAX_DIGITS - whole);
+    let step = 10f64.powi(-decimals);
+    (step < width && step < 1.0 && end + step > end).then_some(end + step)
+}
+
+fn too_narrow(width: f64) -> Error {
+    Error::Unsupported {
         kind: Kind::JsonSchema,
         problem: format!("a range of width {width} without one of its ends: it is too narrow"),
-    })
+    }
 }
 
 fn replace(keywords: &mut Map<String, Value>, excluded: &str, included: &str, end: f64) {
@@ -122,15 +139,15 @@ mod tests {
         for (schema, expected) in [
             (
                 json!({"exclusiveMinimum": 0, "maximum": 0.5}),
-                json!({"maximum": 0.5, "minimum": 0.0001}),
+                json!({"maximum": 0.5, "minimum": 1e-10}),
             ),
             (
                 json!({"exclusiveMaximum": -5, "minimum": -5.5}),
-                json!({"minimum": -5.5, "maximum": -5.0001}),
+                json!({"minimum": -5.5, "maximum": -5.000_000_000_1}),
             ),
             (
                 json!({"exclusiveMinimum": 0, "exclusiveMaximum": 0.001}),
-                json!({"exclusiveMaximum": 0.001, "minimum": 0.000_001}),
+                json!({"exclusiveMaximum": 0.001, "minimum": 1e-12}),
             ),
             (
                 json!({"exclusiveMinimum": 0, "minimum": 0.25, "maximum": 0.5}),
@@ -150,8 +167,18 @@ mod tests {
             assert_eq!(adapted(same.clone()), same);
         }
         // The other end may be in another part.
-        let parts = json!({"allOf": [{"exclusiveMinimum": 0}, {"maximum": 0.5}]});
-        assert_eq!(adapted(parts)["allOf"][0], json!({"minimum": 1e-9}));
+        for part in [
+            json!({"exclusiveMinimum": 0}),
+            json!({"exclusiveMinimum": 0, "maximum": 1}),
+        ] {
+            let parts = json!({"allOf": [part, {"maximum": 0.5}]});
+            assert_eq!(adapted(parts)["allOf"][0]["minimum"], json!(1e-13));
+        }
+        let either = json!({"exclusiveMinimum": 0, "anyOf": [{"maximum": 0.5}, {"minimum": 10}]});
+        assert_eq!(adapted(either)["minimum"], json!(1e-13));
+        // A number of so many digits has no other end near.
+        let far = json!({"allOf": [], "exclusiveMinimum": 1e15});
+        assert_eq!(adapted(far.clone()), far);
     }
 
     #[test]

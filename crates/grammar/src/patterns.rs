@@ -7,63 +7,88 @@
 use llguidance::regex_to_lark;
 use regex_syntax::ast::parse::Parser;
 use regex_syntax::ast::{Ast, Visitor, visit};
-use regex_syntax::hir::{Class, HirKind};
+use regex_syntax::hir::{Class, Hir, HirKind};
 use serde_json::Value;
 
+use crate::error::{Error, Result};
+use crate::kind::Kind;
 use crate::objects;
 
 /// Escapes that mean ASCII characters alone in patterns, as llguidance reads them.
 pub(crate) const ASCII: &str = "dw";
 
 /// Adapts all patterns in `schema`, but not literal values.
-pub(crate) fn adapt(schema: &mut Value) {
+///
+/// # Errors
+/// If parts of a pattern have such a class only together.
+pub(crate) fn adapt(schema: &mut Value) -> Result<()> {
     match schema {
-        Value::Array(items) => items.iter_mut().for_each(adapt),
+        Value::Array(items) => items.iter_mut().try_for_each(adapt)?,
         Value::Object(keywords) => {
             for (keyword, part) in keywords.iter_mut() {
                 match (keyword.as_str(), part) {
-                    ("pattern", Value::String(pattern)) => *pattern = exact(pattern),
+                    ("pattern", Value::String(pattern)) => *pattern = exact(pattern)?,
                     ("patternProperties", Value::Object(patterns)) => {
                         let adapted = std::mem::take(patterns).into_iter();
                         *patterns = adapted
                             .map(|(pattern, mut part)| {
-                                adapt(&mut part);
-                                (exact(&pattern), part)
+                                adapt(&mut part)?;
+                                Ok((exact(&pattern)?, part))
                             })
-                            .collect();
+                            .collect::<Result<_>>()?;
                     }
-                    (keyword, part) if !objects::is_value(keyword) => adapt(part),
+                    (keyword, part) if !objects::is_value(keyword) => adapt(part)?,
                     _ => {}
                 }
             }
         }
         _ => {}
     }
+    Ok(())
 }
 
 /// Returns `pattern` without U+0001 in classes that lack `"` or `\`. Invalid patterns are left to the compiler.
-fn exact(pattern: &str) -> String {
+///
+/// # Errors
+/// If parts of the pattern have such a class only together.
+fn exact(pattern: &str) -> Result<String> {
     let Ok(ast) = Parser::new().parse(pattern) else {
-        return pattern.to_owned();
+        return Ok(pattern.to_owned());
     };
     let places = visit(&ast, Classes::default()).unwrap_or_default();
     let (mut adapted, mut end) = (String::new(), 0);
     for (start, next) in places {
         let class = &pattern[start..next];
-        if is_affected(class) {
+        if parsed(class).is_some_and(|hir| is_affected(&hir)) {
             adapted += &pattern[end..start];
             adapted += &format!(r"[{class}--\x01]");
             end = next;
         }
     }
-    adapted + &pattern[end..]
+    adapted += &pattern[end..];
+    if parsed(&adapted).is_some_and(|hir| has_affected(&hir)) {
+        return Err(Error::Unsupported {
+            kind: Kind::JsonSchema,
+            problem: format!(
+                "the pattern {pattern:?}: alternatives that are one class together, of control characters and without \" \
+                 or \\"
+            ),
+        });
+    }
+    Ok(adapted)
 }
 
-/// Returns whether a class contains U+0001 and lacks `"` or `\`.
-fn is_affected(class: &str) -> bool {
-    let Ok(hir) = regex_syntax::parse(&regex_to_lark(class, ASCII)) else {
-        return false;
-    };
+fn parsed(pattern: &str) -> Option<Hir> {
+    regex_syntax::parse(&regex_to_lark(pattern, ASCII)).ok()
+}
+
+/// Returns whether an expression has a class that [`is_affected`].
+fn has_affected(hir: &Hir) -> bool {
+    is_affected(hir) || hir.kind().subs().iter().any(has_affected)
+}
+
+/// Returns whether an expression is a class that contains U+0001 and lacks `"` or `\`.
+fn is_affected(hir: &Hir) -> bool {
     let HirKind::Class(Class::Unicode(class)) = hir.kind() else {
         return false;
     };
@@ -74,7 +99,7 @@ fn is_affected(class: &str) -> bool {
     contains('\u{1}') && !(contains('"') && contains('\\'))
 }
 
-/// The places of bracketed classes.
+/// The places of classes.
 #[derive(Default)]
 struct Classes(Vec<(usize, usize)>);
 
@@ -110,12 +135,14 @@ mod tests {
                 r"([\x00-\x1f]|é[^\w\\])",
                 r"([[\x00-\x1f]--\x01]|é[[^\w\\]--\x01])",
             ),
+            (r"^\P{P}{3}$", r"^[\P{P}--\x01]{3}$"),
             // These classes have both, or no control characters.
             (r"^[^/]*.\D[\d\w -]$", r"^[^/]*.\D[\d\w -]$"),
             (r"[", r"["),
         ] {
-            assert_eq!(exact(pattern), adapted, "{pattern}");
+            assert_eq!(exact(pattern).unwrap(), adapted, "{pattern}");
         }
+        assert!(exact(r"^(\x01|[\x00\x02-\x1f])$").is_err());
     }
 
     #[test]
@@ -125,7 +152,7 @@ mod tests {
             "patternProperties": {"^[^\"]$": {"items": {"pattern": "[^\"]"}}},
             "const": {"pattern": "[^\"]"},
         });
-        adapt(&mut schema);
+        adapt(&mut schema).unwrap();
         let adapted = r#"[[^"]--\x01]"#;
         assert_eq!(
             schema,

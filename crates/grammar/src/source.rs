@@ -223,6 +223,30 @@ fn check_depth(kind: Kind, text: &str) -> Result<()> {
     Ok(())
 }
 
+/// Returns a grammar whose [schemas](JSON_IN_LARK) have exact patterns and ranges.
+///
+/// # Errors
+/// As [`numbers::adapt`] and [`patterns::adapt`].
+pub(crate) fn exact_lark(text: &str) -> Result<String> {
+    let (mut exact, mut rest) = (String::with_capacity(text.len()), text);
+    while let Some(start) = rest.find(JSON_IN_LARK) {
+        let (before, after) = rest.split_at(start + JSON_IN_LARK.len());
+        exact += before;
+        let mut schemas = serde_json::Deserializer::from_str(after).into_iter::<Value>();
+        rest = match schemas.next() {
+            Some(Ok(mut schema)) => {
+                numbers::adapt(&mut schema)?;
+                patterns::adapt(&mut schema)?;
+                exact += &format!(" {schema}");
+                &after[schemas.byte_offset()..]
+            }
+            // Invalid JSON is left to the compiler, whose error has the position.
+            _ => after,
+        };
+    }
+    Ok(exact + rest)
+}
+
 /// Parses the schema in `text` and adapts it for llguidance.
 pub(crate) fn schema(text: &str) -> Result<Value> {
     let schema = serde_json::from_str(text).map_err(|error| {
@@ -248,7 +272,7 @@ pub(crate) fn schema(text: &str) -> Result<Value> {
     let mut schema = objects::closed(&without_annotations(schema)).map_err(|_| too_many_names())?;
     check_keywords(&schema)?;
     numbers::adapt(&mut schema)?;
-    adapt(&mut schema);
+    adapt(&mut schema)?;
     Ok(schema)
 }
 
@@ -305,22 +329,26 @@ pub fn for_llguidance(schema: Value) -> Value {
     // The compiler refuses this type, and its error contains the text.
     let mut schema =
         objects::closed(&schema).unwrap_or_else(|_| json!({ "type": TooManyNames::TEXT }));
-    if let Err(error) = numbers::adapt(&mut schema) {
+    let adapted = numbers::adapt(&mut schema).and_then(|()| adapt(&mut schema));
+    if let Err(error) = adapted {
         schema = json!({ "type": error.to_string() });
     }
-    adapt(&mut schema);
     schema
 }
 
 /// Adds patterns of formats and the pattern of whitespace, and makes all patterns exact.
-fn adapt(schema: &mut Value) {
+///
+/// # Errors
+/// As [`patterns::adapt`].
+fn adapt(schema: &mut Value) -> Result<()> {
     narrow_formats(schema);
-    patterns::adapt(schema);
+    patterns::adapt(schema)?;
     if let Some(keywords) = schema.as_object_mut() {
         keywords
             .entry("x-guidance")
             .or_insert_with(|| json!({ "whitespace_pattern": SPACE }));
     }
+    Ok(())
 }
 
 /// A pattern of dates that exist: February 29 only in leap years. It narrows llguidance's format.

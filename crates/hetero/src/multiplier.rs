@@ -97,8 +97,8 @@ pub(crate) fn prepare(
                 Ok(programs) => products.push(ProductPrograms {
                     block,
                     layers: layers.iter().map(|(linear, _)| *linear).collect(),
+                    division: division(cut, columns, rows, &programs),
                     programs,
-                    division: division(cut, columns, rows),
                 }),
             }
             done += 1;
@@ -139,13 +139,27 @@ fn whole(rows: usize, columns: usize) -> Piece {
     }
 }
 
-/// Returns the parts of up to `most_rows` rows by a cut. Rows that nothing was prepared for are left to the device.
-fn division(cut: Option<Cut>, columns: usize, most_rows: usize) -> Division {
+/// Returns the parts of up to `most_rows` rows by a cut. Parts and rows that nothing was prepared for are left to the
+/// device: a small share of the longest chunk may be none, and one tile of a shorter chunk.
+fn division(
+    cut: Option<Cut>,
+    columns: usize,
+    most_rows: usize,
+    programs: &[ColumnsProgram],
+) -> Division {
+    let prepared: Vec<_> = programs
+        .iter()
+        .map(|program| (program.columns.clone(), program.rows))
+        .collect();
     Box::new(move |rows| {
-        let part = |(processor, Part { rows, columns }): (ProcessorId, Part)| ProductPart {
-            rows,
-            columns,
-            by_other: processor == MULTIPLIER,
+        let part = |(processor, Part { rows, columns }): (ProcessorId, Part)| {
+            let mut prepared = prepared.iter();
+            let is_prepared = prepared.any(|(of, most)| *of == columns && rows.len() <= *most);
+            ProductPart {
+                by_other: processor == MULTIPLIER && is_prepared,
+                rows,
+                columns,
+            }
         };
         let all = |by_other| {
             vec![ProductPart {

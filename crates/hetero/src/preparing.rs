@@ -98,6 +98,15 @@ pub(super) fn has_no_room(error: &SubgraphError) -> bool {
     )
 }
 
+/// Returns whether a device has refused a subgraph for its shape, or has no graph of it that was compiled ahead.
+pub(super) fn is_of_shape(error: &SubgraphError) -> bool {
+    use triad_processors::Error::{Contexts, Subgraph};
+    matches!(
+        error,
+        SubgraphError::Processor(Subgraph { .. } | Contexts { .. })
+    )
+}
+
 pub(super) fn refused(processor: &str, block: usize, role: Role, source: SubgraphError) -> Error {
     Error::Subgraph {
         processor: processor.to_owned(),

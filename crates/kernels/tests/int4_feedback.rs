@@ -100,7 +100,7 @@ fn objective(
 
 #[test]
 fn each_weight_is_the_nearest_number_to_what_compensates_for_earlier_errors() {
-    let channels = 5 * GROUP;
+    let channels = 6 * GROUP;
     let (order, factor) = (order(channels), triangle(channels, 0.2, 1));
     let feedback = feedback(order.clone(), &factor);
     // One row more than are rounded at a time, and some.
@@ -135,6 +135,27 @@ fn each_weight_is_the_nearest_number_to_what_compensates_for_earlier_errors() {
         compensated > channels,
         "{compensated} weights are compensated"
     );
+}
+
+#[test]
+fn a_channel_that_is_almost_always_zero_does_not_decide_the_scale_of_its_group() {
+    let channels = 2 * GROUP;
+    let (order, mut factor) = (order(channels), triangle(channels, 0.2, 5));
+    let dead = channels - 3;
+    factor[dead * channels + dead] = 1e-4;
+    let feedback = feedback(order.clone(), &factor);
+    let weight = random(4 * channels, 6);
+    let (values, scales) = quantized(&weight, |values, scales| {
+        quantize_int4_with_feedback(&feedback, &weight, values, scales);
+    });
+    let mut wide = vec![f32::NAN; weight.len()];
+    widen(&values, &scales, &mut wide);
+    for row in 0..4 {
+        let of_group = order[GROUP..].iter().map(|channel| *channel as usize);
+        let of_group = of_group.filter(|channel| wide[row * channels + channel] != 0.0);
+        let count = of_group.count();
+        assert!(count > GROUP / 2, "{count} weights are left");
+    }
 }
 
 #[test]

@@ -11,7 +11,6 @@
 mod config;
 mod error;
 mod http;
-mod lines;
 mod meter;
 mod servers;
 mod stdio;

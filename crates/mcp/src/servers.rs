@@ -29,8 +29,6 @@ use crate::stdio::{self, Process};
 const MAX_PAGES: usize = 64;
 /// The interval at which a running call checks whether the user ended it.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// Characters of a reason that are kept.
-const LONGEST_SENTENCE: usize = 500;
 /// The time that a server gets to end by itself.
 const END_TIME: Duration = Duration::from_secs(2);
 
@@ -251,7 +249,7 @@ impl Server {
             ServiceError::TransportClosed | ServiceError::Cancelled { .. }
         );
         match &self.process {
-            Some(process) if ends => ended(&self.name, process),
+            Some(process) if ends => ended(&self.name, Some(process)),
             _ => Error::Protocol {
                 server: self.name.clone(),
                 message: sentence(error),
@@ -260,14 +258,8 @@ impl Server {
     }
 }
 
-fn ended(server: &str, process: &Process) -> Error {
-    if let Some(reason) = process.unreadable() {
-        return Error::Protocol {
-            server: server.to_owned(),
-            message: reason.chars().take(LONGEST_SENTENCE).collect(),
-        };
-    }
-    let line = process.last_line();
+fn ended(server: &str, process: Option<&Process>) -> Error {
+    let line = process.and_then(Process::last_line);
     Error::Ended {
         server: server.to_owned(),
         detail: line.map_or_else(String::new, |line| format!(": {line}")),
@@ -286,7 +278,7 @@ fn sentence(error: &dyn std::error::Error) -> String {
         cause = error.source();
     }
     let words: Vec<_> = text.split_whitespace().collect();
-    words.join(" ").chars().take(LONGEST_SENTENCE).collect()
+    words.join(" ").chars().take(500).collect()
 }
 
 /// Connects to a server and agrees on a version of the protocol.
@@ -303,15 +295,14 @@ async fn connect(config: &ServerConfig, limits: Limits) -> Result<Server> {
             environment,
             folder,
         } => {
-            let most = usize::try_from(limits.request_bytes).unwrap_or(usize::MAX);
-            let bounds = (&meter, most);
             let started =
-                stdio::start((program, arguments), environment, folder.as_deref(), bounds);
+                stdio::start((program, arguments), environment, folder.as_deref(), &meter);
             let (process, (output, input)) = started.map_err(|source| Error::Start {
                 server: name.clone(),
                 program: program.clone(),
                 source,
             })?;
+            let most = usize::try_from(limits.request_bytes).unwrap_or(usize::MAX);
             let pipes = AsyncRwTransport::new_client(output, input).with_max_line_length(most);
             (client.serve(pipes).await, Some(process))
         }
@@ -342,7 +333,7 @@ async fn connect(config: &ServerConfig, limits: Limits) -> Result<Server> {
             most: limits.request_bytes,
         },
         Some(process) => match error {
-            rmcp::service::ClientInitializeError::ConnectionClosed(_) => ended(name, process),
+            rmcp::service::ClientInitializeError::ConnectionClosed(_) => ended(name, Some(process)),
             error => Error::Protocol {
                 server: name.clone(),
                 message: sentence(&error),

@@ -9,7 +9,6 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 use crate::config::INHERITED;
-use crate::lines::{Lines, Unreadable};
 use crate::meter::{Meter, Metered};
 
 /// Bytes of a server's standard error that are kept: the last ones.
@@ -20,13 +19,12 @@ pub(crate) struct Process {
     /// Kills it when dropped.
     child: Child,
     tail: Arc<Mutex<Vec<u8>>>,
-    unreadable: Unreadable,
 }
 
 /// The two ends of the connection with a process.
-pub(crate) type Pipes = (Lines<Metered<ChildStdout>>, ChildStdin);
+pub(crate) type Pipes = (Metered<ChildStdout>, ChildStdin);
 
-/// Starts a program, which may write lines of `most` bytes.
+/// Starts a program.
 ///
 /// # Errors
 /// If the system cannot start it.
@@ -34,7 +32,7 @@ pub(crate) fn start(
     (program, arguments): (&str, &[String]),
     environment: &BTreeMap<String, String>,
     folder: Option<&Path>,
-    (meter, most): (&Meter, usize),
+    meter: &Meter,
 ) -> std::io::Result<(Process, Pipes)> {
     let mut command = Command::new(program);
     command
@@ -68,13 +66,7 @@ pub(crate) fn start(
         reader: output,
         meter: meter.clone(),
     };
-    let unreadable = Unreadable::default();
-    let output = Lines::new(output, most, Arc::clone(&unreadable));
-    let process = Process {
-        child,
-        tail,
-        unreadable,
-    };
+    let process = Process { child, tail };
     Ok((process, (output, input)))
 }
 
@@ -93,11 +85,6 @@ impl Process {
     /// Waits for its end.
     pub(crate) async fn wait(&mut self) {
         let _ = self.child.wait().await;
-    }
-
-    /// Returns why an answer could not be read, if that has ended the connection.
-    pub(crate) fn unreadable(&self) -> Option<&str> {
-        self.unreadable.get().map(String::as_str)
     }
 
     /// Returns the last line that the server wrote to its standard error, at most 300 characters of it.

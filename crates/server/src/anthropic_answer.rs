@@ -62,7 +62,7 @@ impl MessageAnswer {
     /// Returns the stop reason, and the stop string that ended the message, if any.
     fn stop(&self, finish: Finish) -> (&'static str, Option<&str>) {
         match finish {
-            Finish::EndToken if self.reader.has_whole_calls() => ("tool_use", None),
+            Finish::EndToken if self.reader.has_a_whole_call() => ("tool_use", None),
             Finish::EndToken => ("end_turn", None),
             Finish::StopString => ("stop_sequence", self.reply.stop(0)),
             Finish::Length | Finish::ContextFull | Finish::Cancelled => ("max_tokens", None),

@@ -50,6 +50,12 @@ pub(crate) struct Share {
 }
 
 impl Share {
+    /// Adds `bytes` to the share, even beyond the tenant's limit: its next requests are refused then.
+    pub(crate) fn hold(&mut self, bytes: usize) {
+        *lock(&self.held).entry(self.tenant).or_insert(0) += bytes;
+        self.bytes += bytes;
+    }
+
     /// Adds `bytes` to the share.
     ///
     /// # Errors

@@ -90,6 +90,8 @@ pub(crate) struct PieceReader {
     count: usize,
     /// The arguments of the latest call.
     arguments: String,
+    /// The number of earlier calls whose arguments are complete.
+    whole: usize,
     /// Whether the latest piece is reasoning.
     is_reasoning: bool,
     /// The number of tokens of reasoning so far.
@@ -112,6 +114,7 @@ impl PieceReader {
             prefix,
             count: 0,
             arguments: String::new(),
+            whole: 0,
             reasoning_tokens: 0,
         }
     }
@@ -161,7 +164,12 @@ impl PieceReader {
     /// Returns whether the completion has calls, and the arguments of the latest one are complete. A stop string may end
     /// a completion within a call.
     pub(crate) fn has_whole_calls(&self) -> bool {
-        self.has_calls() && serde_json::from_str::<IgnoredAny>(&self.arguments).is_ok()
+        self.has_calls() && is_json(&self.arguments)
+    }
+
+    /// Returns whether the arguments of any call are complete.
+    pub(crate) fn has_a_whole_call(&self) -> bool {
+        self.whole > 0 || self.has_whole_calls()
     }
 
     /// Returns the number of tokens of reasoning so far.
@@ -213,6 +221,7 @@ impl PieceReader {
                 AnswerDelta::Reasoning(text) => Some(Piece::Reasoning(text)),
                 AnswerDelta::Text(text) => Some(Piece::Text(text)),
                 AnswerDelta::Call(name) => {
+                    self.whole += usize::from(is_json(&self.arguments));
                     self.count += 1;
                     self.arguments.clear();
                     let id = if is_short {
@@ -238,6 +247,10 @@ impl PieceReader {
         });
         pieces.collect()
     }
+}
+
+fn is_json(text: &str) -> bool {
+    serde_json::from_str::<IgnoredAny>(text).is_ok()
 }
 
 /// A section of a complete completion.

@@ -83,6 +83,11 @@ pub(crate) struct Items {
 impl Drop for Items {
     fn drop(&mut self) {
         self.used.fetch_sub(self.bytes, Ordering::Relaxed);
+        // A long chain would otherwise take a part of the stack for each of its items.
+        let mut earlier = self.earlier.take();
+        while let Some(mut items) = earlier.and_then(Arc::into_inner) {
+            earlier = items.earlier.take();
+        }
     }
 }
 

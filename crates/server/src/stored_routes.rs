@@ -129,6 +129,7 @@ pub(crate) async fn add_items(
 ) -> ApiResult<Json<Value>> {
     let body = body.checked(&fields::CONVERSATION_ITEMS)?;
     let ItemsRequest { items } = body.parse()?;
+    check_count("items", items.len())?;
     let items = checked(&app, client, items)?;
     changed(&app, client, &id, |before, object| {
         let (count, bytes) = before.size();

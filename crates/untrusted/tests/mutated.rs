@@ -133,6 +133,8 @@ fn mutated_inputs_of_each_kind_are_accepted_or_refused_within_bounded_memory() {
         };
         setrlimit(Resource::As, limit).expect("a lower limit is allowed");
     }
+    let folder = std::env::temp_dir().join(format!("triad-mutated-{}", std::process::id()));
+    fs::create_dir(&folder).expect("a folder of this process");
     let mut wrong = Vec::new();
     for (kind, read) in KINDS {
         let seeds = seeds(kind);
@@ -149,7 +151,7 @@ fn mutated_inputs_of_each_kind_are_accepted_or_refused_within_bounded_memory() {
                 }
             }
             // The file tells which input aborts or ends never.
-            let file = std::env::temp_dir().join(format!("triad-{kind}-{index}"));
+            let file = folder.join(format!("{kind}-{index}"));
             fs::write(&file, &bytes).expect("room for a file");
             if panic::catch_unwind(|| read(&bytes)).is_err() {
                 wrong.push(format!("{} of {}", file.display(), seed.display()));
@@ -157,6 +159,9 @@ fn mutated_inputs_of_each_kind_are_accepted_or_refused_within_bounded_memory() {
                 fs::remove_file(file).expect("a file");
             }
         }
+    }
+    if wrong.is_empty() {
+        fs::remove_dir(&folder).expect("an empty folder");
     }
     assert!(wrong.is_empty(), "panicked: {}", wrong.join("\n"));
 }

@@ -79,7 +79,7 @@ fn a_model_with_weights_in_int4_is_prepared_verified_shown_and_run() {
             &report["calibration_tokens"],
             &report["preparation"]["inputs"]
         ),
-        (&Json::from(100), &Json::Array(vec![]))
+        (&Json::from(125), &Json::Array(vec![]))
     );
     let info = json(&place.triad(&["info", "package", "--json"]));
     assert_eq!(

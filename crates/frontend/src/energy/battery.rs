@@ -16,7 +16,11 @@ impl Battery {
         let supplies = fs::read_dir(sys.join("class/power_supply"));
         let folders = supplies.into_iter().flatten().flatten();
         let mut folders: Vec<_> = folders.map(|supply| supply.path()).collect();
-        folders.retain(|folder| text(&folder.join("type")).as_deref() == Some("Battery"));
+        folders.retain(|folder| {
+            let is = |field: &str, value: &str| text(&folder.join(field)).as_deref() == Some(value);
+            // Those of a mouse or a headset have the scope of a device.
+            is("type", "Battery") && !is("scope", "Device") && !is("present", "0")
+        });
         folders.sort();
         folders.into_iter().map(Self).collect()
     }

@@ -26,7 +26,7 @@ use triad_processors::{Device, LayerFormat};
 use crate::error::{Error, Result};
 use crate::failure::ProcessorFailure;
 use crate::multiplier::PRODUCTS;
-use crate::preparing::has_no_room;
+use crate::preparing::{has_no_room, is_of_shape};
 use crate::programs::Programs;
 use crate::units::Unit;
 
@@ -239,7 +239,10 @@ impl Encoder {
                 );
                 match prepared {
                     Ok(()) => *place = Some(device),
-                    Err(Error::Subgraph { source, .. }) if has_no_room(&source) => {
+                    // The CPU computes what a device has no room, no shape or no compiled graph for.
+                    Err(Error::Subgraph { source, .. })
+                        if has_no_room(&source) || is_of_shape(&source) =>
+                    {
                         without_room += 1;
                     }
                     Err(error) => return Err(Error::Encoder(Box::new(error))),

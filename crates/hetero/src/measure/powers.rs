@@ -46,8 +46,10 @@ pub fn measure_powers(
         }
         _ => of_list(model, processors, shape, joules, cancel)?,
     };
-    // The machine's own power is not that of a processor, and powers are not below zero.
-    let processors = all.map(|all| all.iter().map(|watts| (watts - base).max(0.0)).collect());
+    // The machine's own power is not that of a processor. A machine that uses no more of it while a processor multiplies
+    // has not settled, or other programs are busy: its powers are unknown.
+    let processors = all.map(|all| all.iter().map(|watts| watts - base).collect::<Vec<_>>());
+    let processors = processors.filter(|all| all.iter().all(|watts| *watts > 0.0));
     Ok(processors.map(|processors| Powers { base, processors }))
 }
 

@@ -226,27 +226,34 @@ impl Group {
     /// Returns the scale with the least error for each row; NaN if no error is finite.
     #[inline(always)]
     fn best_scales(&mut self, fused: Fused) -> [f16; LANES] {
-        let mut largest = [0.0f32; LANES];
-        for target in &self.targets {
-            for lane in 0..LANES {
-                if target[lane].abs() > largest[lane].abs() {
-                    largest[lane] = target[lane];
+        let largest = |of_group: &OfGroup| {
+            let mut largest = [0.0f32; LANES];
+            for values in of_group {
+                for lane in 0..LANES {
+                    if values[lane].abs() > largest[lane].abs() {
+                        largest[lane] = values[lane];
+                    }
                 }
             }
-        }
+            largest
+        };
+        // The target of a channel that is almost always 0 may be far beyond all weights, and counts for little.
+        let largest = [largest(&self.targets), largest(&self.weight)];
         let mut best = Best {
             scales: [f16::NAN; LANES],
             errors: [f32::INFINITY; LANES],
         };
         for step in 0..STEPS {
             let extreme = EXTREMES[0] + STEP * step as f32;
-            for sign in [-1.0, 1.0] {
-                let mut scales = [f16::ZERO; LANES];
-                for lane in 0..LANES {
-                    scales[lane] = f16::from_f32(sign * largest[lane] / extreme);
+            for largest in &largest {
+                for sign in [-1.0, 1.0] {
+                    let mut scales = [f16::ZERO; LANES];
+                    for lane in 0..LANES {
+                        scales[lane] = f16::from_f32(sign * largest[lane] / extreme);
+                    }
+                    let errors = self.round(fused, scales);
+                    best.consider(scales, errors);
                 }
-                let errors = self.round(fused, scales);
-                best.consider(scales, errors);
             }
         }
         for _ in 0..ROUNDS {

@@ -64,15 +64,6 @@ fn list(mode: &str, message: &Value, answer: impl Fn(Value) -> Value) {
                 json!({ "tools": [tool("add")], "nextCursor": "2" }),
             ));
         }
-        ("is deep", _) => {
-            let mut deep = schema.clone();
-            for _ in 0..110 {
-                deep = json!({ "type": "object", "properties": { "a": deep } });
-            }
-            say(&answer(
-                json!({ "tools": [{ "name": "add", "inputSchema": deep }] }),
-            ));
-        }
         ("has rubbish", _) => say(&answer(json!({ "tools": "none" }))),
         (_, None) => say(&answer(
             json!({ "tools": [tool("add")], "nextCursor": "2" }),

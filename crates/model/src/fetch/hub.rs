@@ -175,12 +175,13 @@ impl Hub {
             |file: &Sibling| self.download((repository, revision), file, &folder, progress);
         if let Some(file) = &repository.file {
             // A single file is replaced at once: it is never of two versions.
+            // An interrupted pull of the whole repository may have left it as unfinished.
             let is_split = selection.files.len() > 1;
             if is_split {
                 Manifest::begin_parts(&folder, names(&selection.files))?;
             }
             selection.files.iter().try_for_each(download)?;
-            if is_split {
+            if is_split || Manifest::is_in(&folder) {
                 Manifest::end_parts(&folder, names(&selection.files))?;
             }
             return Ok(folder.join(file));

@@ -253,7 +253,7 @@ impl<'a> Run<'a> {
                 let preparation = Preparation {
                     options: recipe.options,
                     calibration_text: recipe.text.name.clone(),
-                    calibration_tokens: pieces.iter().map(Vec::len).sum(),
+                    calibration_tokens: pieces.iter().chain(held_out).map(Vec::len).sum(),
                     pruned: 0.0,
                     inputs: Vec::new(),
                 };
@@ -354,7 +354,11 @@ impl<'a> Seen<'a> {
             done: tokens,
             total: self.total,
         });
-        Ok(self.saved.keep(state)?)
+        // A disk without room for the state may have room for the package.
+        if let Err(error) = self.saved.keep(state) {
+            tracing::warn!("the state of the calibration is not saved: {error}");
+        }
+        Ok(())
     }
 
     /// Saves `state` if its `run` failed and it `has_any` observations; returns [`Prepared::calibrated`].
@@ -366,7 +370,9 @@ impl<'a> Seen<'a> {
         has_any: bool,
     ) -> Result<(usize, f64)> {
         if run.is_err() && has_any {
-            self.saved.save(state)?;
+            if let Err(error) = self.saved.save(state) {
+                tracing::warn!("the state of the calibration is not saved: {error}");
+            }
         }
         run?;
         let seconds = self.start.elapsed().as_secs_f64();

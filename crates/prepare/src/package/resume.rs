@@ -64,9 +64,9 @@ impl Saved {
     /// Saves the state.
     pub(super) fn save<S: State>(&mut self, seen: &S) -> Result<()> {
         let start = Instant::now();
-        save(seen, &self.key, &self.path)?;
+        let saved = save(seen, &self.key, &self.path);
         (self.at, self.took) = (Instant::now(), start.elapsed());
-        Ok(())
+        saved
     }
 }
 

@@ -276,9 +276,11 @@ impl Context {
         read: impl FnOnce(&[u8]),
     ) -> Result<()> {
         self.run_expected(encoder, (staging, bytes), None, read)
+            .map(drop)
     }
 
     /// Does the same. If an expected time is given, the thread sleeps for most of it and then polls, before it blocks.
+    /// Returns the time to expect next: half of the expected one if the GPU had ended before the thread woke up.
     ///
     /// # Errors
     /// As [`run`](Self::run).
@@ -288,25 +290,29 @@ impl Context {
         (staging, bytes): (&wgpu::Buffer, u64),
         expected: Option<Duration>,
         read: impl FnOnce(&[u8]),
-    ) -> Result<()> {
+    ) -> Result<Duration> {
         let start = Instant::now();
         let submission = self.submit(encoder);
         let mapped = self.map(staging, bytes);
+        let mut next = None;
         if let Some(expected) = expected {
             let sleep = expected.saturating_sub(POLLED);
             if sleep > POLLED {
                 std::thread::sleep(sleep);
             }
-            while !self
-                .device
-                .poll(wgpu::PollType::Poll)
-                .is_ok_and(|status| status.is_queue_empty())
-                && start.elapsed() < expected + POLLED
-            {
+            let is_done = || {
+                let status = self.device.poll(wgpu::PollType::Poll);
+                status.is_ok_and(|status| status.is_queue_empty())
+            };
+            if is_done() {
+                next = Some(expected / 2);
+            }
+            while next.is_none() && !is_done() && start.elapsed() < expected + POLLED {
                 std::hint::spin_loop();
             }
         }
         self.wait(submission)?;
+        let next = next.unwrap_or_else(|| start.elapsed());
         // Another thread that waits for the GPU may poll the completion of this mapping, and run its callback only
         // after this thread's wait has ended.
         let outcome = mapped.recv_timeout(self.time_out);
@@ -318,7 +324,7 @@ impl Context {
         read(&view);
         drop(view);
         staging.unmap();
-        Ok(())
+        Ok(next)
     }
 
     /// Submits `encoder` and waits until it is complete.

@@ -33,6 +33,11 @@ impl Manifest {
         serde_json::from_slice(&bytes).ok()
     }
 
+    /// Returns whether `folder` has a valid manifest.
+    pub(super) fn is_in(folder: &Path) -> bool {
+        Self::read(folder).is_some()
+    }
+
     /// Returns the path of the complete model in `folder`.
     pub(super) fn complete(folder: PathBuf) -> Option<PathBuf> {
         let manifest = Self::read(&folder).filter(|manifest| !manifest.files.is_empty())?;

@@ -145,7 +145,8 @@ impl GpuModel {
         let bytes = (count * (in_features + WORD)) as u64;
         let expected = self.outers.expected(outer, count);
         let staging = (self.buffers.get(Place::Staging), bytes);
-        self.context
+        let next = self
+            .context
             .run_expected(encoder, staging, expected, |bytes| {
                 let (of_rows, of_scales) = bytes.split_at(count * in_features);
                 numbers.clear();
@@ -153,7 +154,7 @@ impl GpuModel {
                 scales.clear();
                 scales.extend_from_slice(cast_slice(of_scales));
             })?;
-        self.outers.expect(outer, count, start.elapsed());
+        self.outers.expect(outer, count, next);
         rows.store(numbers, in_features, scales);
         let statistics = &mut self.outers.statistics;
         statistics.products += 1;
