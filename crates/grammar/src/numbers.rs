@@ -75,11 +75,14 @@ fn adapt_part(schema: &mut Value, is_joined: bool) -> Result<()> {
                     continue;
                 }
                 let is_narrow = (0.0..1.0).contains(&width);
+                if !is_narrow && !is_joined {
+                    continue;
+                }
                 let least = if is_joined { width.min(UNKNOWN) } else { width };
                 let moved = match moved(end, least) {
-                    Some(moved) if is_narrow || is_joined => sign * moved,
+                    Some(moved) => sign * moved,
                     None if is_narrow => return Err(too_narrow(width)),
-                    _ => continue,
+                    None => continue,
                 };
                 let kept = number(included).map(|kept| sign * kept);
                 let moved = kept.map_or(moved, |kept| sign * kept.max(sign * moved));
@@ -108,7 +111,7 @@ fn may_be_fraction(kind: Option<&Value>) -> bool {
 fn moved(end: f64, width: f64) -> Option<f64> {
     let whole = end.max(1.0).log10().floor() as i32 + 1;
     let decimals = (-(width * LEFT_OUT).log10()).ceil();
-    let decimals = (decimals.min(f64::from(MAX_DIGITS)) as i32).min(MAX_DIGITS - whole);
+    let decimals = (decimals.clamp(0.0, f64::from(MAX_DIGITS)) as i32).min(MAX_DIGITS - whole);
     let step = 10f64.powi(-decimals);
     (step < width && step < 1.0 && end + step > end).then_some(end + step)
 }

@@ -112,10 +112,13 @@ impl Visitor for Classes {
     }
 
     fn visit_pre(&mut self, ast: &Ast) -> Result<(), ()> {
-        if let Ast::ClassBracketed(class) = ast {
-            self.0
-                .push((class.span.start.offset, class.span.end.offset));
-        }
+        let span = match ast {
+            Ast::ClassBracketed(class) => &class.span,
+            Ast::ClassUnicode(class) => &class.span,
+            Ast::ClassPerl(class) => &class.span,
+            _ => return Ok(()),
+        };
+        self.0.push((span.start.offset, span.end.offset));
         Ok(())
     }
 }

@@ -183,6 +183,9 @@ fn a_class_without_a_quote_or_a_backslash_allows_neither() {
             &[json!("a\"b"), json!("a\\b"), json!("\\\\\\")],
         );
     }
+    let unicode = json!({"type": "string", "pattern": r"^\P{P}{3}$"});
+    let refused = [json!("a\"b"), json!("a\\b"), json!("a.b")];
+    assert_answers(&unicode, &[json!("a1b")], &refused);
     let both = json!({"type": "string", "pattern": "^[^/]{3}$"});
     assert_answers(
         &both,
@@ -217,6 +220,16 @@ fn an_excluded_end_of_a_narrow_range_is_outside() {
             ["-5", "-5.0", "-5.6"],
         ),
         (
+            json!({"exclusiveMinimum": 0, "anyOf": [{"maximum": 0.5}, {"minimum": 10}]}),
+            "0.25",
+            ["0", "0.0", "-0"],
+        ),
+        (
+            json!({"allOf": [{"exclusiveMinimum": 0, "maximum": 1}, {"maximum": 0.5}]}),
+            "0.25",
+            ["0", "0.0", "-0"],
+        ),
+        (
             json!({"allOf": [{"exclusiveMinimum": 0}, {"maximum": 0.5}]}),
             "0.25",
             ["0", "0.0", "-0"],
@@ -225,11 +238,15 @@ fn an_excluded_end_of_a_narrow_range_is_outside() {
         let mut schema = schema;
         schema["type"] = "number".into();
         let (tokenizer, grammars) = &*GRAMMARS;
-        let source = GrammarSource::JsonSchema(schema.to_string());
-        let grammar = grammars.compile(&source).unwrap();
-        assert!(may_be(&grammar, tokenizer, allowed), "{schema}: {allowed}");
-        for text in refused {
-            assert!(!may_be(&grammar, tokenizer, text), "{schema}: {text}");
+        let alone = GrammarSource::JsonSchema(schema.to_string());
+        // A client's grammar has the schema as it is.
+        let part = GrammarSource::Lark(format!("start: %json {schema}\n"));
+        for source in [alone, part] {
+            let grammar = grammars.compile(&source).unwrap();
+            assert!(may_be(&grammar, tokenizer, allowed), "{schema}: {allowed}");
+            for text in refused {
+                assert!(!may_be(&grammar, tokenizer, text), "{schema}: {text}");
+            }
         }
     }
 }
