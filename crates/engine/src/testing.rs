@@ -121,7 +121,7 @@ pub fn quantize(
         ..SessionOptions::default()
     };
     let mut session = Session::new(model, &options).expect("a prompt that fits the model");
-    let mut observed: BTreeMap<(usize, usize), Vec<f32>> = BTreeMap::new();
+    let mut observed = Observed::new();
     let mut observe = |block, input: LinearInput, x: &[f32]| {
         let place = (block, input.index());
         observed.entry(place).or_default().extend_from_slice(x);
@@ -145,7 +145,7 @@ pub fn quantize(
 /// # Panics
 /// If it cannot read a view.
 pub fn quantize_vision(vision: &VisionModel, views: &[Pixels], pruned: f64) -> VisionModel {
-    let mut observed: BTreeMap<(usize, usize), Vec<f32>> = BTreeMap::new();
+    let mut observed = Observed::new();
     let mut observe = |block, input: LinearInput, x: &[f32]| {
         let place = (block, input.index());
         observed.entry(place).or_default().extend_from_slice(x);
@@ -164,13 +164,12 @@ pub fn quantize_vision(vision: &VisionModel, views: &[Pixels], pruned: f64) -> V
     vision.quantize(&quantization(observed, pruned, DecodeWeights::Int8), None)
 }
 
+/// The values of inputs, by block and input.
+type Observed = BTreeMap<(usize, usize), Vec<f32>>;
+
 /// Decides how to quantize some blocks by the values of their inputs, which have this many channels.
 fn quantization(
-    (observed, blocks, channels): (
-        &BTreeMap<(usize, usize), Vec<f32>>,
-        usize,
-        impl Fn(usize, LinearInput) -> usize,
-    ),
+    (observed, blocks, channels): (&Observed, usize, impl Fn(usize, LinearInput) -> usize),
     pruned: f64,
     decode_weights: DecodeWeights,
 ) -> Quantization {

@@ -82,9 +82,18 @@ fn parsed(pattern: &str) -> Option<Hir> {
     regex_syntax::parse(&regex_to_lark(pattern, ASCII)).ok()
 }
 
-/// Returns whether an expression has a class that [`is_affected`].
+/// Returns whether an expression has a class that [`is_affected`], or U+0001 as an alternative, which derivre joins with
+/// the classes next to it.
 fn has_affected(hir: &Hir) -> bool {
-    is_affected(hir) || hir.kind().subs().iter().any(has_affected)
+    let is_alternative = match hir.kind() {
+        HirKind::Alternation(parts) => parts.iter().any(is_control),
+        _ => false,
+    };
+    is_alternative || is_affected(hir) || hir.kind().subs().iter().any(has_affected)
+}
+
+fn is_control(hir: &Hir) -> bool {
+    matches!(hir.kind(), HirKind::Literal(letter) if *letter.0 == *b"\x01")
 }
 
 /// Returns whether an expression is a class that contains U+0001 and lacks `"` or `\`.

@@ -19,6 +19,9 @@ mod plans;
 mod prefixes;
 mod sequences;
 mod simulation;
+#[cfg(any(feature = "gpu", feature = "npu", feature = "hexagon"))]
+#[path = "../../processors/tests/skip/mod.rs"]
+mod skip;
 mod steps;
 mod whole;
 

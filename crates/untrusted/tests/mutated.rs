@@ -68,7 +68,7 @@ fn mutate(random: &mut ChaCha8Rng, bytes: &mut Vec<u8>, other: &[u8]) {
         0 => bytes.truncate(start),
         1 if !bytes.is_empty() => bytes[start] ^= 1 << below(random, 8),
         2 if !bytes.is_empty() => {
-            bytes[start] = pick(random, &[0, 1, 0x7f, 0x80, 0xff, b'"', b'{', b'\\'])
+            bytes[start] = pick(random, &[0, 1, 0x7f, 0x80, 0xff, b'"', b'{', b'\\']);
         }
         3 => drop(bytes.drain(start..end)),
         4 => {

@@ -145,7 +145,7 @@ pub fn quantize_linear(
     }
 }
 
-/// Quantizes the weights of one linear layer to INT4, as [`WeightMatrix::to_int4`] does. Converts them to f32 if the
+/// Quantizes the weights of one linear layer to INT4, as [`WeightMatrix::to_int4`](super::WeightMatrix::to_int4) does. Converts them to f32 if the
 /// rows are not whole groups.
 ///
 /// # Panics

@@ -102,6 +102,9 @@ struct EncoderPrograms {
     without_room: usize,
 }
 
+/// The device of each unit, if it has one.
+type Devices = [Option<Arc<dyn Device>>];
+
 impl Encoder {
     /// Creates the encoder's part of an executor on `units`, which drive `devices`. A device that multiplies for another
     /// one takes the place of an NPU.
@@ -109,7 +112,7 @@ impl Encoder {
         model: &Arc<Model>,
         time_out: Duration,
         processors: &Processors,
-        (units, devices): (&[Unit], &[Option<Arc<dyn Device>>]),
+        (units, devices): (&[Unit], &Devices),
     ) -> Self {
         let of_unit =
             |((id, processor), (unit, device)): (_, (&Unit, &Option<Arc<dyn Device>>))| {

@@ -37,7 +37,11 @@ pub fn measure_powers(
     let products = products_of(model.description(), chunk, |_, _| Alignment::default())?;
     let product = products.iter().find(|product| product.role == ROLE);
     let shape = product.expect("a model has this product").shape;
-    let Some(base) = watts(joules, || Ok(std::thread::sleep(TIME / 10)), cancel)? else {
+    let wait = || {
+        std::thread::sleep(TIME / 10);
+        Ok(())
+    };
+    let Some(base) = watts(joules, wait, cancel)? else {
         return Ok(None);
     };
     let all = match processors {

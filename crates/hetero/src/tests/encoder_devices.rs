@@ -1,8 +1,5 @@
 //! Tests of encoders of pictures on the devices that the environment names: the GPU, QNN's emulator, Hexagon's emulator.
 
-#[path = "../../../processors/tests/skip/mod.rs"]
-mod skip;
-
 use triad_engine::quantization::DecodeWeights;
 
 use super::pictures::*;

@@ -122,23 +122,29 @@ fn a_plan_for_energy_uses_the_processor_with_the_least_power_and_needs_measured_
 }
 
 #[test]
-fn powers_are_the_energy_while_a_processor_multiplies_without_that_of_the_idle_machine() {
+fn powers_are_the_energy_while_a_processor_multiplies_beyond_that_of_the_idle_machine() {
     let model = int8("llama");
     let start = Instant::now();
-    // A machine with a constant power, and one that does not know it. Other programs may delay a reading.
-    let constant = || Some(5.0 * start.elapsed().as_secs_f64());
+    // The power of a machine that grows, of one that shrinks, and of one that does not know it.
+    let joules = |watts: f64, more: f64| {
+        move || {
+            let seconds = start.elapsed().as_secs_f64();
+            Some(watts * seconds + more * seconds * seconds)
+        }
+    };
     let measure = |joules: &dyn Fn() -> Option<f64>, cancel: &Cancel| {
         measure_powers(&model, &two(1, None), 32, joules, cancel)
     };
-    let powers = measure(&constant, &Cancel::new()).unwrap().unwrap();
-    assert!((powers.base - 5.0).abs() < 1.0, "{powers:?}");
-    assert_eq!(powers.processors.len(), 2);
-    assert!(
-        powers.processors.iter().all(|watts| *watts < 1.0),
-        "{powers:?}"
-    );
+    let powers = measure(&joules(5.0, 2.0), &Cancel::new()).unwrap().unwrap();
+    assert!(powers.base > 5.0, "{powers:?}");
+    let [first, second] = powers.processors[..] else {
+        panic!("{powers:?}");
+    };
+    assert!(first > 0.5 && second > first, "{powers:?}");
+    let shrinks = joules(5000.0, -2.0);
+    assert_eq!(measure(&shrinks, &Cancel::new()).unwrap(), None);
     assert_eq!(measure(&|| None, &Cancel::new()).unwrap(), None);
     let cancel = Cancel::new();
     cancel.cancel();
-    assert!(measure(&constant, &cancel).is_err());
+    assert!(measure(&shrinks, &cancel).is_err());
 }

@@ -21,9 +21,6 @@ use crate::{
     Operations, ProductCosts, ProductTime, measure_multiplier,
 };
 
-#[path = "../../../processors/tests/skip/mod.rs"]
-mod skip;
-
 /// The largest difference of logits that other sums explain, compared with the largest logit.
 const OF_FLOATS: f32 = 5e-3;
 /// The same where our kernels round activations, and in prefill weights, to bf16.

@@ -145,9 +145,9 @@ fn round_rows(
         of_group.copy_from_slice(&group.errors);
 
         let actual = feedback.order[first] as usize / GROUP;
-        for row in 0..rows {
+        for (row, best) in best.into_iter().enumerate().take(rows) {
             let at = row * channels / GROUP + actual;
-            scales[at] = best[row];
+            scales[at] = best;
             let bytes = &mut values[at * HALF..][..HALF];
             bytes.fill(0);
             for index in 0..GROUP {
@@ -214,10 +214,9 @@ impl Group {
                     }
                 }
             }
-            for channel in 0..CHANNELS {
-                for lane in 0..LANES {
-                    self.targets[j + channel][lane] =
-                        self.weight[j + channel][lane] + sums[channel][lane];
+            for (channel, sums) in sums.iter().enumerate() {
+                for (lane, sum) in sums.iter().enumerate() {
+                    self.targets[j + channel][lane] = self.weight[j + channel][lane] + sum;
                 }
             }
         }

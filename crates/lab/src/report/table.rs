@@ -68,7 +68,7 @@ impl Table {
                     rows = value
                         .split(',')
                         .map(|label| label.trim().to_owned())
-                        .collect()
+                        .collect();
                 }
                 "columns" => label = Some(value.to_owned()),
                 "cell" => cell = Some(Template::parse(value)?),

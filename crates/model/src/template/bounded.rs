@@ -348,10 +348,9 @@ fn check_arguments(budget: &Budget, name: &str, arguments: &[Value]) -> Result<(
         && !has_argument(rest, "attribute")
     {
         let values: Vec<Value> = values.try_iter()?.collect();
-        let pairs = values.windows(2);
-        pairs
-            .map(|pair| python::check_order(&pair[0], &pair[1]))
-            .collect::<Result<(), _>>()?;
+        values
+            .windows(2)
+            .try_for_each(|pair| python::check_order(&pair[0], &pair[1]))?;
     }
     for value in arguments {
         if LISTS.contains(&name) {

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write};
 
-use minijinja::value::{Value, ValueKind};
+use minijinja::value::{DynObject, Value, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State};
 
 /// Filters that allocate as much as a number in the template states. No chat template needs them.
@@ -116,7 +116,7 @@ fn write_literal(value: &Value, out: &mut dyn Write) -> fmt::Result {
             Err(_) => write!(out, "{value}"),
         },
         ValueKind::Map if !is_of_engine => {
-            let entries = value.as_object().and_then(|object| object.try_iter_pairs());
+            let entries = value.as_object().and_then(DynObject::try_iter_pairs);
             out.write_str("{")?;
             for (place, (key, item)) in entries.into_iter().flatten().enumerate() {
                 out.write_str(separator(place))?;
@@ -176,7 +176,9 @@ fn write_quoted(text: &str, out: &mut dyn Write) -> fmt::Result {
 /// Returns whether Python writes a letter as it is. Rust has the same rule for all but the first letter of a text.
 fn is_printable(letter: char) -> bool {
     let text = ['a', letter].iter().collect::<String>();
-    !text.escape_debug().nth(1).is_none_or(|first| first == '\\')
+    text.escape_debug()
+        .nth(1)
+        .is_some_and(|first| first != '\\')
 }
 
 /// Returns a number as Python's `repr` writes it: with an exponent below 1e-4 and from 1e16 on.

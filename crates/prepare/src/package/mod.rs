@@ -274,7 +274,7 @@ impl<'a> Run<'a> {
         let (model, text) = (self.model, &self.text[0]);
         let fresh = || Calibration::new(model.description(), &self.recipe.text.name);
         let path = self.part.path(Part::CALIBRATION);
-        let (saved, mut calibration) = Saved::resume(self.key(json!(null)), path, fresh);
+        let (saved, mut calibration) = Saved::resume(self.key(&json!(null)), path, fresh);
         let mut seen = Seen::new(saved, calibration.tokens, text, progress);
         let run = calibration.run(model, text, self.cancel, |seen_so_far| {
             seen.piece(seen_so_far, seen_so_far.tokens)
@@ -291,7 +291,7 @@ impl<'a> Run<'a> {
         progress: &mut dyn FnMut(Progress),
     ) -> Result<(Rounding, (usize, f64))> {
         let fresh = || Moments::new(self.model.description(), first, self.recipe.moment_memory);
-        let key = self.key(json!({"first": first, "blocks": fresh().blocks()}));
+        let key = self.key(&json!({"first": first, "blocks": fresh().blocks()}));
         let path = self.part.path(Part::CALIBRATION);
         let (saved, mut moments) = Saved::resume(key, path, fresh);
         let mut seen = Seen::new(saved, moments.tokens, self.text.iter().flatten(), progress);
@@ -305,7 +305,7 @@ impl<'a> Run<'a> {
 
     /// Returns the key of everything that affects a calibration: float kernels differ in the last bits. `moments` are the
     /// blocks whose moments are computed, null for the statistics of W8A8.
-    fn key(self, moments: serde_json::Value) -> String {
+    fn key(self, moments: &serde_json::Value) -> String {
         let kernels = format!("{:?}", triad_kernels::kernel_names());
         let pieces = match moments.is_null() {
             true => json!(self.text[0]),
@@ -369,10 +369,11 @@ impl<'a> Seen<'a> {
         tokens: usize,
         has_any: bool,
     ) -> Result<(usize, f64)> {
-        if run.is_err() && has_any {
-            if let Err(error) = self.saved.save(state) {
-                tracing::warn!("the state of the calibration is not saved: {error}");
-            }
+        if run.is_err()
+            && has_any
+            && let Err(error) = self.saved.save(state)
+        {
+            tracing::warn!("the state of the calibration is not saved: {error}");
         }
         run?;
         let seconds = self.start.elapsed().as_secs_f64();

@@ -394,9 +394,10 @@ fn the_items_of_a_conversation_are_listed_added_and_removed() {
         format!("{CONVERSATIONS}/{id}"),
     ] {
         server.get(&format!("{path}/items")).error(404);
-        server
-            .post(&format!("{path}/items"), &json!({"items": []}))
-            .error(404);
+        let item = json!({"items": [{"role": "user", "content": "a"}]});
+        server.post(&format!("{path}/items"), &item).error(404);
+        let none = server.post(&format!("{path}/items"), &json!({"items": []}));
+        assert_eq!(none.error(400)["param"], "items");
         server.post(&path, &json!({"metadata": {}})).error(404);
     }
 }

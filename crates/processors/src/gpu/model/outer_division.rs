@@ -95,7 +95,7 @@ impl GpuModel {
 
     fn divide(&mut self, outer: usize, rows: usize) -> Result<Divided> {
         let Parts { own, other } = self.outers.list[outer].divide(&self.context, rows)?;
-        self.divide_into(outer, own, other)
+        self.divide_into(outer, &own, other)
     }
 
     /// Returns the dispatches of parts of the GPU and of the other processor; the latter have the index of a program.
@@ -105,7 +105,7 @@ impl GpuModel {
     pub(super) fn divide_into(
         &mut self,
         outer: usize,
-        own: Vec<ProductPart>,
+        own: &[ProductPart],
         other: Vec<(ProductPart, usize)>,
     ) -> Result<Divided> {
         let outer = &self.outers.list[outer];
@@ -125,7 +125,7 @@ impl GpuModel {
             .map(|(part, _)| outer.widths_of(&part.columns))
             .collect();
         let mut unbound = Vec::new();
-        for part in &own {
+        for part in own {
             unbound.extend(
                 outer
                     .product_steps

@@ -112,8 +112,8 @@ impl GpuModel {
         self.buffers
             .reserve(&self.context, Place::Staging, staged)?;
         self.bind();
-        let own = self.divide_into(product, vec![part.clone()], Vec::new())?;
-        let other = self.divide_into(product, Vec::new(), vec![(part.clone(), 0)])?;
+        let own = self.divide_into(product, std::slice::from_ref(part), Vec::new())?;
+        let other = self.divide_into(product, &[], vec![(part.clone(), 0)])?;
         let items = own.own.iter().cloned().map(Item::Piece).collect();
         Ok((items, other))
     }
