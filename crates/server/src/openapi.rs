@@ -3,7 +3,6 @@
 use std::sync::LazyLock;
 
 use axum::Json;
-use utoipa::openapi::path::OperationBuilder;
 use utoipa::openapi::{ContentBuilder, OpenApi as Document, Ref, RefOr, ResponseBuilder};
 use utoipa::{Modify, OpenApi};
 
@@ -102,15 +101,6 @@ impl Modify for Aliases {
                     "" => "root".to_owned(),
                     name => name.replace('/', "_"),
                 });
-            }
-            // Browsers get the page there.
-            if alias == "/" {
-                let page = ContentBuilder::new().build();
-                let page = ResponseBuilder::new().content("text/html", page);
-                let page = OperationBuilder::new()
-                    .operation_id(Some("page"))
-                    .response("200", page.description("The page").build());
-                item.get = Some(page.build());
             }
             paths.insert(alias.to_owned(), item);
         }
