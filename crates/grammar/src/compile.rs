@@ -180,10 +180,6 @@ pub(crate) fn problem(kind: Kind, message: &str) -> String {
         .filter_map(|mark| message.find(mark))
         .min();
     let message = message[..end.unwrap_or(message.len())].trim();
-    // llguidance's word for a grammar that allows no token.
-    if message.contains("NoExtensionBias") {
-        return "no answer matches it".into();
-    }
     let message = match message.strip_prefix("Unimplemented keys: ") {
         Some(keys) if kind == Kind::JsonSchema => {
             format!("keywords that are not supported: {keys}")

@@ -79,23 +79,13 @@ fn encoders_on_the_emulator_of_qnn_have_the_rows_of_the_cpu_within_the_rounding_
 
 #[cfg(feature = "gpu")]
 mod gpu {
-    use triad_processors::gpu::{ADAPTER, Gpu, GpuOptions};
-
+    use super::super::gpu::gpu;
     use super::*;
 
     /// The largest difference that other sums explain.
     const OF_FLOATS: f32 = 1e-4;
     /// The same where a number in INT8 may be rounded to its neighbour.
     const OF_INT8: f32 = 3e-2;
-
-    fn gpu() -> Option<Arc<Gpu>> {
-        let options = GpuOptions::from_environment();
-        if options.adapter.is_none() {
-            skip::skip(format_args!("{ADAPTER} names no GPU"));
-            return None;
-        }
-        Some(Arc::new(Gpu::open(&options).unwrap()))
-    }
 
     #[test]
     fn encoders_next_to_a_cpu_on_a_gpu_have_the_rows_of_the_cpu() {

@@ -28,7 +28,7 @@ const OF_W4A16: f32 = 3e-2;
 /// The same where a number in INT8 may be rounded to its neighbour.
 const OF_INT8: f32 = 3e-2;
 
-fn gpu() -> Option<Arc<Gpu>> {
+pub(super) fn gpu() -> Option<Arc<Gpu>> {
     let options = GpuOptions::from_environment();
     if options.adapter.is_none() {
         skip::skip(format_args!("{ADAPTER} names no GPU"));
