@@ -93,6 +93,7 @@ impl fmt::Debug for ColumnsProgram {
 }
 
 /// Returns whether parts cover outputs of `rows` by `columns` without overlap.
+#[cfg(any(test, feature = "gpu"))]
 pub(crate) fn covers(parts: &[ProductPart], rows: usize, columns: usize) -> bool {
     let overlap =
         |one: &Range<usize>, other: &Range<usize>| one.start < other.end && other.start < one.end;
