@@ -43,6 +43,13 @@ pub type Chip = triad_processors::npu::Chip;
 #[derive(Clone, Copy, Debug)]
 pub enum Chip {}
 
+#[cfg(not(feature = "npu"))]
+impl std::fmt::Display for Chip {
+    fn fmt(&self, _: &mut std::fmt::Formatter) -> std::fmt::Result {
+        match *self {}
+    }
+}
+
 /// Parses the name of a chip.
 ///
 /// # Errors
