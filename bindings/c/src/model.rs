@@ -9,7 +9,7 @@ use triad_engine::{Cancel, Engine, KvFormat, SessionOptions, Threads};
 use triad_frontend::chat;
 use triad_frontend::open::{OpenOptions, open};
 use triad_frontend::picture_reader::PictureReader;
-use triad_model::tokenizer::Special;
+use triad_model::tokenizer::EncodeOptions;
 
 use crate::pointers::{
     self, give, give_text, give_values, optional, reference, slice, take_back, take_text_back,
@@ -178,16 +178,16 @@ pub extern "C" fn triad_model_tokenize(
 ) -> TriadStatus {
     call(|| {
         let model = reference("model", model)?;
-        let special = if special {
-            Special::Parsed
+        let options = if special {
+            EncodeOptions::TEMPLATE
         } else {
-            Special::AsText
+            EncodeOptions::TEXT
         };
         let encoded = model
             .engine
             .model()
             .tokenizer()?
-            .encode(pointers::text("text", text)?, special)?;
+            .encode(pointers::text("text", text)?, options)?;
         give_values("tokens", tokens, count, encoded)
     })
 }
