@@ -28,8 +28,11 @@ def found(text):
 def broken(files, root):
     for file in files:
         name = str(file.relative_to(root))
-        if file.suffix in READ and name not in EXEMPT:
-            for number, wrong in found(file.read_text(errors="replace")):
+        if name in EXEMPT or file.suffix not in ("", *READ):
+            continue
+        text = file.read_text(errors="replace")
+        if file.suffix or text.startswith("#!"):
+            for number, wrong in found(text):
                 yield f"{name}:{number}: {wrong}: see English in CONTRIBUTING.md"
 
 

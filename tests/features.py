@@ -8,6 +8,7 @@ ALONE = (
     ("--package", "triad-cli", "--edges", "normal,build"),
     ("--package", "triad-cli", "--features", "full", "--edges", "normal,build"),
     ("--package", "triad-cli", "--features", "hexagon,server", "--edges", "normal,build"),
+    ("--package", "triad-c", "--edges", "normal,build"),
     ("--package", "triad-python", "--edges", "normal,build"),
     ("--package", "triad-node", "--edges", "normal,build"),
     ("--package", "triad-uniffi", "--edges", "normal,build,dev"),

@@ -170,6 +170,18 @@ typedef struct {
    Number of these texts.
    */
   size_t stop_count;
+  /*
+   A JSON schema that the answer follows, or NULL. At most one of `schema`, `regex` and `grammar` may be given.
+   */
+  const char *schema;
+  /*
+   A regular expression that the whole answer matches, or NULL.
+   */
+  const char *regex;
+  /*
+   A grammar of the answer in Lark's notation, or NULL.
+   */
+  const char *grammar;
 } TriadGenerateOptions;
 
 /*
@@ -379,6 +391,16 @@ TriadStatus triad_model_tokenize(const TriadModel *model,
                                  size_t *count);
 
 /*
+ Returns the vector of a text, of length 1: the last hidden states, pooled as the model's files state, or else their
+ mean. `cancel` may be NULL. Free it with triad_vector_free.
+ */
+TriadStatus triad_model_embed(const TriadModel *model,
+                              const char *text,
+                              const TriadCancel *cancel,
+                              float **vector,
+                              size_t *count);
+
+/*
  Returns the text of tokens. Free it with triad_text_free.
  */
 TriadStatus triad_model_detokenize(const TriadModel *model,
@@ -404,6 +426,11 @@ void triad_text_free(char *text);
  Frees tokens that a function returned, with their number.
  */
 void triad_tokens_free(uint32_t *tokens, size_t count);
+
+/*
+ Frees a vector that a function returned, with its length.
+ */
+void triad_vector_free(float *vector, size_t count);
 
 /*
  Creates a flag that cancels the calls that receive it. Free it with triad_cancel_free, after those calls.

@@ -2,6 +2,7 @@
 
 use std::ffi::{c_char, c_void};
 use std::ptr;
+use std::sync::Arc;
 
 use triad_engine::sampler::SamplerOptions;
 use triad_engine::speculate::Speculate;
@@ -9,7 +10,9 @@ use triad_engine::{Cancel, Event, Finish, GenerateOptions, Model};
 use triad_frontend::Error;
 use triad_frontend::chat::Conversation;
 use triad_frontend::picture_reader::ShownPrompt;
+use triad_grammar::GrammarSource;
 
+use crate::constraint::Compiler;
 use crate::images::{self, TriadImage};
 use crate::model::{TriadCancel, TriadMessage, cancel_of, conversation};
 use crate::pointers::{self, reference, slice, text, write};
@@ -45,6 +48,12 @@ pub struct TriadGenerateOptions {
     pub stop: *const *const c_char,
     /// Number of these texts.
     pub stop_count: usize,
+    /// A JSON schema that the answer follows, or NULL. At most one of `schema`, `regex` and `grammar` may be given.
+    pub schema: *const c_char,
+    /// A regular expression that the whole answer matches, or NULL.
+    pub regex: *const c_char,
+    /// A grammar of the answer in Lark's notation, or NULL.
+    pub grammar: *const c_char,
 }
 
 /// The reason why an answer ended.
@@ -103,11 +112,35 @@ pub extern "C" fn triad_generate_options_default() -> TriadGenerateOptions {
         seed: 0,
         stop: ptr::null(),
         stop_count: 0,
+        schema: ptr::null(),
+        regex: ptr::null(),
+        grammar: ptr::null(),
     }
 }
 
 impl TriadGenerateOptions {
-    fn read(&self, model: &Model) -> Result<GenerateOptions, Failure> {
+    /// Returns the constraint of the answer, if one is given.
+    fn constraint(&self) -> Result<Option<GrammarSource>, Failure> {
+        let given: [(_, _, fn(String) -> GrammarSource); 3] = [
+            ("options->schema", self.schema, GrammarSource::JsonSchema),
+            ("options->regex", self.regex, GrammarSource::Regex),
+            ("options->grammar", self.grammar, GrammarSource::Lark),
+        ];
+        let mut found = None;
+        for (name, pointer, source) in given {
+            if pointer.is_null() {
+                continue;
+            }
+            if found.is_some() {
+                let expected = "at most one of schema, regex and grammar";
+                return Err(Failure::argument(name, expected));
+            }
+            found = Some(source(text(name, pointer)?.to_owned()));
+        }
+        Ok(found)
+    }
+
+    fn read(&self, model: &Arc<Model>, compiler: &Compiler) -> Result<GenerateOptions, Failure> {
         let temperature = (!self.temperature.is_nan()).then_some(self.temperature);
         let recommended = SamplerOptions::recommended(model.generation_defaults(), temperature);
         let or = |value: f32, otherwise: f32| if value.is_nan() { otherwise } else { value };
@@ -126,6 +159,9 @@ impl TriadGenerateOptions {
             seed: self.seed,
             ..recommended
         };
+        let form = self.constraint()?;
+        let form = form.map(|source| compiler.compile(model, &source));
+        let form = form.transpose()?;
         let stop = slice("options->stop", self.stop, self.stop_count)?
             .iter()
             .enumerate();
@@ -136,6 +172,7 @@ impl TriadGenerateOptions {
             sampler,
             stop: stop.collect::<Result<_, Failure>>()?,
             speculate: Some(Speculate::lookup()),
+            form,
             ..GenerateOptions::default()
         })
     }
@@ -255,10 +292,11 @@ fn generate(
     listener: &Listener,
     encode: impl FnOnce(&Model, usize) -> Result<ShownPrompt, Error>,
 ) -> Result<(), Failure> {
+    let compiler = &session.compiler;
     let mut session = session.lock()?;
     let usual = triad_generate_options_default();
     let options = pointers::options(options, usual, "triad_generate_options_default")?
-        .read(session.model())?;
+        .read(session.model(), compiler)?;
     let prompt = encode(session.model(), session.context())?;
     // Ending only this answer must not change the caller's flag.
     let cancel = cancel_of(listener.cancel).child();

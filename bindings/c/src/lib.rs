@@ -1,10 +1,11 @@
 //! The C interface; its header is `include/triad.h`.
 //!
 //! [`status`] converts errors and panics to codes, and [`pointers`] reads the caller's pointers; [`model`], [`session`],
-//! [`answer`] and [`images`] have the functions, by subject.
+//! [`answer`] and [`images`] have the functions, by subject. [`constraint`] compiles the form of answers.
 #![allow(unsafe_code, reason = "pointers of another language")]
 
 pub mod answer;
+mod constraint;
 pub mod images;
 pub mod model;
 mod pointers;

@@ -7,10 +7,12 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use triad_engine::{Cancel, Engine, KvFormat, SessionOptions, Threads};
 use triad_frontend::chat;
+use triad_frontend::embedding::{self, VectorOptions};
 use triad_frontend::open::{OpenOptions, open};
 use triad_frontend::picture_reader::PictureReader;
-use triad_model::tokenizer::Special;
+use triad_model::tokenizer::EncodeOptions;
 
+use crate::constraint::Compiler;
 use crate::pointers::{
     self, give, give_text, give_values, optional, reference, slice, take_back, take_text_back,
     take_values_back, text,
@@ -22,6 +24,7 @@ pub struct TriadModel {
     pub(crate) name: Arc<str>,
     pub(crate) engine: Engine,
     pub(crate) pictures: Arc<PictureReader>,
+    pub(crate) compiler: Arc<Compiler>,
 }
 
 /// A flag that cancels calls from another thread.
@@ -143,6 +146,7 @@ pub extern "C" fn triad_model_open(
                 name: name.into(),
                 engine,
                 pictures: Arc::default(),
+                compiler: Arc::default(),
             },
         )
     })
@@ -178,17 +182,41 @@ pub extern "C" fn triad_model_tokenize(
 ) -> TriadStatus {
     call(|| {
         let model = reference("model", model)?;
-        let special = if special {
-            Special::Parsed
+        let options = if special {
+            EncodeOptions::TEMPLATE
         } else {
-            Special::AsText
+            EncodeOptions::TEXT
         };
         let encoded = model
             .engine
             .model()
             .tokenizer()?
-            .encode(pointers::text("text", text)?, special)?;
+            .encode(pointers::text("text", text)?, options)?;
         give_values("tokens", tokens, count, encoded)
+    })
+}
+
+/// Returns the vector of a text, of length 1: the last hidden states, pooled as the model's files state, or else their
+/// mean. `cancel` may be NULL. Free it with triad_vector_free.
+#[unsafe(no_mangle)]
+pub extern "C" fn triad_model_embed(
+    model: *const TriadModel,
+    text: *const c_char,
+    cancel: *const TriadCancel,
+    vector: *mut *mut f32,
+    count: *mut usize,
+) -> TriadStatus {
+    call(|| {
+        let engine = &reference("model", model)?.engine;
+        let (text, cancel) = (pointers::text("text", text)?, cancel_of(cancel));
+        reference("vector", vector)?;
+        reference("count", count)?;
+        let pooling = embedding::pooling(engine.model(), None)?;
+        let within = (engine.context(), &cancel);
+        let tokens = chat::encode_text(engine.model(), text, EncodeOptions::TEXT, within)?;
+        let options = VectorOptions::of_length_1(pooling);
+        let made = embedding::embed(engine, tokens, options, &cancel)?;
+        give_values("vector", vector, count, made)
     })
 }
 
@@ -273,6 +301,12 @@ pub extern "C" fn triad_text_free(text: *mut c_char) {
 #[unsafe(no_mangle)]
 pub extern "C" fn triad_tokens_free(tokens: *mut u32, count: usize) {
     take_values_back(tokens, count);
+}
+
+/// Frees a vector that a function returned, with its length.
+#[unsafe(no_mangle)]
+pub extern "C" fn triad_vector_free(vector: *mut f32, count: usize) {
+    take_values_back(vector, count);
 }
 
 /// Creates a flag that cancels the calls that receive it. Free it with triad_cancel_free, after those calls.

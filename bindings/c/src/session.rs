@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use triad_engine::Session;
 use triad_frontend::picture_reader::PictureReader;
 
+use crate::constraint::Compiler;
 use crate::model::{TriadCancel, TriadModel, cancel_of};
 use crate::pointers::{give, give_values, optional, reference, slice, take_back, text, write};
 use crate::status::{Failure, TriadStatus, call};
@@ -15,14 +16,16 @@ use crate::status::{Failure, TriadStatus, call};
 pub struct TriadSession {
     pub(crate) name: Arc<str>,
     pub(crate) pictures: Arc<PictureReader>,
+    pub(crate) compiler: Arc<Compiler>,
     session: Mutex<Session>,
 }
 
 impl TriadSession {
-    fn new(name: &Arc<str>, pictures: &Arc<PictureReader>, session: Session) -> Self {
+    fn new(model: &TriadModel, session: Session) -> Self {
         Self {
-            name: Arc::clone(name),
-            pictures: Arc::clone(pictures),
+            name: Arc::clone(&model.name),
+            pictures: Arc::clone(&model.pictures),
+            compiler: Arc::clone(&model.compiler),
             session: Mutex::new(session),
         }
     }
@@ -53,7 +56,7 @@ pub extern "C" fn triad_session_new(
         give(
             "session",
             session,
-            TriadSession::new(&model.name, &model.pictures, model.engine.session()),
+            TriadSession::new(model, model.engine.session()),
         )
     })
 }
@@ -73,11 +76,13 @@ pub extern "C" fn triad_session_fork(
     call(|| {
         let session = reference("session", session)?;
         let copy = session.lock()?.fork();
-        give(
-            "fork",
-            fork,
-            TriadSession::new(&session.name, &session.pictures, copy),
-        )
+        let copy = TriadSession {
+            name: Arc::clone(&session.name),
+            pictures: Arc::clone(&session.pictures),
+            compiler: Arc::clone(&session.compiler),
+            session: Mutex::new(copy),
+        };
+        give("fork", fork, copy)
     })
 }
 
@@ -180,7 +185,7 @@ pub extern "C" fn triad_session_restore(
     call(|| {
         let model = reference("model", model)?;
         let restored = model.engine.restore(Path::new(text("path", path)?))?;
-        let restored = TriadSession::new(&model.name, &model.pictures, restored);
+        let restored = TriadSession::new(model, restored);
         give("session", session, restored)
     })
 }

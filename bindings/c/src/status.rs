@@ -66,17 +66,28 @@ impl From<FrontendError> for Failure {
             (_, Some(EngineError::Cancelled)) => TriadStatus::Cancelled,
             _ => TriadStatus::Model,
         };
-        let (mut text, mut source) = (error.to_string(), error.source());
-        while let Some(cause) = source {
-            let cause_text = cause.to_string();
-            // Some errors already print their cause.
-            if !text.ends_with(&cause_text) {
-                text = format!("{text}: {cause_text}");
-            }
-            source = cause.source();
-        }
-        Self { status, text }
+        Self::new(status, with_causes(&error))
     }
+}
+
+impl From<triad_grammar::Error> for Failure {
+    fn from(error: triad_grammar::Error) -> Self {
+        Self::new(TriadStatus::InvalidArgument, with_causes(&error))
+    }
+}
+
+/// Returns the sentence of an error, with those of its causes.
+fn with_causes(error: &dyn Error) -> String {
+    let (mut text, mut source) = (error.to_string(), error.source());
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        // Some errors already print their cause.
+        if !text.ends_with(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
 }
 
 impl From<EngineError> for Failure {

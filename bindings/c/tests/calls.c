@@ -155,6 +155,47 @@ static void answers(const TriadModel *model) {
     triad_session_free(session);
 }
 
+static void constraints(const TriadModel *model) {
+    TriadGenerateOptions options = triad_generate_options_default();
+    const TriadMessage message = {"user", "Where is the Eiffel Tower?"};
+    struct Part part = {"", 0, 1000};
+    TriadSession *session = NULL;
+    OK(triad_session_new(model, &session));
+    options.temperature = 0;
+    options.schema = "{\"type\": \"object\", \"properties\": {\"city\": {\"type\": \"string\", \"maxLength\": 20}}, \"required\": [\"city\"], \"additionalProperties\": false}";
+    OK(triad_session_chat(session, &message, 1, &options, NULL, on_text, &part, NULL));
+    CHECK(part.text[0] == '{' && strstr(part.text, "\"city\"") && strchr(part.text, '}'));
+    options.regex = "(yes|no)";
+    FAILS(triad_session_chat(session, &message, 1, &options, NULL, NULL, NULL, NULL), TRIAD_STATUS_INVALID_ARGUMENT, "options->regex: expected at most one");
+    options.schema = NULL;
+    part.text[0] = 0;
+    OK(triad_session_chat(session, &message, 1, &options, NULL, on_text, &part, NULL));
+    CHECK(strcmp(part.text, "yes") == 0 || strcmp(part.text, "no") == 0);
+    options.regex = NULL;
+    options.grammar = "start: \"a\" \"b\"";
+    part.text[0] = 0;
+    OK(triad_session_chat(session, &message, 1, &options, NULL, on_text, &part, NULL));
+    CHECK(strcmp(part.text, "ab") == 0);
+    options.grammar = "start: nothing";
+    FAILS(triad_session_chat(session, &message, 1, &options, NULL, NULL, NULL, NULL), TRIAD_STATUS_INVALID_ARGUMENT, "nothing");
+    options.grammar = NULL;
+    options.schema = "{\"type\": 7}";
+    FAILS(triad_session_chat(session, &message, 1, &options, NULL, NULL, NULL, NULL), TRIAD_STATUS_INVALID_ARGUMENT, "type");
+    triad_session_free(session);
+}
+
+static void vectors(const TriadModel *model) {
+    float *vector = NULL, sum = 0;
+    size_t count = 0;
+    OK(triad_model_embed(model, "A cat sleeps on the sofa.", NULL, &vector, &count));
+    for (size_t i = 0; i < count; i++) sum += vector[i] * vector[i];
+    CHECK(count == 576 && fabsf(sum - 1) < 1e-4f);
+    triad_vector_free(vector, count);
+    FAILS(triad_model_embed(NULL, "A", NULL, &vector, &count), TRIAD_STATUS_INVALID_ARGUMENT, "model: expected");
+    FAILS(triad_model_embed(model, "A", NULL, NULL, &count), TRIAD_STATUS_INVALID_ARGUMENT, "vector: expected");
+    CHECK(triad_model_embed(model, "", NULL, &vector, &count) != TRIAD_STATUS_OK);
+}
+
 struct Meanwhile {
     TriadSession *session;
     TriadStatus status;
@@ -207,6 +248,8 @@ int main(int argc, char **argv) {
     tokens_and_templates(model);
     logits_and_files(model, argv[2]);
     answers(model);
+    constraints(model);
+    vectors(model);
     threads(model);
     /* A session outlives its model. */
     OK(triad_session_new(model, &last));
@@ -219,6 +262,7 @@ int main(int argc, char **argv) {
     triad_cancel_set(NULL);
     triad_text_free(NULL);
     triad_tokens_free(NULL, 0);
+    triad_vector_free(NULL, 0);
     puts("all calls are as they should be");
     return 0;
 }

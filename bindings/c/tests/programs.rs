@@ -126,6 +126,14 @@ fn the_examples_answer_with_the_static_library() {
         answers.starts_with("Name three colours.\n") && answers.contains("What is a number?\n"),
         "{answers}"
     );
+    let made = |source: &str| {
+        let library = linked(false, folder.path());
+        run(&compile("cc", source, "c99", &library, folder.path()), &[]).0
+    };
+    let answer: serde_json::Value = serde_json::from_str(&made("examples/constrain.c")).unwrap();
+    assert!(answer["city"].is_string(), "{answer}");
+    let cosine: f32 = made("examples/embed.c").trim().parse().unwrap();
+    assert!((0.5..1.0).contains(&cosine), "{cosine}");
 }
 
 #[test]

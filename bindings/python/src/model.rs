@@ -13,7 +13,7 @@ use triad_frontend::chat;
 use triad_frontend::embedding::{self, Pooling, VectorOptions, embed};
 use triad_frontend::open::{OpenOptions, open};
 use triad_frontend::picture_reader::PictureReader;
-use triad_model::tokenizer::Special;
+use triad_model::tokenizer::EncodeOptions;
 
 use crate::answer::{Answer, Stream};
 use crate::error::{self, TriadError, chain};
@@ -119,14 +119,14 @@ impl Model {
     /// Returns the tokens of a text. With `special`, texts of special tokens become those tokens.
     #[pyo3(signature = (text, *, special=false))]
     fn tokenize(&self, text: &str, special: bool) -> PyResult<Vec<u32>> {
-        let special = if special {
-            Special::Parsed
+        let options = if special {
+            EncodeOptions::TEMPLATE
         } else {
-            Special::AsText
+            EncodeOptions::TEXT
         };
         let tokenizer = self.model().tokenizer().map_err(error::engine)?;
         tokenizer
-            .encode(text, special)
+            .encode(text, options)
             .map_err(|source| error::frontend(source.into()))
     }
 

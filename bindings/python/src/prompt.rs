@@ -9,7 +9,7 @@ use triad_engine::{Cancel, Model};
 use triad_frontend::chat::{self, Conversation};
 use triad_frontend::picture_reader::{PictureReader, ShownPrompt};
 use triad_model::fetch;
-use triad_model::tokenizer::Special;
+use triad_model::tokenizer::EncodeOptions;
 
 use crate::error;
 use crate::messages::Messages;
@@ -48,7 +48,7 @@ impl Prompt {
         match self {
             Self::Text(text) => {
                 let within = (context, &Cancel::new());
-                let tokens = chat::encode_text(model, &text, Special::AsText, within);
+                let tokens = chat::encode_text(model, &text, EncodeOptions::TEXT, within);
                 tokens.map_err(error::frontend)
             }
             Self::Tokens(tokens) => Ok(tokens),
@@ -76,7 +76,7 @@ impl Prompt {
         let within = (context, &Cancel::new());
         match self {
             Self::Text(text) => {
-                let tokens = chat::encode_text(model, &text, Special::AsText, within);
+                let tokens = chat::encode_text(model, &text, EncodeOptions::TEXT, within);
                 tokens.map(ShownPrompt::from)
             }
             Self::Tokens(tokens) => Ok(tokens.into()),

@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use triad_engine::Cancel;
 
 /// Interval at which a waiting thread checks for Ctrl-C; events wake it immediately.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Work on its own thread, which sends events `E`. Dropping this value cancels it.
 pub struct Running<E, R> {
@@ -39,7 +39,7 @@ impl<E: Send + 'static, R: Send + 'static> Running<E, R> {
     pub fn next(&mut self, py: Python) -> PyResult<Option<E>> {
         loop {
             let events = &mut self.events;
-            let received = py.detach(move || events.recv_timeout(LOOK));
+            let received = py.detach(move || events.recv_timeout(POLL_INTERVAL));
             match received {
                 Ok(event) => return Ok(Some(event)),
                 Err(RecvTimeoutError::Disconnected) => return Ok(None),

@@ -59,7 +59,7 @@ pub fn note_processors(engine: &Engine) {
         let mut processors = engine.processors().iter();
         processors.any(|(_, processor)| processor.kind != ProcessorKind::Cpu)
     };
-    if HeteroEngine::of(engine).is_some_and(has_device) {
+    if HeteroEngine::from_engine(engine).is_some_and(has_device) {
         output::note(
             "note: with an adapter, the CPU computes its part, and also the feed-forwards of an NPU or a GPU and the models of a \
              GPU that runs them whole",

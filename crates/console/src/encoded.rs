@@ -14,7 +14,7 @@ pub(crate) const LANE: &str = "encoder";
 
 /// Returns the views that `engine` has encoded since the latest call, if it is one on several processors.
 pub fn take_views(engine: &Engine) -> Vec<EncodedView> {
-    HeteroEngine::of(engine).map_or_else(Vec::new, |engine| engine.take_encoded_views())
+    HeteroEngine::from_engine(engine).map_or_else(Vec::new, |engine| engine.take_encoded_views())
 }
 
 /// Prints which processors failed while they encoded views, and how many products no device has room for.

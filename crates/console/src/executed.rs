@@ -57,11 +57,11 @@ impl Executed {
 
     /// Returns the report with the use of weight rows since `before`, and the operations of `engine`.
     pub fn with_hot_rows(self, engine: &Engine, before: Option<&HotRowUse>) -> Self {
-        let mut hot_rows = HeteroEngine::of(engine).and_then(|engine| engine.hot_rows());
+        let mut hot_rows = HeteroEngine::from_engine(engine).and_then(|engine| engine.hot_rows());
         if let (Some(hot_rows), Some(before)) = (&mut hot_rows, before) {
             hot_rows.statistics = hot_rows.statistics - before.statistics;
         }
-        let operations = HeteroEngine::of(engine).and_then(|engine| engine.operations());
+        let operations = HeteroEngine::from_engine(engine).and_then(|engine| engine.operations());
         Self {
             hot_rows,
             operations,
@@ -114,7 +114,7 @@ pub fn hot_rows(usage: &HotRowUse) -> String {
 /// Returns the number of feed-forwards in fixed point as text; `None` if there are none.
 pub fn fixed_point(engine: &Engine) -> Option<String> {
     let blocks = engine.model().description().blocks.len();
-    HeteroEngine::of(engine)?
+    HeteroEngine::from_engine(engine)?
         .fixed_point()
         .map(|count| format!("fixed point: {count} of {blocks} feed-forwards of prompts"))
 }
@@ -122,7 +122,7 @@ pub fn fixed_point(engine: &Engine) -> Option<String> {
 /// Returns the work of devices that count it as text, each after a semicolon; and, if an NPU multiplies for a GPU, the
 /// share of each, and what the CPU has computed.
 pub fn work(engine: &Engine) -> String {
-    let Some(engine) = HeteroEngine::of(engine) else {
+    let Some(engine) = HeteroEngine::from_engine(engine) else {
         return String::new();
     };
     let work = engine.device_work().into_iter();
@@ -168,7 +168,7 @@ fn joins(joins: JoinStatistics) -> String {
 
 /// Prints the reason if shadows read the weights in place because of a failure.
 pub fn note_hot_rows(engine: &Engine) {
-    let usage = HeteroEngine::of(engine).and_then(|engine| engine.hot_rows());
+    let usage = HeteroEngine::from_engine(engine).and_then(|engine| engine.hot_rows());
     if let Some(failure) = usage.and_then(|usage| usage.failure) {
         output::note(&format!(
             "note: the CPU reads all weights of layers with a shadow: {failure}"

@@ -167,7 +167,7 @@ impl Counters {
 }
 
 fn operations(engine: &Engine) -> Option<Operations> {
-    HeteroEngine::of(engine)?.operations()
+    HeteroEngine::from_engine(engine)?.operations()
 }
 
 /// The source of the expected times of tasks.

@@ -26,10 +26,10 @@ pub fn run(settings: &Settings, command: impl FnOnce() -> Result<()>) -> ExitCod
             .log_internal_errors(false);
         log.with_max_level(settings.log).init();
     }
-    let tier = triad_kernels::tier::requested()
+    let isa = triad_kernels::isa::requested()
         .map(|_| ())
         .map_err(anyhow::Error::msg);
-    let done = tier.and_then(|()| interrupt::install()).and_then(|()| {
+    let done = isa.and_then(|()| interrupt::install()).and_then(|()| {
         if settings.computes {
             kernels::use_fastest(|| progress::spinner(kernels::TIMING));
         }

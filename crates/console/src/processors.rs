@@ -128,8 +128,8 @@ impl Processors {
             let table = measurements::open::<Costs>(package)?;
             // Without costs for these cuts, those of the processors are used: float tasks are the same.
             if let Some(costs) = table
-                .of(&self.key(devices))
-                .or_else(|| table.of(&self.list_key(devices)))
+                .get(&self.key(devices))
+                .or_else(|| table.get(&self.list_key(devices)))
             {
                 engine.set_costs(costs.clone());
             }

@@ -43,7 +43,7 @@ impl LinearInput {
     ];
 
     /// Returns the input that `linear` reads.
-    pub fn of(linear: Linear) -> Self {
+    pub fn read_by(linear: Linear) -> Self {
         match linear {
             Linear::Query
             | Linear::Key
@@ -103,7 +103,7 @@ impl LinearInput {
 pub(crate) fn channels_of(linears: &[LinearShape]) -> Inputs<usize> {
     let mut channels = Inputs::default();
     for shape in linears {
-        channels[LinearInput::of(shape.linear).index()] = shape.in_features;
+        channels[LinearInput::read_by(shape.linear).index()] = shape.in_features;
     }
     channels
 }
@@ -118,7 +118,7 @@ mod tests {
             let description = triad_model::family::shape(name).unwrap();
             for block in &description.blocks {
                 for shape in block.linears(description.hidden) {
-                    let input = LinearInput::of(shape.linear);
+                    let input = LinearInput::read_by(shape.linear);
                     assert_eq!(
                         input.channels(block, description.hidden),
                         shape.in_features,

@@ -10,7 +10,7 @@ use triad_model::checkpoint::{Checkpoint, EmbeddingDefaults, GenerationDefaults,
 use triad_model::description::{self, ModelDescription};
 use triad_model::mapped::MappedFile;
 use triad_model::template::ChatTemplate;
-use triad_model::tokenizer::{Special, Tokenizer};
+use triad_model::tokenizer::{EncodeOptions, Tokenizer};
 use triad_model::vision::mmproj_next_to;
 
 use crate::adapter::Adapter;
@@ -365,7 +365,7 @@ impl Model {
         if text.is_empty() {
             return Err(Error::EmptyPrompt);
         }
-        Ok(tokenizer.encode(text, Special::AsText)?)
+        Ok(tokenizer.encode(text, EncodeOptions::TEXT)?)
     }
 
     /// Returns the weights, for tests that replace them.

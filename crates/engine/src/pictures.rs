@@ -131,7 +131,7 @@ impl Pictures {
     }
 
     /// Returns the rows that a token is one of.
-    pub(crate) fn of(&self, token: u32) -> Option<Arc<PictureRows>> {
+    pub(crate) fn rows_with(&self, token: u32) -> Option<Arc<PictureRows>> {
         let known = self.read();
         let (_, (rows, _)) = known.rows.range(..=token).next_back()?;
         rows.tokens().contains(&token).then(|| Arc::clone(rows))
@@ -272,7 +272,7 @@ impl Held {
         }
         let of_pictures = tokens.iter().filter(|token| is_of_picture(**token));
         let used: BTreeSet<u32> = of_pictures
-            .filter_map(|token| Some(self.of(*token)?.first))
+            .filter_map(|token| Some(self.rows_with(*token)?.first))
             .collect();
         self.pictures.retain(|rows| used.contains(&rows.first));
     }
@@ -284,7 +284,7 @@ impl Held {
         }
     }
 
-    fn of(&self, token: u32) -> Option<&PictureRows> {
+    fn rows_with(&self, token: u32) -> Option<&PictureRows> {
         if !is_of_picture(token) {
             return None;
         }
@@ -295,7 +295,7 @@ impl Held {
 
     /// Returns the number of leading tokens that are of text, or of pictures that are held.
     pub(crate) fn known(&self, tokens: &[u32]) -> usize {
-        let is_known = |token: &&u32| !is_of_picture(**token) || self.of(**token).is_some();
+        let is_known = |token: &&u32| !is_of_picture(**token) || self.rows_with(**token).is_some();
         tokens.iter().take_while(is_known).count()
     }
 
@@ -303,7 +303,7 @@ impl Held {
     pub(crate) fn check(&self, before: Option<u32>, tokens: &[u32]) -> Result<()> {
         let mut expected = before.and_then(|token| self.next(token));
         for token in tokens {
-            let begins = self.of(*token).map(|rows| rows.first);
+            let begins = self.rows_with(*token).map(|rows| rows.first);
             if expected.is_some_and(|expected| expected != *token)
                 || expected.is_none() && is_of_picture(*token) && begins != Some(*token)
             {
@@ -324,7 +324,7 @@ impl Held {
 
     /// Returns the token that has to follow one in a picture.
     fn next(&self, token: u32) -> Option<u32> {
-        let rows = self.of(token)?;
+        let rows = self.rows_with(token)?;
         Some(token + 1).filter(|next| rows.tokens().contains(next))
     }
 
@@ -355,7 +355,7 @@ impl Held {
 
     /// Returns the tokens and the positions of RoPE of the picture that begins with `token`, or of a token of text.
     fn extent(&self, token: u32) -> (usize, usize) {
-        match self.of(token) {
+        match self.rows_with(token) {
             Some(rows) => (rows.rows(), rows.cells[0].max(rows.cells[1])),
             None => (1, 1),
         }
@@ -374,7 +374,7 @@ impl Held {
             let token = before.get(at).unwrap_or_else(|| &tokens[at - first]);
             let (count, positions) = self.extent(*token);
             let count = count.min(end - at);
-            let Some(rows) = self.of(*token) else {
+            let Some(rows) = self.rows_with(*token) else {
                 if has_axes && at >= first {
                     layout.axes.push([next; 3]);
                 }

@@ -201,7 +201,7 @@ pub struct Statistics {
 
 impl Statistics {
     /// Returns time, runs and bytes of an operator.
-    pub fn of(&self, operator: Operator) -> OperatorUse {
+    pub fn operator(&self, operator: Operator) -> OperatorUse {
         self.operators[operator.index()]
     }
 
@@ -212,7 +212,7 @@ impl Statistics {
 
     /// Returns the statistics of INT8 layers. If other layers computed in float meanwhile, their gemms are included.
     pub fn int8(&self) -> Int8Statistics {
-        let seconds = |operator| self.of(operator).time.as_secs_f64();
+        let seconds = |operator| self.operator(operator).time.as_secs_f64();
         let products = [
             Operator::QueryKeyValue,
             Operator::AttentionOutput,
@@ -374,7 +374,7 @@ mod tests {
         assert_eq!(run(), Statistics::default());
         counters.turn(true);
         let once = run();
-        let OperatorUse { runs, bytes, .. } = once.of(Operator::Norm);
+        let OperatorUse { runs, bytes, .. } = once.operator(Operator::Norm);
         assert_eq!(
             (runs, bytes, once.values),
             (
@@ -390,13 +390,13 @@ mod tests {
         let difference = run() - once;
         assert_eq!(
             (
-                difference.of(Operator::Norm).runs,
-                difference.of(Operator::Norm).bytes
+                difference.operator(Operator::Norm).runs,
+                difference.operator(Operator::Norm).bytes
             ),
             (1, bytes)
         );
         assert_eq!(
-            (difference.values, difference.of(Operator::Residual)),
+            (difference.values, difference.operator(Operator::Residual)),
             (5, OperatorUse::default())
         );
         counters.turn(false);

@@ -19,7 +19,7 @@ use triad_engine::{
 };
 use triad_kernels::BlockArithmetic;
 use triad_model::fetch;
-use triad_model::tokenizer::Special;
+use triad_model::tokenizer::EncodeOptions;
 
 /// Two engines that compute in float32 agree on the order of logits that differ by more than this.
 const TIE: f32 = 0.01;
@@ -102,13 +102,13 @@ fn compare(name: &str, path: &Path) {
     let tokenizer = model.tokenizer().expect("a tokenizer");
     let (mut steps, mut ties) = (0, Vec::new());
     for prompt in golden(name) {
-        let special = if prompt.has_template() {
-            Special::Parsed
+        let options = if prompt.has_template() {
+            EncodeOptions::TEMPLATE
         } else {
-            Special::AsText
+            EncodeOptions::TEXT
         };
         assert_eq!(
-            tokenizer.encode(&prompt.rendered, special).expect("tokens"),
+            tokenizer.encode(&prompt.rendered, options).expect("tokens"),
             prompt.tokens,
             "{}",
             prompt.text

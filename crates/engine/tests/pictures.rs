@@ -280,7 +280,7 @@ fn a_second_prompt_reuses_the_rows_and_the_prefix_of_a_picture_but_not_those_of_
     let found = session.prefill(&second[before..], &cancel, |_| {}).unwrap();
     assert_ne!(found, expected);
 
-    let salt = PrefixSalt::of(b"another client");
+    let salt = PrefixSalt::from_secret(b"another client");
     let salted = engine
         .picture(golden.views[0].pixels(), salt, &cancel)
         .unwrap();
@@ -304,7 +304,7 @@ fn requests_at_the_same_time_encode_a_picture_once_and_stop_when_they_are_cancel
         stops += 1;
     }
     assert!(stops > 4, "{stops}");
-    let salt = PrefixSalt::of(b"others");
+    let salt = PrefixSalt::from_secret(b"others");
     let pictures: Vec<Picture> = std::thread::scope(|scope| {
         let encode = || engine.picture(pixels, salt, &Cancel::new()).unwrap();
         let threads: Vec<_> = (0..8).map(|_| scope.spawn(encode)).collect();

@@ -1,7 +1,7 @@
 //! Converts texts to tokens and finds the first scored token, as the harness does.
 
 use triad_engine::{Branch, Model};
-use triad_model::tokenizer::{Special, Tokenizer};
+use triad_model::tokenizer::{EncodeOptions, Tokenizer};
 
 use crate::error::Result;
 
@@ -35,7 +35,7 @@ pub(super) struct Encoder<'a> {
 impl<'a> Encoder<'a> {
     pub(super) fn new(model: &'a Model) -> Result<Self> {
         let tokenizer = model.tokenizer()?;
-        let probe = tokenizer.encode("a", Special::AsText)?;
+        let probe = tokenizer.encode("a", EncodeOptions::TEXT)?;
         Ok(Self {
             tokenizer,
             ends_with_eos: tokenizer.eos().is_some() && probe.last().copied() == tokenizer.eos(),
@@ -44,7 +44,7 @@ impl<'a> Encoder<'a> {
 
     /// Returns the tokens of `text`, with BOS if the model expects it, but without EOS: the text continues.
     pub(super) fn text(&self, text: &str) -> Result<Vec<u32>> {
-        let mut tokens = self.tokenizer.encode(text, Special::AsText)?;
+        let mut tokens = self.tokenizer.encode(text, EncodeOptions::TEXT)?;
         if self.ends_with_eos {
             tokens.pop();
         }

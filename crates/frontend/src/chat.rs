@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 use triad_engine::{Cancel, Model};
 use triad_model::template::{ChatTemplate, Message, RenderOptions, Stop};
-use triad_model::tokenizer::{Encoded, Special};
+use triad_model::tokenizer::{EncodeOptions, Encoded};
 
 use crate::error::{Error, Result};
 use crate::letters;
@@ -105,7 +105,7 @@ fn encode_rendered(
             .messages
             .last()
             .map_or_else(String::new, content);
-        let tokens = encode_text(model, &last, Special::AsText, (context, cancel))?;
+        let tokens = encode_text(model, &last, EncodeOptions::TEXT, (context, cancel))?;
         return Ok(tokens.into());
     };
     encode_by(
@@ -150,7 +150,7 @@ pub(crate) fn encode_by(
     if !conversation.keeps_letters {
         let text = render(conversation)?;
         return encode(&text, &|text| {
-            encode_text(model, text, Special::Parsed, (context, cancel))
+            encode_text(model, text, EncodeOptions::TEMPLATE, (context, cancel))
         });
     }
     let values = [conversation.messages, conversation.documents];
@@ -421,7 +421,7 @@ fn content(message: &Value) -> String {
 /// # Errors
 /// As [`encode_text`].
 pub fn encode_plain(model: &Model, text: &str, context: usize) -> Result<Vec<u32>> {
-    encode_text(model, text, Special::AsText, (context, &Cancel::new()))
+    encode_text(model, text, EncodeOptions::TEXT, (context, &Cancel::new()))
 }
 
 /// Returns the tokens of `text`, at most `context`.
@@ -433,26 +433,13 @@ pub fn encode_plain(model: &Model, text: &str, context: usize) -> Result<Vec<u32
 pub fn encode_text(
     model: &Model,
     text: &str,
-    special: Special,
-    within: (usize, &Cancel),
-) -> Result<Vec<u32>> {
-    encode_around(model, text, (special, special == Special::AsText), within)
-}
-
-/// Returns the tokens as [`encode_text`] does. `reading.1` adds the BOS and EOS tokens that the model expects.
-///
-/// # Errors
-/// As [`encode_text`].
-pub fn encode_around(
-    model: &Model,
-    text: &str,
-    reading: (Special, bool),
+    options: EncodeOptions,
     (context, cancel): (usize, &Cancel),
 ) -> Result<Vec<u32>> {
     whole(
         model
             .tokenizer()?
-            .encode_within(text, reading, context, &|| cancel.is_cancelled())?,
+            .encode_within(text, options, context, &|| cancel.is_cancelled())?,
         context,
     )
 }

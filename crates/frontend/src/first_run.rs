@@ -65,7 +65,7 @@ pub fn find(path: &Path, read: &mut dyn FnMut(u64, u64)) -> Result<Ready> {
         return Ok(Ready::TooLarge);
     }
     Ok(Ready::Stored(Missing {
-        preparation: Preparation::of(&package),
+        preparation: Preparation::current(&package),
         package,
         // The search for shadows holds the model in INT8.
         bytes: checkpoint.description().parameters() as u64,
@@ -77,7 +77,7 @@ pub fn find(path: &Path, read: &mut dyn FnMut(u64, u64)) -> Result<Ready> {
 /// # Errors
 /// As [`find`].
 pub fn find_known(path: &Path) -> Result<Option<Ready>> {
-    let hashes = Hashes::of(path);
+    let hashes = Hashes::open(path);
     let is_known = |file: &PathBuf| hashes.known(file).is_some();
     if !packages::model_files(path).iter().all(is_known) {
         return Ok(None);
@@ -86,7 +86,7 @@ pub fn find_known(path: &Path) -> Result<Option<Ready>> {
 }
 
 impl Preparation {
-    fn of(package: &Path) -> Self {
+    fn current(package: &Path) -> Self {
         if is_being_prepared(package) {
             return Self::Running;
         }
@@ -110,7 +110,7 @@ impl Missing {
 
     /// Returns the state of the preparation now.
     pub fn preparation_now(&self) -> Preparation {
-        Preparation::of(&self.package)
+        Preparation::current(&self.package)
     }
 }
 
@@ -124,23 +124,23 @@ mod tests {
     fn a_preparation_is_due_running_or_failed_with_the_last_line_of_its_log() {
         let folder = tempfile::tempdir().unwrap();
         let package = folder.path().join("model-0123");
-        assert_eq!(Preparation::of(&package), Preparation::Due);
+        assert_eq!(Preparation::current(&package), Preparation::Due);
         let log = packages::log_of(&package);
         assert_eq!(log, folder.path().join("model-0123.log"));
         fs::write(&log, "").unwrap();
-        assert_eq!(Preparation::of(&package), Preparation::Due);
+        assert_eq!(Preparation::current(&package), Preparation::Due);
         fs::write(&log, "a note\nerror: the disk is full\n\n").unwrap();
         let failed = Preparation::Failed("the disk is full".into());
-        assert_eq!(Preparation::of(&package), failed);
+        assert_eq!(Preparation::current(&package), failed);
         let part = folder.path().join("model-0123.part");
         fs::create_dir(&part).unwrap();
         let lock = fs::File::create(part.join("lock")).unwrap();
         assert_eq!(
-            Preparation::of(&package),
+            Preparation::current(&package),
             failed,
             "left by a process that ended"
         );
         lock.lock().unwrap();
-        assert_eq!(Preparation::of(&package), Preparation::Running);
+        assert_eq!(Preparation::current(&package), Preparation::Running);
     }
 }

@@ -40,7 +40,7 @@ struct State {
 }
 
 impl State {
-    fn of(path: &Path) -> io::Result<Self> {
+    fn read(path: &Path) -> io::Result<Self> {
         let metadata = fs::metadata(path)?;
         let nanoseconds = |time: SystemTime| {
             time.duration_since(UNIX_EPOCH)
@@ -99,7 +99,7 @@ pub struct Hashes {
 
 impl Hashes {
     /// Reads the known hashes of the files of `subject`, which is a file or a folder.
-    pub fn of(subject: &Path) -> Self {
+    pub fn open(subject: &Path) -> Self {
         Self::kept_in(fetch::hashes_folder().ok(), subject)
     }
 
@@ -126,7 +126,7 @@ impl Hashes {
             return None;
         }
         let hashed = self.files.get(&path.canonicalize().ok()?)?;
-        (State::of(path).ok()? == hashed.state).then_some(&hashed.sha256)
+        (State::read(path).ok()? == hashed.state).then_some(&hashed.sha256)
     }
 
     /// Returns the hash of the file at `path`. Reads the file if its hash is not known; `progress` is called with the
@@ -140,7 +140,7 @@ impl Hashes {
         }
         settle(path);
         let state = || {
-            State::of(path).map_err(|source| Error::File {
+            State::read(path).map_err(|source| Error::File {
                 what: "read",
                 path: path.into(),
                 source,
@@ -238,7 +238,7 @@ fn settle(path: &Path) {
 pub fn open_package(path: &Path, read: &mut dyn FnMut(u64, u64)) -> Result<Package> {
     let package = Package::open(path)?;
     let (files, stated): (Vec<_>, Vec<_>) = package.digests()?.into_iter().unzip();
-    let found = Hashes::of(path).of_files(&files, read)?;
+    let found = Hashes::open(path).of_files(&files, read)?;
     for ((file, stated), found) in files.iter().zip(&stated).zip(&found) {
         package::compare(file, found, stated)?;
     }

@@ -1,9 +1,9 @@
 //! Fill in the middle: a text between a prefix and a suffix, by the model's own tokens for it.
 
 use triad_engine::Model;
-use triad_model::tokenizer::{Special, TokenKind, Tokenizer};
+use triad_model::tokenizer::{EncodeOptions, TokenKind, Tokenizer};
 
-use crate::chat::encode_around;
+use crate::chat::encode_text;
 use crate::error::Result;
 
 /// The names of the tokens before the prefix, before the suffix, and before the middle.
@@ -59,7 +59,7 @@ pub struct Gap {
 
 impl InfillTokens {
     /// Finds the tokens in a vocabulary; returns `None` if it has none.
-    pub fn of(tokenizer: &Tokenizer) -> Option<Self> {
+    pub fn find(tokenizer: &Tokenizer) -> Option<Self> {
         let id = |name: &str| {
             let token = tokenizer.id(name)?;
             let kind = tokenizer.token_kind(token);
@@ -105,8 +105,11 @@ impl InfillTokens {
             .into_iter()
             .collect();
         let add = |prompt: &mut Vec<u32>, text: &str| {
-            let reading = (Special::AsText, false);
-            prompt.extend(encode_around(model, text, reading, within)?);
+            let options = EncodeOptions {
+                parse_special: false,
+                add_special: false,
+            };
+            prompt.extend(encode_text(model, text, options, within)?);
             Ok::<_, crate::error::Error>(())
         };
         let name = |prompt: &mut Vec<u32>, mark: u32, name: &str| {

@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use triad_kernels::tier::{self, Tier};
+use triad_kernels::isa::{self, Isa};
 use triad_kernels::{
     Choice, ProductKind, TimedKernel, choose_kernels, refused_kernels, use_kernels,
 };
@@ -88,7 +88,7 @@ impl Timed {
             microcode: machine::microcode(),
             threads: machine::threads(),
             version: env!("CARGO_PKG_VERSION").into(),
-            instructions: Tier::supported().map(|tier| tier.name().into()).collect(),
+            instructions: Isa::supported().map(|isa| isa.name().into()).collect(),
             refused: refused_kernels()
                 .iter()
                 .map(|refused| refused.kernel.into())
@@ -138,7 +138,7 @@ impl From<&Choice> for ProductChoice {
         Self {
             product: choice.kind.name().into(),
             chosen: choice.chosen.into(),
-            by_instructions: choice.by_tier().into(),
+            by_instructions: choice.by_isa().into(),
             gain: (choice.gain() * 1e4).round() / 1e4,
             timed: choice.timed.iter().map(rates).collect(),
         }
@@ -149,7 +149,7 @@ impl From<&Choice> for ProductChoice {
 /// `timing` is called before that. Returns `None` if `TRIAD_KERNELS` chooses the kernels. Must be called before
 /// anything is computed.
 pub fn use_fastest<T>(timing: impl FnOnce() -> T) -> Option<KernelChoices> {
-    if !matches!(tier::requested(), Ok(None)) {
+    if !matches!(isa::requested(), Ok(None)) {
         return None;
     }
     let record = record();
@@ -197,17 +197,17 @@ fn read(path: &Path, here: &Timed) -> Option<KernelChoices> {
         serde_json::from_slice(&files::read(path, cache_file::MAX_BYTES).ok()?).ok()?;
     let has_all = ProductKind::ALL
         .iter()
-        .all(|kind| choices.of(*kind).is_some());
+        .all(|kind| choices.get(*kind).is_some());
     (choices.machine == *here && has_all).then_some(choices)
 }
 
 impl KernelChoices {
     /// Makes operators use these kernels.
     fn apply(&self) -> Result<(), String> {
-        use_kernels(|kind| self.of(kind).map(|choice| choice.chosen.as_str()))
+        use_kernels(|kind| self.get(kind).map(|choice| choice.chosen.as_str()))
     }
 
-    fn of(&self, kind: ProductKind) -> Option<&ProductChoice> {
+    fn get(&self, kind: ProductKind) -> Option<&ProductChoice> {
         self.products
             .iter()
             .find(|choice| choice.product == kind.name())

@@ -166,11 +166,7 @@ fn instruction_sets() -> Vec<&'static str> {
         "avx512f", "avx512bw", "avx512vl", "avx512vnni", "avx512bf16", "avx512fp16",
     );
     // Rust has no macro for AMX, which the system must permit too.
-    sets.extend(
-        triad_kernels::tier::Tier::Amx
-            .is_supported()
-            .then_some("amx"),
-    );
+    sets.extend(triad_kernels::isa::Isa::Amx.is_supported().then_some("amx"));
     sets
 }
 
@@ -178,11 +174,7 @@ fn instruction_sets() -> Vec<&'static str> {
 fn instruction_sets() -> Vec<&'static str> {
     let mut found: Vec<_> = detected!(is_aarch64_feature_detected: "neon", "fp16", "dotprod", "i8mm", "bf16", "sve", "sve2");
     // The detection of SME in the standard library is unstable.
-    found.extend(
-        triad_kernels::tier::Tier::Sme
-            .is_supported()
-            .then_some("sme"),
-    );
+    found.extend(triad_kernels::isa::Isa::Sme.is_supported().then_some("sme"));
     found
 }
 

@@ -147,7 +147,7 @@ pub fn cached(
 ) -> Result<PathBuf> {
     cached_in(
         &fetch::packages_folder()?,
-        &mut Hashes::of(path),
+        &mut Hashes::open(path),
         path,
         options,
         calibration,

@@ -4,11 +4,11 @@ use serde_json::{Value, json};
 use triad_engine::{Cancel, EncoderText, Engine, Error as EngineError, Model};
 use triad_model::description::Classifier;
 use triad_model::template::ChatTemplate;
-use triad_model::tokenizer::{Pair, Special};
+use triad_model::tokenizer::{EncodeOptions, Pair};
 
 pub use triad_model::description::ScoreActivation;
 
-use crate::chat::{Conversation, PromptEnd, encode_around, encode_by};
+use crate::chat::{Conversation, PromptEnd, encode_by, encode_text};
 use crate::embedding::{max_tokens, pool};
 use crate::error::{Error, Result};
 
@@ -87,8 +87,8 @@ fn join(model: &Model) -> Option<Join<'_>> {
     Some(Join::Tokens(pair))
 }
 
-/// Returns the tokens of the query together with each of the documents, by the rules of the model `name`. `special`
-/// decides how names of control tokens in them are treated.
+/// Returns the tokens of the query together with each of the documents, by the rules of the model `name`. With
+/// `parse_special`, names of control tokens in them are these tokens.
 ///
 /// # Errors
 /// If the model joins no two texts; if a pair has more tokens than the context or the model's authors allow; if there is an
@@ -97,10 +97,15 @@ pub fn pairs(
     model: &Model,
     name: &str,
     texts: &Texts<'_>,
-    (special, context): (Special, usize),
+    (parse_special, context): (bool, usize),
     cancel: &Cancel,
 ) -> Result<Vec<EncoderText>, (Part, Error)> {
     let most = max_tokens(model, context);
+    // The template or the tokenizer states what is around the texts.
+    let options = EncodeOptions {
+        parse_special,
+        add_special: false,
+    };
     let of_documents = |error| (Part::Documents, error);
     let defaults = model.embedding_defaults();
     let stated = defaults.default_prompt.as_ref();
@@ -112,11 +117,11 @@ pub fn pairs(
         Some(Join::Template(template)) => {
             let instruction = texts.instruction.or(stated.map(String::as_str));
             if let Some(text) = instruction {
-                encode_around(model, text, (special, false), (most, cancel))
+                encode_text(model, text, options, (most, cancel))
                     .map_err(|error| (Part::Instruction, error))?;
             }
             // A query that does not fit alone fits with no document.
-            encode_around(model, texts.query, (special, false), (most, cancel))
+            encode_text(model, texts.query, options, (most, cancel))
                 .map_err(|error| (Part::Query, error))?;
             let pair = |document: &String| {
                 let message = |role: &str, text: &str| json!({"role": role, "content": text});
@@ -126,7 +131,7 @@ pub fn pairs(
                 let conversation = Conversation {
                     messages: &messages,
                     end: PromptEnd::Messages,
-                    keeps_letters: special == Special::AsText,
+                    keeps_letters: !parse_special,
                     ..Conversation::default()
                 };
                 let prompt = encode_by(
@@ -145,10 +150,10 @@ pub fn pairs(
                 Some(prompt) => format!("{prompt}{}", texts.query),
                 None => texts.query.to_owned(),
             };
-            let query = encode_around(model, &query, (special, false), (most, cancel))
+            let query = encode_text(model, &query, options, (most, cancel))
                 .map_err(|error| (Part::Query, error))?;
             let pair = |document: &String| {
-                joined(model, around, &query, document, (special, most), cancel)
+                joined(model, around, &query, document, (options, most), cancel)
             };
             let pairs = texts.documents.iter().map(pair);
             pairs.collect::<Result<_>>().map_err(of_documents)
@@ -170,12 +175,16 @@ pub fn reads_instructions(model: &Model) -> bool {
 pub fn classified(
     model: &Model,
     (text, second): (&str, Option<&str>),
-    (special, context): (Special, usize),
+    (parse_special, context): (bool, usize),
     cancel: &Cancel,
 ) -> Result<EncoderText> {
     let most = max_tokens(model, context);
     let Some(second) = second else {
-        let tokens = encode_around(model, text, (special, true), (most, cancel))?;
+        let whole = EncodeOptions {
+            parse_special,
+            add_special: true,
+        };
+        let tokens = encode_text(model, text, whole, (most, cancel))?;
         return Ok(tokens.into());
     };
     let Some(around) = model.tokenizer()?.pair() else {
@@ -183,8 +192,12 @@ pub fn classified(
             "the tokenizer does not state the tokens around two texts",
         ));
     };
-    let first = encode_around(model, text, (special, false), (most, cancel))?;
-    joined(model, around, &first, second, (special, most), cancel)
+    let options = EncodeOptions {
+        parse_special,
+        add_special: false,
+    };
+    let first = encode_text(model, text, options, (most, cancel))?;
+    joined(model, around, &first, second, (options, most), cancel)
 }
 
 /// Returns a text, given by its tokens, and a second one, with the tokens around them.
@@ -193,10 +206,10 @@ fn joined(
     around: &Pair,
     first: &[u32],
     second: &str,
-    (special, most): (Special, usize),
+    (options, most): (EncodeOptions, usize),
     cancel: &Cancel,
 ) -> Result<EncoderText> {
-    let second = encode_around(model, second, (special, false), (most, cancel))?;
+    let second = encode_text(model, second, options, (most, cancel))?;
     let (tokens, second) = around.join(first, &second);
     if tokens.len() > most {
         return Err(Error::PromptTooLong {

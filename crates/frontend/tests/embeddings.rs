@@ -8,9 +8,9 @@ use serde_json::Value;
 use triad_engine::{
     Cancel, Engine, EngineOptions, KvFormat, LoadOptions, Model, SessionOptions, Threads,
 };
-use triad_frontend::chat::encode_around;
+use triad_frontend::chat::encode_text;
 use triad_frontend::embedding::{Pooling, VectorOptions, embed, embed_each};
-use triad_model::tokenizer::Special;
+use triad_model::tokenizer::EncodeOptions;
 
 /// The largest difference of a component to the reference in float64. Vectors have length 1.
 const TOLERANCE: f32 = 1e-5;
@@ -48,10 +48,13 @@ fn compare(name: &str, pooling: Pooling) -> f32 {
             .or(defaults.default_prompt.as_deref());
         let prompt = prompt.map_or("", |name| defaults.prompts[name].as_str());
         let text = format!("{prompt}{}", case["text"].as_str().unwrap());
-        let tokens = encode_around(
+        let tokens = encode_text(
             &model,
             &text,
-            (Special::Parsed, true),
+            EncodeOptions {
+                parse_special: true,
+                add_special: true,
+            },
             (512, &Cancel::new()),
         );
         let options = VectorOptions {

@@ -10,11 +10,11 @@ use triad_engine::{
     Threads,
 };
 use triad_frontend::Error;
-use triad_frontend::chat::encode_around;
+use triad_frontend::chat::encode_text;
 use triad_frontend::embedding::{Pooling, VectorOptions, embed, embed_each, max_tokens};
 use triad_frontend::reranking::{self, Part};
 use triad_kernels::BlockArithmetic;
-use triad_model::tokenizer::{Encoded, Special};
+use triad_model::tokenizer::{EncodeOptions, Encoded};
 
 /// The largest difference of a component, or of a score, to the reference in float64. Vectors have length 1.
 const TOLERANCE: f32 = 1e-5;
@@ -58,8 +58,11 @@ fn cases(name: &str) -> Vec<Value> {
 }
 
 fn tokens(model: &Model, text: &str) -> Vec<u32> {
-    let reading = (Special::Parsed, true);
-    encode_around(model, text, reading, (512, &Cancel::new())).unwrap()
+    let options = EncodeOptions {
+        parse_special: true,
+        add_special: true,
+    };
+    encode_text(model, text, options, (512, &Cancel::new())).unwrap()
 }
 
 fn options(pooling: Pooling) -> VectorOptions {
@@ -189,8 +192,11 @@ fn a_long_text_is_not_refused_for_the_tokens_of_a_part_of_a_word() {
     let tokenizer = engine.model().tokenizer().unwrap();
     // A word that is longer than any in the vocabulary is one token, and a part of it may be many.
     let text = format!("{0} {0}", "x".repeat(101));
-    let reading = (Special::AsText, false);
-    let encoded = tokenizer.encode_within(&text, reading, 8, &|| false);
+    let options = EncodeOptions {
+        parse_special: false,
+        add_special: false,
+    };
+    let encoded = tokenizer.encode_within(&text, options, 8, &|| false);
     assert_eq!(encoded.unwrap(), Encoded::Whole(vec![1, 1]));
 }
 
@@ -267,7 +273,7 @@ fn pairs(engine: &Engine, case: &Value) -> Result<Vec<EncoderText>, (Part, Error
         documents: &documents,
         instruction: case["instruction"].as_str(),
     };
-    let within = (Special::Parsed, engine.context());
+    let within = (true, engine.context());
     reranking::pairs(engine.model(), "model", &texts, within, &Cancel::new())
 }
 
@@ -355,7 +361,7 @@ fn classes_are_those_of_transformers() {
     assert!(reason.contains("3 classes"), "{reason}");
     for case in cases("classes-bert") {
         let of = (case["text"].as_str().unwrap(), case["second"].as_str());
-        let within = (Special::Parsed, engine.context());
+        let within = (true, engine.context());
         let text = reranking::classified(model, of, within, &Cancel::new()).unwrap();
         let outputs = reranking::scores(&engine, &[text], 16, &Cancel::new()).unwrap();
         let shares = reranking::activation(model).apply(&outputs);

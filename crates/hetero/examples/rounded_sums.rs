@@ -13,7 +13,7 @@ use triad_hetero::{HeteroEngine, HeteroOptions, ProcessorOptions};
 use triad_kernels::OutputMut;
 use triad_kernels::int8::{QuantizedView, unpack};
 use triad_kernels::pool::Pool;
-use triad_model::tokenizer::Special;
+use triad_model::tokenizer::EncodeOptions;
 use triad_plan::processors::Processor;
 use triad_processors::cpu::Cpu;
 use triad_processors::{Capabilities, Device, DeviceSubgraph, Layer, Program, Result};
@@ -140,7 +140,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let model = Arc::new(model);
     let tokens = model
         .tokenizer()?
-        .encode(&std::fs::read_to_string(text)?, Special::AsText)?;
+        .encode(&std::fs::read_to_string(text)?, EncodeOptions::TEXT)?;
     let cpu = Cpu::new(Arc::new(Pool::new(2)?));
     let npu = RoundingNpu {
         capabilities: Capabilities {

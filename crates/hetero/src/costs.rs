@@ -11,8 +11,10 @@ use triad_plan::processors::{Processors, label};
 use triad_plan::tasks::{KINDS, Operation, PrefillTask};
 
 use crate::execution::Execution;
-use effects::LONGER;
 
+/// The valid share by which idle time before a task, or work of another processor, makes tasks longer. Anything else is a
+/// disturbance, or a file from another program. With both effects at their minimum, tasks still take some time.
+const LONGER: RangeInclusive<f64> = -0.45..=0.75;
 /// Operations and bytes per second of an ordinary core, used before anything was measured.
 const OPERATIONS_PER_SECOND: f64 = 5e10;
 const BYTES_PER_SECOND: f64 = 5e9;

@@ -71,8 +71,8 @@ impl HeteroEngine {
     }
 
     /// Returns the engine with the means of this crate; `None` if it has another executor.
-    pub fn of(engine: &Engine) -> Option<Self> {
-        HeteroExecutor::of(engine).map(|executor| Self {
+    pub fn from_engine(engine: &Engine) -> Option<Self> {
+        HeteroExecutor::downcast(engine).map(|executor| Self {
             engine: engine.clone(),
             shared: Arc::clone(executor.shared()),
         })
@@ -132,7 +132,7 @@ impl HeteroEngine {
         };
         let operations = unit.whole.as_ref()?.operations()?;
         let statistics = self.engine.statistics();
-        let of_embedding = statistics.of(Operator::Embedding).time;
+        let of_embedding = statistics.operator(Operator::Embedding).time;
         let seconds = (statistics.time() - of_embedding).as_secs_f64();
         Some(Operations {
             cpu_seconds: unit.multiplier.as_ref().map(|_| seconds),
@@ -192,7 +192,7 @@ impl HeteroEngine {
     pub fn plan_ahead(&self, tokens: usize) {
         let mut state = self.state();
         state.want_order(&self.shared, tokens.max(1), 0);
-        let executor = HeteroExecutor::of(&self.engine).expect("it was made with one");
+        let executor = HeteroExecutor::downcast(&self.engine).expect("it was made with one");
         while !state.orders.is_idle() && executor.is_planner_alive() {
             (state, _) = self
                 .shared

@@ -150,7 +150,7 @@ impl Error {
     }
 
     /// Returns the error of this crate that ended a request, if it was one.
-    pub fn of(error: &triad_engine::Error) -> Option<&Self> {
+    pub fn from_engine(error: &triad_engine::Error) -> Option<&Self> {
         match error {
             triad_engine::Error::Executor(error) => error.downcast_ref(),
             _ => None,

@@ -243,7 +243,7 @@ impl HeteroExecutor {
     }
 
     /// Returns the executor of an engine, if it is one of this crate.
-    pub fn of(engine: &Engine) -> Option<&Self> {
+    pub fn downcast(engine: &Engine) -> Option<&Self> {
         (engine.executor() as &dyn Any).downcast_ref()
     }
 
@@ -287,7 +287,7 @@ impl Executor for HeteroExecutor {
         }
     }
 
-    fn help(&self, is_enough: &dyn Fn() -> bool) -> bool {
+    fn run_inline(&self, is_enough: &dyn Fn() -> bool) -> bool {
         worker::run_inline(&self.shared, is_enough)
     }
 

@@ -59,7 +59,7 @@ fn rows(
     let is_apart = |block: usize, input: LinearInput| {
         copied[block]
             .iter()
-            .any(|(linear, _)| LinearInput::of(*linear) == input)
+            .any(|(linear, _)| LinearInput::read_by(*linear) == input)
     };
     let has_shadow = |block: usize, input: LinearInput| {
         weights.blocks[block]

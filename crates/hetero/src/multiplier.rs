@@ -59,10 +59,10 @@ pub(crate) fn prepare(
     let mut done = 0;
     for block in 0..description.blocks.len() {
         for role in PRODUCTS {
-            let preparing = Preparing::of(model, block);
+            let preparing = Preparing::text_block(model, block);
             let layers = ordered_layers(model, block, role);
             let columns: usize = layers.iter().map(|(_, features)| features).sum();
-            let cut = divisions.of(model, (block, role), columns)?;
+            let cut = divisions.cut(model, (block, role), columns)?;
             let pieces = match &cut {
                 Some(cut) => cut.pieces(rows, columns)?,
                 None => vec![whole(rows, columns)],
@@ -185,7 +185,7 @@ impl Divisions<'_> {
     ///
     /// # Errors
     /// If there are plans, but none for it.
-    fn of(
+    fn cut(
         &self,
         model: &Model,
         (block, role): (usize, Role),

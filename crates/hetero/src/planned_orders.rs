@@ -26,7 +26,7 @@ pub(super) struct PlannedOrders {
 
 impl PlannedOrders {
     /// Returns the order of tasks that take about as long as those of `dag`.
-    pub(super) fn of(&self, dag: &Dag) -> Option<&[usize]> {
+    pub(super) fn order(&self, dag: &Dag) -> Option<&[usize]> {
         let (drift, order) = self.nearest(dag)?;
         (drift <= MAX_DRIFT).then_some(order)
     }
@@ -100,13 +100,13 @@ mod tests {
     fn an_order_is_followed_until_costs_have_drifted_by_a_quarter_and_missing_from_a_twentieth_on()
     {
         let mut orders = PlannedOrders::default();
-        assert!(orders.of(&dag(1.0)).is_none() && orders.is_missing(&dag(1.0)));
+        assert!(orders.order(&dag(1.0)).is_none() && orders.is_missing(&dag(1.0)));
         orders.keep(dag(1.0), vec![0, 1]);
-        assert_eq!(orders.of(&dag(1.4)), Some(&[0, 1][..]));
+        assert_eq!(orders.order(&dag(1.4)), Some(&[0, 1][..]));
         assert!(!orders.is_missing(&dag(1.08)) && orders.is_missing(&dag(1.12)));
-        assert_eq!(orders.of(&dag(1.6)), None);
+        assert_eq!(orders.order(&dag(1.6)), None);
         assert_eq!(
-            orders.of(&Dag::new([(0, 1.0, vec![]), (1, 1.0, vec![])])),
+            orders.order(&Dag::new([(0, 1.0, vec![]), (1, 1.0, vec![])])),
             None,
             "other tasks"
         );

@@ -28,7 +28,7 @@ pub(super) type Outputs = Vec<(description::Linear, Range<usize>)>;
 /// that read INT8 with static scales and have no shadow.
 pub(super) fn fixed_point(model: &Model) -> Vec<Option<FixedFeedForward>> {
     let of_block = |block| {
-        let preparing = Preparing::of(model, block);
+        let preparing = Preparing::text_block(model, block);
         if preparing.reads_floats() {
             return None;
         }
@@ -63,11 +63,11 @@ pub(super) fn input_scale(
     let description = model.description();
     let layers = layers(&description.blocks[block], description.hidden, role);
     let (first, _) = layers.first().expect("a role that is products has layers");
-    let preparing = Preparing::of(model, block);
+    let preparing = Preparing::text_block(model, block);
     if preparing.reads_floats() {
         return Ok(None);
     }
-    let scaled = preparing.scaled(LinearInput::of(*first));
+    let scaled = preparing.scaled(LinearInput::read_by(*first));
     scaled
         .map(|scaled| Some(scaled.scale))
         .map_err(|error| refused(processor, block, role, error))
@@ -120,7 +120,7 @@ pub(super) fn refused(processor: &str, block: usize, role: Role, source: Subgrap
 pub(super) struct Preparing<'a>(pub(super) &'a Block);
 
 impl<'a> Preparing<'a> {
-    pub(super) fn of(model: &'a Model, block: usize) -> Self {
+    pub(super) fn text_block(model: &'a Model, block: usize) -> Self {
         Self(&model.weights().blocks[block])
     }
 
@@ -131,7 +131,7 @@ impl<'a> Preparing<'a> {
         columns: &Range<usize>,
     ) -> Result<(Outputs, DeviceSubgraph), SubgraphError> {
         let (first, _) = layers.first().expect("a role that is products has layers");
-        let input_scale = self.scaled(LinearInput::of(*first))?.scale;
+        let input_scale = self.scaled(LinearInput::read_by(*first))?.scale;
         let outputs: Vec<_> = columns_of(layers, columns).into_vec();
         let layers = outputs
             .iter()

@@ -69,7 +69,7 @@ impl Steps {
             plans: Some(&plans.products),
             joint: None,
         };
-        let cut = |subgraph| Ok(cuts.of(description, subgraph)?.cloned());
+        let cut = |subgraph| Ok(cuts.cut(description, subgraph)?.cloned());
         options.cuts = graph.subgraphs().iter().map(cut).collect::<Result<_>>()?;
         for subgraph in 0..graph.subgraphs().len() {
             if let Some(cut) = options.cut(subgraph) {
@@ -90,7 +90,7 @@ impl Steps {
     }
 
     /// Returns the tasks of a step of `rows` rows; `None` if nothing of it is cut, or it has no plan.
-    pub(super) fn of(
+    pub(super) fn step(
         &self,
         description: &ModelDescription,
         processors: &Processors,

@@ -118,7 +118,7 @@ impl<T: Measurements> Table<T> {
     }
 
     /// Returns the measurements of a list of processors, if there are any.
-    pub fn of(&self, processors: &str) -> Option<&T> {
+    pub fn get(&self, processors: &str) -> Option<&T> {
         self.0.get(processors)
     }
 
@@ -178,7 +178,7 @@ mod tests {
             (table.clone(), false)
         );
         assert_eq!(
-            (table.of("cpu,npu"), table.of("cpu")),
+            (table.get("cpu,npu"), table.get("cpu")),
             (Some(&Costs::default()), None)
         );
         fs::write(CostTable::path(package.path()), "{\"cpu\": 1}").unwrap();

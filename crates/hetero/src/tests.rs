@@ -131,7 +131,7 @@ fn engine(model: &Arc<Model>, options: HeteroOptions) -> HeteroEngine {
 
 /// Returns the engine of a session with the means of this crate.
 fn hetero_engine(session: &Session) -> HeteroEngine {
-    HeteroEngine::of(session.engine()).expect("an engine of this crate")
+    HeteroEngine::from_engine(session.engine()).expect("an engine of this crate")
 }
 
 fn with_probe(engine: HeteroEngine, probe: Probe) -> HeteroEngine {
@@ -165,7 +165,7 @@ fn engines(model: &Arc<Model>) -> impl Iterator<Item = (String, HeteroEngine)> {
 
 /// Returns whether no processor was left to run a request.
 fn is_of_processors(error: &EngineError) -> bool {
-    matches!(Error::of(error), Some(Error::Processors { .. }))
+    matches!(Error::from_engine(error), Some(Error::Processors { .. }))
 }
 
 fn failures(session: &Session) -> &[ProcessorFailure] {
@@ -463,7 +463,7 @@ fn a_panic_of_who_listens_ends_the_run() {
 fn an_engine_with_another_executor_has_no_processors_and_no_executions() {
     let model = int8("llama");
     let mut session = session(&model, CHUNK);
-    assert!(HeteroEngine::of(session.engine()).is_none());
+    assert!(HeteroEngine::from_engine(session.engine()).is_none());
     let tokens = prompt(&model, 30);
     session.prefill(&tokens, &Cancel::new(), |_| {}).unwrap();
     assert!(execution(&session).is_none());

@@ -17,7 +17,7 @@ use triad_model::vision::VisionDescription;
 use triad_plan::processors::label;
 use triad_processors::model::{
     DeviceBlock, DeviceLinear, DeviceModel, DeviceNorm, DeviceWeight, Int8Input, JoinStatistics,
-    JoinTimes, ModelProgram, Outputs, Rotation as DeviceRotation, Wanted,
+    JoinTimes, ModelProgram, OutputRows, Outputs, Rotation as DeviceRotation,
 };
 use triad_processors::{Device, ModelOptions, Multiplier, ProductPart};
 
@@ -342,7 +342,7 @@ fn run_together(
         .iter()
         .map(|rows| (rows.sequence.number(), rows.tokens.len()))
         .collect();
-    let wanted = Wanted {
+    let wanted = OutputRows {
         rows: &wanted,
         logits,
         phase: pass.phase,
@@ -446,7 +446,7 @@ fn input(block: &Block, layer: description::Linear) -> Option<Int8Input<'_>> {
     block
         .inputs
         .as_ref()
-        .and_then(|inputs| int8_input(&inputs[LinearInput::of(layer).index()]))
+        .and_then(|inputs| int8_input(&inputs[LinearInput::read_by(layer).index()]))
 }
 
 fn linear<'a>(linear: &'a Linear, input: Option<Int8Input<'a>>) -> DeviceLinear<'a> {

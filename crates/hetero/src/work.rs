@@ -89,7 +89,7 @@ impl PromptTasks {
         let guess = |subgraph, _| costs::guess(&graph, &whole(&graph, subgraph));
         let placement = Placement::new(&graph, processors, guess)?;
         let mut options = TaskOptions::whole(placement, chunks_in_flight);
-        let cut = |subgraph| Ok(cuts.of(model.description(), subgraph)?.cloned());
+        let cut = |subgraph| Ok(cuts.cut(model.description(), subgraph)?.cloned());
         options.cuts = graph.subgraphs().iter().map(cut).collect::<Result<_>>()?;
         options.products_on = cuts
             .joint
@@ -292,7 +292,7 @@ impl<'a> Cuts<'a> {
     ///
     /// # Errors
     /// If there are plans, but none for this product.
-    pub(super) fn of(
+    pub(super) fn cut(
         &self,
         description: &ModelDescription,
         subgraph: &Subgraph,

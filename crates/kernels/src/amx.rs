@@ -8,7 +8,7 @@
 use std::arch::asm;
 use std::sync::LazyLock;
 
-use crate::lines::Lines;
+use crate::aligned_buf::AlignedBuf;
 
 /// Rows of a tile.
 pub(crate) const ROWS: usize = 16;
@@ -370,7 +370,7 @@ fn operations(
     mut multiply: impl FnMut(&Ready<Native>, &Operands),
 ) -> f64 {
     // Rows overlap: each step's rows start one line after those of the previous step.
-    let [mut rows, mut columns] = [Lines::<u8>::default(), Lines::default()];
+    let [mut rows, mut columns] = [AlignedBuf::<u8>::default(), AlignedBuf::default()];
     rows.resize((ROWS + STEPS) * BYTES);
     columns.resize(STEPS * ROWS * BYTES);
     rows.fill(1);

@@ -2,10 +2,11 @@
 //!
 //! [`matmul`](mod@matmul) multiplies float activations by a weight [`Matrix`] of any format, in the arithmetic of a
 //! [`Phase`]. [`attention`](mod@attention) reads keys and values from a cache. [`norm`], [`rope`] and [`activation`]
-//! are the operators between them. [`mixer`] has those with a state. [`log_softmax`] scores logits. [`int8`] multiplies quantized activations by
-//! quantized weights. [`int4`] quantizes weights for float activations. [`peak`] measures peak rates of this processor.
-//! [`tier`] selects the instructions that kernels may use. All matrices are row-major; outputs are views,
-//! [`OutputMut`], whose rows need not be contiguous. [`lease`] shares a buffer between threads that write parts of it.
+//! are the operators between them. [`mixer`] has those with a state. [`log_softmax`] scores logits. [`int8`] multiplies
+//! quantized activations by quantized weights. [`int4`] quantizes weights for float activations. [`peak`] measures peak
+//! rates of this processor. [`isa`] selects the instructions that kernels may use. All matrices are row-major; outputs
+//! are views, [`OutputMut`], whose rows need not be contiguous. [`lease`] shares a buffer between threads that write
+//! parts of it.
 //!
 //! Parallel operators run on the [`pool`] that the caller has installed. Every output is summed in the same order
 //! however work is divided, so the number of threads changes no bit.
@@ -20,6 +21,7 @@
 //! ```
 
 pub mod activation;
+mod aligned_buf;
 #[cfg(target_arch = "x86_64")]
 mod amx;
 #[cfg(target_arch = "aarch64")]
@@ -34,9 +36,9 @@ pub mod fixed_point;
 pub mod heap;
 pub mod int4;
 pub mod int8;
+pub mod isa;
 mod kernel;
 pub mod lease;
-mod lines;
 mod lock;
 pub mod log_softmax;
 mod magnitude;
@@ -54,7 +56,6 @@ pub mod streams;
 mod sync;
 #[cfg(test)]
 mod testing;
-pub mod tier;
 pub mod timing;
 mod vectorize;
 

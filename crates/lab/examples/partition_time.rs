@@ -19,7 +19,7 @@ fn main() {
     let device = DeviceProfile::builtin("snapdragon-8gen3").expect("a built-in profile");
     let costs = ProfileCosts::new(&device);
     let joins = costs.joins(FloatsOn::Gpu).expect("a GPU");
-    let participants = Participant::of(costs.processors());
+    let participants = Participant::from_processors(costs.processors());
     let mut predictions = Vec::new();
     println!("predictions: error on held-out shapes, on average and at most");
     for (id, processor) in costs.processors().iter() {

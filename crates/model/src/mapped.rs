@@ -70,7 +70,7 @@ struct State {
 }
 
 impl State {
-    fn of(file: &File) -> std::io::Result<Self> {
+    fn read(file: &File) -> std::io::Result<Self> {
         let metadata = file.metadata()?;
         Ok(Self {
             bytes: metadata.len(),
@@ -101,7 +101,7 @@ impl MappedFile {
             Error::new(ErrorKind::Io, format!("cannot {doing} the file: {error}")).at(&path)
         };
         let file = files::open(&path).map_err(|error| failed("open", error))?;
-        let mapped = State::of(&file).map_err(|error| failed("open", error))?;
+        let mapped = State::read(&file).map_err(|error| failed("open", error))?;
         // SAFETY: the mapping is read-only, and a result that was computed with a file that changed while it was mapped
         // is not returned (see the module's documentation).
         let bytes = unsafe { Mmap::map(&file) }.map_err(|error| failed("map", error))?;
@@ -196,7 +196,7 @@ impl MappedFile {
             .is_some_and(lost_pages::Watched::is_lost);
         #[cfg(not(unix))]
         let is_lost = false;
-        match State::of(file) {
+        match State::read(file) {
             Ok(state) if state.continues(mapped) && !is_lost => Ok(()),
             Ok(State { bytes, .. }) if bytes < mapped.bytes => {
                 let message = format!(

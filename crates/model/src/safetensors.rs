@@ -21,7 +21,7 @@ use crate::tensor::{Format, TensorInfo};
 /// Maximum bytes of a header, as the format defines it.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
 /// Entry of the header that holds metadata rather than a tensor.
-const REMARKS: &str = "__metadata__";
+const METADATA: &str = "__metadata__";
 
 /// The type of a tensor's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -144,7 +144,7 @@ pub struct Header {
     /// The tensors by name; they are disjoint.
     pub tensors: BTreeMap<String, Tensor>,
     /// The strings in `__metadata__`.
-    pub remarks: BTreeMap<String, String>,
+    pub metadata: BTreeMap<String, String>,
 }
 
 /// The shapes and types of tensors by name.
@@ -214,7 +214,7 @@ fn parse(bytes: &[u8], elements: &[Element], allow_others: bool) -> Result<(Head
                 rest.len()
             ))
         })?;
-    let Entries { entries, remarks } = serde_json::from_slice(header)
+    let Entries { entries, metadata } = serde_json::from_slice(header)
         .map_err(|error| malformed(format!("header is not valid: {error}")))?;
 
     let data_start = bytes.len() - rest.len() + header.len();
@@ -239,7 +239,7 @@ fn parse(bytes: &[u8], elements: &[Element], allow_others: bool) -> Result<(Head
         }
     }
     check_coverage(places, data_start, bytes.len())?;
-    Ok((Header { tensors, remarks }, others))
+    Ok((Header { tensors, metadata }, others))
 }
 
 fn malformed(message: impl Into<String>) -> Error {
@@ -309,7 +309,7 @@ impl Entry {
 #[derive(Default)]
 struct Entries {
     entries: Vec<(String, Entry)>,
-    remarks: BTreeMap<String, String>,
+    metadata: BTreeMap<String, String>,
 }
 
 impl<'de> Deserialize<'de> for Entries {
@@ -331,11 +331,11 @@ impl<'de> Visitor<'de> for EntriesVisitor {
         let mut header = Entries::default();
         let mut names = BTreeSet::new();
         while let Some(name) = map.next_key::<String>()? {
-            if name == REMARKS {
+            if name == METADATA {
                 // Metadata values of other types than strings are accepted and ignored.
-                let remarks = map.next_value::<serde_json::Value>()?;
-                let texts = remarks.as_object().into_iter().flatten();
-                header.remarks = texts
+                let metadata = map.next_value::<serde_json::Value>()?;
+                let texts = metadata.as_object().into_iter().flatten();
+                header.metadata = texts
                     .filter_map(|(name, text)| Some((name.clone(), text.as_str()?.to_owned())))
                     .collect();
                 continue;

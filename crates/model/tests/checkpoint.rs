@@ -12,7 +12,7 @@ use triad_model::dequantize::dequantize;
 use triad_model::gguf::Value;
 use triad_model::template::{ChatTemplate, Message};
 use triad_model::testing::tiny_llama;
-use triad_model::tokenizer::{Special, Tokenizer};
+use triad_model::tokenizer::{EncodeOptions, Tokenizer};
 
 const TENSORS: [(&str, &[usize]); 12] = [
     ("lm_head.weight", &[4, 8]),
@@ -267,8 +267,8 @@ fn text_files_are_enough(path: &Path, files: usize) {
     let copied =
         Tokenizer::from_source(&source, &checkpoint.generation_defaults().end_tokens).unwrap();
     assert_eq!(
-        copied.encode("ab ba", Special::AsText).unwrap(),
-        own.encode("ab ba", Special::AsText).unwrap()
+        copied.encode("ab ba", EncodeOptions::TEXT).unwrap(),
+        own.encode("ab ba", EncodeOptions::TEXT).unwrap()
     );
     assert_eq!(copied.end_tokens(), own.end_tokens());
     let template = ChatTemplate::from_source(&source, &copied)

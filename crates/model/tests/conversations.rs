@@ -10,7 +10,7 @@ use triad_model::checkpoint::Source;
 use triad_model::gguf;
 use triad_model::template::{ChatTemplate, RenderOptions, Stop};
 use triad_model::testing::GgufBuilder;
-use triad_model::tokenizer::{Encoded, Letters, Special, Tokenizer};
+use triad_model::tokenizer::{EncodeOptions, Encoded, Letters, Tokenizer};
 
 fn template(source: &str) -> ChatTemplate {
     ChatTemplate::new(source, None, None).unwrap()
@@ -209,7 +209,7 @@ fn marked_names_of_control_tokens_are_letters_and_others_are_tokens() {
     assert_eq!(encode(&marked), as_letters);
     assert_eq!(
         encode(&text),
-        tokenizer.encode(&text, Special::Parsed).unwrap()
+        tokenizer.encode(&text, EncodeOptions::TEMPLATE).unwrap()
     );
     // Those of the template are tokens.
     let control = tokenizer.id(name).unwrap();

@@ -14,7 +14,7 @@ use triad_model::description::{Head, Mixer, ModelDescription, Residual};
 use triad_model::error::Result;
 use triad_model::gguf::{self, Value};
 use triad_model::testing::GgufBuilder;
-use triad_model::tokenizer::{Special, Tokenizer, TokenizerKind};
+use triad_model::tokenizer::{EncodeOptions, Tokenizer, TokenizerKind};
 
 fn golden() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/encoders")
@@ -401,8 +401,16 @@ fn word_piece_of_gguf_is_that_of_the_folder() {
             "\u{0}a\u{fffd}",
             "long".repeat(40).as_str(),
         ] {
-            let [tokens, of_file] =
-                [&folder, &file].map(|it| it.encode_around(text, Special::Parsed, true).unwrap());
+            let [tokens, of_file] = [&folder, &file].map(|it| {
+                it.encode(
+                    text,
+                    EncodeOptions {
+                        parse_special: true,
+                        add_special: true,
+                    },
+                )
+                .unwrap()
+            });
             assert_eq!(tokens, of_file, "{text:?}");
             let pairs = [folder.pair(), file.pair()].map(|it| it.unwrap().join(&[7], &[8]).0);
             assert_eq!(pairs[0], pairs[1]);
@@ -477,7 +485,7 @@ fn rules_and_types_of_a_word_piece_vocabulary_are_followed() {
     };
     // Without the classifier's token and the separator.
     let encode = |tokenizer: &Tokenizer, text: &str| {
-        let all = tokenizer.encode(text, Special::AsText).unwrap();
+        let all = tokenizer.encode(text, EncodeOptions::TEXT).unwrap();
         all[1..all.len() - 1].to_vec()
     };
     let [lowercase, accents] =

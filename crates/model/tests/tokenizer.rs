@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 use triad_model::gguf::{self, Metadata, Value};
-use triad_model::tokenizer::{Special, Tokenizer};
+use triad_model::tokenizer::{EncodeOptions, Tokenizer};
 
 fn golden() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/tokenizer")
@@ -71,7 +71,7 @@ fn agrees_with_the_reference(name: &str, tokenizer: &Tokenizer) {
     let mut differences = Vec::new();
     for (number, (line, expected)) in lines().iter().zip(expected.lines()).enumerate() {
         let encode = |special| tokenizer.encode_bytes(line, special).unwrap();
-        let (text, parsed) = (encode(Special::AsText), encode(Special::Parsed));
+        let (text, parsed) = (encode(EncodeOptions::TEXT), encode(EncodeOptions::TEMPLATE));
         let (expected_text, expected_parsed) = expected.split_once(' ').unwrap();
         let differs =
             |tokens: &[u32], expected| expected != NO_REFERENCE && digest(tokens) != expected;
@@ -194,7 +194,7 @@ fn pre_tokenizers_agree(name: &str, metadata: &Metadata) -> usize {
         let tokenizer = Tokenizer::from_gguf(&metadata).unwrap();
         assert_eq!(hashes.split(' ').count(), texts.len());
         for (text, hash) in texts.iter().zip(hashes.split(' ')) {
-            let tokens = tokenizer.encode(text, Special::AsText).unwrap();
+            let tokens = tokenizer.encode(text, EncodeOptions::TEXT).unwrap();
             // A star marks a text for which llama.cpp differs from the published rule, which Triad follows.
             if digest(&tokens) != hash.trim_end_matches('*') {
                 let pieces = tokens.iter().filter_map(|&token| tokenizer.piece(token));

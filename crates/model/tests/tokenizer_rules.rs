@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use serde_json::json;
 use triad_model::ErrorKind;
 use triad_model::gguf::{self, Metadata, Value};
-use triad_model::tokenizer::{Encoded, Special, TokenKind, Tokenizer, TokenizerKind};
+use triad_model::tokenizer::{EncodeOptions, Encoded, TokenKind, Tokenizer, TokenizerKind};
 
 fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -48,7 +48,7 @@ fn a_text_of_more_tokens_than_are_wanted_is_not_encoded_to_its_end() {
     for tokenizer in [byte_level(), sentence_piece()] {
         let unread = || panic!("encoding was started");
         let outcome = tokenizer
-            .encode_within(&spaces, (Special::AsText, true), 1000, &unread)
+            .encode_within(&spaces, EncodeOptions::TEXT, 1000, &unread)
             .unwrap();
         assert!(
             matches!(outcome, Encoded::TooMany(least) if least > 1000),
@@ -60,25 +60,25 @@ fn a_text_of_more_tokens_than_are_wanted_is_not_encoded_to_its_end() {
             false
         };
         let outcome = tokenizer
-            .encode_within(&words[..1100], (Special::AsText, true), 100, &count)
+            .encode_within(&words[..1100], EncodeOptions::TEXT, 100, &count)
             .unwrap();
         assert!(
             matches!(outcome, Encoded::TooMany(101..120)) && looks.get() < 120,
             "{outcome:?} {}",
             looks.get()
         );
-        let whole = tokenizer.encode(&words, Special::AsText).unwrap();
+        let whole = tokenizer.encode(&words, EncodeOptions::TEXT).unwrap();
         let most = whole.len();
         assert_eq!(
             tokenizer
-                .encode_within(&words, (Special::AsText, true), most, &count)
+                .encode_within(&words, EncodeOptions::TEXT, most, &count)
                 .unwrap(),
             Encoded::Whole(whole)
         );
     }
     let folder = Tokenizer::from_folder(&golden("bpe-gpt-2"), None, &[]).unwrap();
     let outcome = folder
-        .encode_within(&words, (Special::AsText, true), 100, &|| false)
+        .encode_within(&words, EncodeOptions::TEXT, 100, &|| false)
         .unwrap();
     assert!(matches!(outcome, Encoded::TooMany(101..)), "{outcome:?}");
 }
@@ -94,7 +94,7 @@ fn encoding_ends_when_it_is_no_longer_wanted_within_a_word_too() {
                 looks.get() > 1
             };
             let outcome = tokenizer
-                .encode_within(text, (Special::AsText, true), usize::MAX, &stop)
+                .encode_within(text, EncodeOptions::TEXT, usize::MAX, &stop)
                 .unwrap();
             assert_eq!((outcome, looks.get()), (Encoded::Stopped, 2));
         }
@@ -108,10 +108,14 @@ fn names_of_control_tokens_are_text_unless_they_are_parsed() {
         let control = tokenizer.id("<|im_end|>").unwrap();
         assert_eq!(tokenizer.token_kind(control), TokenKind::Control);
         assert_eq!(
-            tokenizer.encode("<|im_end|>", Special::Parsed).unwrap(),
+            tokenizer
+                .encode("<|im_end|>", EncodeOptions::TEMPLATE)
+                .unwrap(),
             [control]
         );
-        let text = tokenizer.encode("a<|im_end|>", Special::AsText).unwrap();
+        let text = tokenizer
+            .encode("a<|im_end|>", EncodeOptions::TEXT)
+            .unwrap();
         assert!(!text.contains(&control));
         assert_eq!(tokenizer.decode(&text), "a<|im_end|>");
         assert_eq!(tokenizer.decode(&[control]), "");
@@ -123,7 +127,7 @@ fn a_user_defined_token_is_one_token_wherever_it_occurs() {
     let folder = Tokenizer::from_folder(&golden("bpe-gpt-2"), None, &[]).unwrap();
     for tokenizer in [byte_level(), sentence_piece(), folder] {
         let token = tokenizer.id("<tool>").unwrap();
-        for special in [Special::AsText, Special::Parsed] {
+        for special in [EncodeOptions::TEXT, EncodeOptions::TEMPLATE] {
             assert!(
                 tokenizer
                     .encode("a<tool>b", special)
@@ -155,7 +159,7 @@ fn of_two_markers_at_one_place_the_longest_counts() {
     metadata.insert("tokenizer.ggml.token_type", Value::Integers(types));
     let tokenizer = Tokenizer::from_gguf(&metadata).unwrap();
     assert_eq!(
-        tokenizer.encode("<tool>!", Special::AsText).unwrap(),
+        tokenizer.encode("<tool>!", EncodeOptions::TEXT).unwrap(),
         [longest]
     );
 }
@@ -166,11 +170,11 @@ fn bos_is_added_to_raw_prompts_by_the_rule_of_the_file_or_of_the_kind() {
         let bos = tokenizer.bos().unwrap();
         assert!(
             !tokenizer
-                .encode("a", Special::Parsed)
+                .encode("a", EncodeOptions::TEMPLATE)
                 .unwrap()
                 .contains(&bos)
         );
-        let begins = tokenizer.encode("a", Special::AsText).unwrap()[0] == bos;
+        let begins = tokenizer.encode("a", EncodeOptions::TEXT).unwrap()[0] == bos;
         assert_eq!(begins, tokenizer.adds_bos());
         begins
     };
@@ -195,7 +199,7 @@ fn bos_is_added_to_raw_prompts_by_the_rule_of_the_file_or_of_the_kind() {
     .unwrap();
     assert_eq!(
         with_eos
-            .encode("a", Special::AsText)
+            .encode("a", EncodeOptions::TEXT)
             .unwrap()
             .last()
             .copied(),
@@ -207,7 +211,7 @@ fn bos_is_added_to_raw_prompts_by_the_rule_of_the_file_or_of_the_kind() {
 fn tokenizer_config_overrules_the_post_processor() {
     let encode = |config| {
         let tokenizer = Tokenizer::from_folder(&golden("spm"), Some(&config), &[]).unwrap();
-        tokenizer.encode("", Special::AsText).unwrap()
+        tokenizer.encode("", EncodeOptions::TEXT).unwrap()
     };
     let tokens = json!({"bos_token": "<s>", "eos_token": {"content": "</s>", "lstrip": false}});
     let flags = |bos: bool, eos: bool| {
@@ -275,14 +279,20 @@ fn an_id_without_a_piece_has_no_text() {
         .unwrap();
     assert_eq!(tokenizer.piece(padding), Some("[PAD0]"));
     assert_eq!(tokenizer.decode(&[padding]), "");
-    assert!(tokenizer.encode("[PAD0]", Special::Parsed).unwrap().len() > 1);
+    assert!(
+        tokenizer
+            .encode("[PAD0]", EncodeOptions::TEMPLATE)
+            .unwrap()
+            .len()
+            > 1
+    );
 }
 
 #[test]
 fn a_character_of_several_tokens_comes_out_whole() {
     for tokenizer in [byte_level(), sentence_piece()] {
         let text = "a👩‍🚀é𝔘 ";
-        let tokens = tokenizer.encode(text, Special::Parsed).unwrap();
+        let tokens = tokenizer.encode(text, EncodeOptions::TEMPLATE).unwrap();
         assert!(tokens.len() > text.chars().count());
         let mut stream = tokenizer.stream(&[]);
         let parts: Vec<String> = tokens
@@ -315,7 +325,7 @@ fn a_character_that_never_ends_is_replaced_at_the_end() {
 #[test]
 fn the_space_before_a_text_is_dropped_and_one_between_words_is_not() {
     let tokenizer = sentence_piece();
-    let encode = |text| tokenizer.encode(text, Special::Parsed).unwrap();
+    let encode = |text| tokenizer.encode(text, EncodeOptions::TEMPLATE).unwrap();
     let first = |prompt: &[u32], token| tokenizer.stream(prompt).push(token).unwrap();
     let the = encode("the")[0];
     assert!(tokenizer.piece(the).unwrap().starts_with('▁'));
@@ -328,14 +338,16 @@ fn the_space_before_a_text_is_dropped_and_one_between_words_is_not() {
 #[test]
 fn white_space_after_a_control_token_of_phi3_is_dropped() {
     let phi3 = with("spm.gguf", &[("general.architecture", string("phi3"))]).unwrap();
-    let encode = |text| phi3.encode(text, Special::Parsed).unwrap();
+    let encode = |text| phi3.encode(text, EncodeOptions::TEMPLATE).unwrap();
     assert_eq!(
         encode("<|im_start|>\n <|im_end|> a"),
         encode("<|im_start|><|im_end|>a")
     );
     let llama = sentence_piece();
     assert_ne!(
-        llama.encode("<|im_end|>\na", Special::Parsed).unwrap(),
+        llama
+            .encode("<|im_end|>\na", EncodeOptions::TEMPLATE)
+            .unwrap(),
         encode("<|im_end|>\na")
     );
 }
@@ -355,7 +367,7 @@ fn files_from_before_the_pre_tokenizer_was_named_are_read_where_the_family_decid
     };
     let digits = without_pre("qwen2")
         .unwrap()
-        .encode("12", Special::AsText)
+        .encode("12", EncodeOptions::TEXT)
         .unwrap();
     assert_eq!(digits.len(), 2);
     assert!(without_pre("phi2").is_ok());
@@ -659,7 +671,7 @@ fn truncation_in_tokenizer_json_does_not_cut_a_prompt() {
     let tokenizer = Tokenizer::from_folder(folder.path(), None, &[]).unwrap();
     let text = "one two three four five six seven";
     assert_eq!(
-        tokenizer.decode(&tokenizer.encode(text, Special::AsText).unwrap()),
+        tokenizer.decode(&tokenizer.encode(text, EncodeOptions::TEXT).unwrap()),
         text
     );
 }
@@ -668,7 +680,7 @@ fn truncation_in_tokenizer_json_does_not_cut_a_prompt() {
 fn a_character_that_cannot_be_spelled_is_unknown_or_an_error() {
     let text = "\u{10FFFF}\u{10FFFF}";
     let unknown = with("spm-unknown.gguf", &[]).unwrap();
-    let tokens = unknown.encode(text, Special::Parsed).unwrap();
+    let tokens = unknown.encode(text, EncodeOptions::TEMPLATE).unwrap();
     assert_eq!(
         tokens
             .iter()
@@ -693,7 +705,7 @@ fn a_character_that_cannot_be_spelled_is_unknown_or_an_error() {
     fields.insert("tokenizer.ggml.token_type", Value::Integers(types));
     let error = Tokenizer::from_gguf(&fields)
         .unwrap()
-        .encode(text, Special::Parsed)
+        .encode(text, EncodeOptions::TEMPLATE)
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Tokenizer);
 }
@@ -707,7 +719,7 @@ fn broken_utf8_is_replaced_as_python_does() {
         (b"\xed\xa0\x80", "\u{FFFD}\u{FFFD}\u{FFFD}"),
         (b"\xe2\x28\xa1", "\u{FFFD}(\u{FFFD}"),
     ] {
-        let tokens = tokenizer.encode_bytes(bytes, Special::AsText).unwrap();
+        let tokens = tokenizer.encode_bytes(bytes, EncodeOptions::TEXT).unwrap();
         assert_eq!(tokenizer.decode(&tokens), text);
     }
 }
@@ -717,14 +729,14 @@ proptest! {
     fn encoding_and_decoding_a_text_gives_the_text(text in ".*|[ \\t\\n\\ra-c0-9'<>|\\p{M}\\p{Emoji}]{0,40}") {
         for pre in ["gpt-2", "smollm", "qwen2", "llama-bpe", "tekken", "gpt-4o", "default"] {
             let tokenizer = with("bpe.gguf", &[("tokenizer.ggml.pre", string(pre))]).unwrap();
-            let tokens = tokenizer.encode(&text, Special::AsText).unwrap();
+            let tokens = tokenizer.encode(&text, EncodeOptions::TEXT).unwrap();
             prop_assert_eq!(tokenizer.decode(&tokens), &text[..], "{}", pre);
         }
         // SentencePiece has one spelling for `▁` and space.
         let text = text.replace('▁', " ");
         for name in ["spm.gguf", "spm-no-prefix.gguf", "unigram.gguf"] {
             let tokenizer = with(name, &[]).unwrap();
-            let tokens = tokenizer.encode(&text, Special::AsText).unwrap();
+            let tokens = tokenizer.encode(&text, EncodeOptions::TEXT).unwrap();
             // A user-defined token is followed by a space, as the start of the text is.
             if tokens.iter().all(|&token| tokenizer.token_kind(token) != TokenKind::UserDefined) {
                 prop_assert_eq!(tokenizer.decode(&tokens), &text[..], "{}", name);

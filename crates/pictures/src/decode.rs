@@ -29,7 +29,7 @@ impl Picture {
         if format == ImageFormat::Jpeg && !jpeg::has_end(bytes) {
             return Err(Error::Truncated(name));
         }
-        read(bytes, format).map_err(|failure| failure.of(name))
+        read(bytes, format).map_err(|failure| failure.in_format(name))
     }
 }
 
@@ -71,7 +71,7 @@ impl Head {
                 bytes: colors * 2 + width as usize * height as usize * CHANNELS,
             })
         };
-        read().map_err(|failure: Failure| failure.of(name))
+        read().map_err(|failure: Failure| failure.in_format(name))
     }
 }
 
@@ -91,7 +91,7 @@ enum Failure {
 
 impl Failure {
     /// Returns the error of a file in the format called `name`.
-    fn of(self, name: &'static str) -> Error {
+    fn in_format(self, name: &'static str) -> Error {
         match self {
             Self::Limit(error) => error,
             Self::Decoder(ImageError::IoError(error))

@@ -38,7 +38,7 @@ fn of_input(block: &Block, input: LinearInput) -> ChannelWeights {
     for (_, linear) in block
         .linears
         .iter()
-        .filter(|(name, _)| LinearInput::of(**name) == input)
+        .filter(|(name, _)| LinearInput::read_by(**name) == input)
     {
         let one = of_linear(linear);
         match &mut all {

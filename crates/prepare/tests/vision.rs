@@ -1,5 +1,5 @@
-//! Encoders of pictures in INT8: the tiny checkpoints of every family, compared with themselves in float; packages with an
-//! encoder.
+//! Encoders of pictures in INT8: the tiny checkpoints of every family, compared with themselves in float; packages with
+//! an encoder.
 //!
 //! `cargo test -p triad-prepare --test vision -- --nocapture` prints the cosines.
 
@@ -17,7 +17,7 @@ use triad_engine::{
     Cancel, Engine, EngineOptions, LoadOptions, Model, PrefixSalt, SessionOptions, Threads,
 };
 use triad_kernels::BlockArithmetic;
-use triad_kernels::tier::{Tier, VARIABLE};
+use triad_kernels::isa::{Isa, VARIABLE};
 use triad_model::checkpoint::Checkpoint;
 use triad_model::mapped::MappedFile;
 use triad_model::safetensors::write::{Entry, Layout};
@@ -211,16 +211,16 @@ fn fused_operators_give_the_bits_of_separate_ones_in_int8() {
     }
 }
 
-/// The variable that has [`one_tier`] print its rows.
+/// The variable that has [`one_isa`] print its rows.
 const PRINTS: &str = "TRIAD_TEST_PRINTS_ROWS";
-const MARK: &str = "rows of this tier:";
+const MARK: &str = "rows of this instruction set:";
 
 #[test]
-fn rows_in_int8_are_those_of_the_best_kernels_on_every_tier_up_to_rounding() {
-    let of_tier = |tier: Tier| -> Vec<f32> {
+fn rows_in_int8_are_those_of_the_best_kernels_on_every_isa_up_to_rounding() {
+    let rows_with = |isa: Isa| -> Vec<f32> {
         let output = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "one_tier", "--nocapture"])
-            .env(VARIABLE, tier.name())
+            .args(["--exact", "one_isa", "--nocapture"])
+            .env(VARIABLE, isa.name())
             .env(PRINTS, "1")
             .output()
             .unwrap();
@@ -230,21 +230,21 @@ fn rows_in_int8_are_those_of_the_best_kernels_on_every_tier_up_to_rounding() {
         rows.map(|bits| f32::from_bits(bits.parse().unwrap()))
             .collect()
     };
-    let tiers: Vec<_> = Tier::supported().collect();
-    let best = of_tier(tiers[0]);
+    let isas: Vec<_> = Isa::supported().collect();
+    let best = rows_with(isas[0]);
     assert!(!best.is_empty());
-    for tier in &tiers[1..] {
-        let rows = of_tier(*tier);
+    for isa in &isas[1..] {
+        let rows = rows_with(*isa);
         let alike = cosine(&rows, &best);
-        println!("{}: {alike}", tier.name());
+        println!("{}: {alike}", isa.name());
         // Norms and attention round differently, and a float that rounds to another integer is a step of INT8 away.
-        assert!(alike > 0.9995, "{}: {alike}", tier.name());
+        assert!(alike > 0.9995, "{}: {alike}", isa.name());
     }
 }
 
 /// Prints rows in INT8 if it is asked to by the variable.
 #[test]
-fn one_tier() {
+fn one_isa() {
     if std::env::var_os(PRINTS).is_none() {
         return;
     }
@@ -261,8 +261,8 @@ fn one_tier() {
     println!("{MARK} {}.", bits.collect::<Vec<_>>().join(" "));
 }
 
-/// Copies a checkpoint with the factors of one channel of every first norm raised, and the weights that read the channel
-/// lowered as much: the same function in exact arithmetic, with outliers.
+/// Copies a checkpoint with the factors of one channel of every first norm raised, and the weights that read the
+/// channel lowered as much: the same function in exact arithmetic, with outliers.
 fn with_outliers(name: &str, factor: f32) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let source = golden().join(name);

@@ -54,7 +54,7 @@ impl FloatLinear {
     pub fn formats(&self) -> impl Iterator<Item = LayerFormat> {
         let has = |format: &LayerFormat| {
             let mut layers = self.layers.iter();
-            layers.any(|layer| LayerFormat::of(layer.weight()) == *format)
+            layers.any(|layer| LayerFormat::with_float_inputs(layer.weight()) == *format)
         };
         LayerFormat::ALL.into_iter().filter(has)
     }

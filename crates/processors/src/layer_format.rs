@@ -21,7 +21,7 @@ impl LayerFormat {
     pub const ALL: [Self; 3] = [Self::W8a8, Self::W4a16, Self::Float];
 
     /// Returns the format of layers with this weight, which read float activations.
-    pub fn of(weight: Matrix) -> Self {
+    pub fn with_float_inputs(weight: Matrix) -> Self {
         match weight {
             Matrix::Int4 { .. } => Self::W4a16,
             _ => Self::Float,

@@ -181,7 +181,7 @@ pub trait ModelProgram: Send {
         &mut self,
         x: &[f32],
         segments: &[(u64, usize)],
-        wanted: &Wanted,
+        wanted: &OutputRows,
         read: &mut dyn FnMut(Outputs),
     ) -> Result<()>;
 
@@ -230,7 +230,7 @@ pub trait ModelProgram: Send {
 
 /// Outputs of a chunk that the CPU reads.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Wanted<'a> {
+pub struct OutputRows<'a> {
     /// Rows whose logits, or residual stream after the last layer, are returned.
     pub rows: &'a [usize],
     /// Whether logits are returned, without a soft cap.

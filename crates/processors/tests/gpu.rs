@@ -130,7 +130,7 @@ fn variants_are_tried_as_they_are_named_and_an_unknown_name_is_an_error_that_lis
         .collect();
     assert_eq!(names, ["shifted-64", "packed-64"]);
     assert_eq!(gpu.variants()[0].1, VariantState::Used);
-    let float = gpu.prove_models().unwrap();
+    let float = gpu.check_models().unwrap();
     assert_eq!(
         float
             .iter()

@@ -21,7 +21,7 @@ use crate::stored::Store;
 pub(crate) struct App {
     pub(crate) options: ServerOptions,
     metrics: Metrics,
-    catalog: Arc<ModelRegistry>,
+    registry: Arc<ModelRegistry>,
     bodies: Bodies,
     image_urls: ImageUrls,
     stored: Arc<Store>,
@@ -40,16 +40,16 @@ impl App {
         threads: Handle,
     ) -> Result<Self, StartError> {
         let mut metrics = Metrics::new();
-        let catalog = Arc::new(ModelRegistry::new(options.clone(), &metrics, models)?);
-        catalog.load_first()?;
-        metrics.watch(Box::new(Engines(Arc::clone(&catalog))));
+        let registry = Arc::new(ModelRegistry::new(options.clone(), &metrics, models)?);
+        registry.load_first()?;
+        metrics.watch(Box::new(Engines(Arc::clone(&registry))));
         let bodies = Bodies::new(options.bodies_bytes, threads);
         let stored = Arc::new(Store::new(&options));
         Ok(Self {
             image_urls: ImageUrls::new(&options),
             options,
             metrics,
-            catalog,
+            registry,
             bodies,
             stored,
             calls: CallPlaces::default(),
@@ -81,21 +81,16 @@ impl App {
         &self.calls
     }
 
-    /// Returns the registry of models.
-    pub(crate) fn catalog(&self) -> &ModelRegistry {
-        &self.catalog
-    }
-
-    /// Returns the registry of models, for tasks that outlive a request.
+    /// Returns the registry of models; tasks that outlive a request keep it.
     pub(crate) fn registry(&self) -> &Arc<ModelRegistry> {
-        &self.catalog
+        &self.registry
     }
 
     /// Sets how long `model` stays in memory after its last request, if a request asks for it. On a server whose keys
     /// are separate, no key may take a model from the others.
     pub(crate) fn keep(&self, model: &ServedModel, keep: Option<Option<Duration>>) {
         if let Some(time) = keep.filter(|_| !self.options.separates_keys()) {
-            self.catalog.keep(model, time);
+            self.registry.keep(model, time);
         }
     }
 
@@ -108,7 +103,7 @@ impl App {
         if self.options.separates_keys() {
             return Ok(None);
         }
-        self.catalog.unload(name).map(Some)
+        self.registry.unload(name).map(Some)
     }
 
     /// Returns the model that a request names, or the first model if it names none.
@@ -116,6 +111,6 @@ impl App {
     /// # Errors
     /// If there is no model of this name, or it can't be loaded.
     pub(crate) async fn model(&self, name: Option<&str>) -> ApiResult<Arc<ServedModel>> {
-        self.catalog.model(name).await
+        self.registry.model(name).await
     }
 }

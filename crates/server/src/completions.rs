@@ -156,8 +156,8 @@ pub(crate) async fn complete(
             vec![infill::encode((&model, &place), tokens, gap).await?]
         }
         (_, prompt) => {
-            let reading = text.reading(&model);
-            encode((&model, &place), ("prompt", prompt), reading).await?
+            let options = text.options(&model);
+            encode((&model, &place), ("prompt", prompt), options).await?
         }
     };
     if prompts.iter().any(Vec::is_empty) {

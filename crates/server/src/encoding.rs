@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use triad_engine::{Cancel, Engine};
-use triad_model::tokenizer::Special;
 
 use crate::blocking::blocking;
 use crate::error::{ApiError, ApiResult};
@@ -45,10 +44,7 @@ pub(crate) async fn compute<T: Send + 'static>(
     result.await
 }
 
-/// Returns how names of control tokens in texts are treated if a request does or does not state it.
-pub(crate) fn special(model: &ServedModel, parses: Option<bool>) -> Special {
-    match parses.unwrap_or(!model.keeps_letters()) {
-        true => Special::Parsed,
-        false => Special::AsText,
-    }
+/// Returns whether names of control tokens in texts are these tokens if a request does or does not state it.
+pub(crate) fn parses_special(model: &ServedModel, stated: Option<bool>) -> bool {
+    stated.unwrap_or(!model.keeps_letters())
 }

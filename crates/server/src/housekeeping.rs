@@ -13,7 +13,7 @@ use crate::registry::ModelRegistry;
 use crate::served::ServedModel;
 
 /// The interval at which idle models and the system's memory are checked.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// The time that the system gets until what was given back shows in its figures.
 const SETTLE: Duration = Duration::from_secs(10);
 
@@ -35,7 +35,7 @@ pub(crate) async fn run(registry: Weak<ModelRegistry>) {
     // The last times that caches were given back, and that models were unloaded, when memory was short.
     let (mut shrunk, mut unloaded): (Option<Instant>, Option<Instant>) = (None, None);
     loop {
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
         let Some(registry) = registry.upgrade() else {
             return;
         };

@@ -117,7 +117,7 @@ impl ImageUrls {
             let mut fetched = HashMap::new();
             for (text, field, url) in wanted {
                 let content = fetching.get(&url, &mut share);
-                let content = content.map_err(|error| error.of(&field))?;
+                let content = content.map_err(|error| error.in_field(&field))?;
                 fetched.insert(text, Arc::<[u8]>::from(content));
             }
             Ok((share, fetched))
@@ -165,7 +165,7 @@ enum Failure {
 }
 
 impl Failure {
-    fn of(self, field: &str) -> ApiError {
+    fn in_field(self, field: &str) -> ApiError {
         match self {
             Self::Sentence(text) => {
                 ApiError::field(field, format!("the picture can't be fetched: {text}"))

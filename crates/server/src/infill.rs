@@ -16,7 +16,7 @@ use crate::served::ServedModel;
 /// # Errors
 /// If the model has none.
 pub(crate) fn tokens(model: &ServedModel, field: &str) -> ApiResult<InfillTokens> {
-    InfillTokens::of(model.model().tokenizer()?).ok_or_else(|| {
+    InfillTokens::find(model.model().tokenizer()?).ok_or_else(|| {
         let message = "the model's vocabulary has no tokens for filling in the middle, such as <|fim_prefix|>";
         ApiError::unsupported(field, message)
     })

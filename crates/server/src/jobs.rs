@@ -24,7 +24,7 @@ use crate::served::ServedModel;
 /// Capacity of the channel: the maximum number of parts that a client has not read.
 const PARTS: usize = 1024;
 /// The interval at which a full channel is checked for room.
-const LOOK: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A request for completions of one or several prompts.
 pub(crate) struct GenerationJob {
@@ -332,7 +332,7 @@ impl ResponseSink {
                 Err(TrySendError::Full(part))
                     if start.elapsed() < self.time_out && !self.cancel.is_cancelled() =>
                 {
-                    std::thread::sleep(LOOK);
+                    std::thread::sleep(POLL_INTERVAL);
                     Some(part)
                 }
                 Err(_) => return self.cancel.cancel(),

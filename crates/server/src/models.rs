@@ -84,7 +84,7 @@ pub(crate) fn is_anthropic(headers: &HeaderMap) -> bool {
 
 /// Returns all models, in the order of the server's options, each under all of its names.
 fn objects(app: &App, headers: &HeaderMap) -> Vec<ModelObject> {
-    let created = UNIX_EPOCH + Duration::from_secs(app.catalog().created);
+    let created = UNIX_EPOCH + Duration::from_secs(app.registry().created);
     let anthropic = |name: &str| AnthropicModel {
         kind: "model",
         display_name: name.to_owned(),
@@ -94,14 +94,14 @@ fn objects(app: &App, headers: &HeaderMap) -> Vec<ModelObject> {
     let object = |name: &str, model: Option<&ServedModel>| ModelObject {
         id: name.to_owned(),
         object: "model",
-        created: app.catalog().created,
+        created: app.registry().created,
         owned_by: "triad",
         loaded: model.is_some(),
         max_model_len: model.map(ServedModel::context),
         anthropic: is_anthropic(headers).then(|| anthropic(name)),
     };
-    let models = app.catalog().names().into_iter().map(|(_, model)| model);
-    let models = app.catalog().hosted().iter().zip(models);
+    let models = app.registry().names().into_iter().map(|(_, model)| model);
+    let models = app.registry().hosted().iter().zip(models);
     let objects = models.flat_map(|(hosted, model)| {
         let names = hosted
             .names()
@@ -164,7 +164,7 @@ pub(crate) struct Health {
 /// Returns the state of the server.
 #[utoipa::path(get, path = "/health", tag = "server", responses((status = 200, body = Health)))]
 pub(crate) async fn health(State(app): State<Arc<App>>) -> Json<Health> {
-    let models = app.catalog().loaded();
+    let models = app.registry().loaded();
     let counts = models.iter().map(|model| model.queue().counts());
     let (waiting, answering) = counts.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
     Json(Health {

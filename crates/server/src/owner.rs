@@ -24,8 +24,9 @@ impl Owner {
 
     /// Returns the salt that separates this owner's cached prompts from those of other owners.
     pub(crate) fn salt(self) -> PrefixSalt {
-        self.0
-            .map_or_else(PrefixSalt::default, |digest| PrefixSalt::of(&digest))
+        self.0.map_or_else(PrefixSalt::default, |digest| {
+            PrefixSalt::from_secret(&digest)
+        })
     }
 
     /// Returns the owner's id.

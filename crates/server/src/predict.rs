@@ -133,11 +133,11 @@ pub(crate) async fn predict(
         return Err(ApiError::field("inputs", message));
     }
     let place = model.enter_to_encode(client.address)?;
-    let special = encoding::special(&model, request.parse_special);
+    let parses = encoding::parses_special(&model, request.parse_special);
     let size = |texts: &[Option<String>; 2]| texts.iter().flatten().map(String::len).sum();
     let size = texts.iter().map(size).max().unwrap_or(0);
     let work = move |model: &ServedModel, cancel: &Cancel| {
-        let within = (special, model.context());
+        let within = (parses, model.context());
         let tokens = |[text, second]: &[Option<String>; 2]| {
             let of = (text.as_deref().unwrap_or_default(), second.as_deref());
             reranking::classified(model.model(), of, within, cancel)

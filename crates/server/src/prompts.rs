@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use triad_engine::Cancel;
 use triad_frontend::chat;
-use triad_model::tokenizer::Special;
+use triad_model::tokenizer::EncodeOptions;
 use utoipa::ToSchema;
 
 use crate::encoding;
@@ -64,9 +64,11 @@ impl TextFields {
     }
 
     /// Returns how `model` treats names of control tokens, and whether BOS and similar tokens are added.
-    pub(crate) fn reading(self, model: &ServedModel) -> (Special, bool) {
-        let special = encoding::special(model, self.parse_special);
-        (special, self.add_special_tokens.unwrap_or(true))
+    pub(crate) fn options(self, model: &ServedModel) -> EncodeOptions {
+        EncodeOptions {
+            parse_special: encoding::parses_special(model, self.parse_special),
+            add_special: self.add_special_tokens.unwrap_or(true),
+        }
     }
 }
 
@@ -126,10 +128,10 @@ impl Prompts {
 pub(crate) async fn encode(
     of: (&Arc<ServedModel>, &Place),
     prompts: (&'static str, Prompts),
-    reading: (Special, bool),
+    options: EncodeOptions,
 ) -> ApiResult<Vec<Vec<u32>>> {
     let most = of.0.context();
-    encode_within(of, prompts, reading, most).await
+    encode_within(of, prompts, options, most).await
 }
 
 /// Does the same as [`encode`] for texts of at most `most` tokens.
@@ -139,13 +141,13 @@ pub(crate) async fn encode(
 pub(crate) async fn encode_within(
     (model, place): (&Arc<ServedModel>, &Place),
     (field, prompts): (&'static str, Prompts),
-    reading: (Special, bool),
+    options: EncodeOptions,
     most: usize,
 ) -> ApiResult<Vec<Vec<u32>>> {
     let (_, longest) = prompts.size();
     let work = move |model: &ServedModel, cancel: &Cancel| {
         let text = |text: String| {
-            let encoded = chat::encode_around(model.model(), &text, reading, (most, cancel));
+            let encoded = chat::encode_text(model.model(), &text, options, (most, cancel));
             encoded.map_err(|error| ApiError::from(error).with_param(field))
         };
         match prompts {

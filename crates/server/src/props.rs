@@ -177,7 +177,7 @@ impl ModelProps {
 /// Returns properties and options of the server.
 #[utoipa::path(get, path = "/props", tag = "server", responses((status = 200, body = Props)))]
 pub(crate) async fn props(State(app): State<Arc<App>>) -> Json<Props> {
-    let loaded = app.catalog().loaded();
+    let loaded = app.registry().loaded();
     let models = loaded.iter().map(|model| ModelProps::new(model)).collect();
     let (parallel, queue) = (app.options.parallel, app.options.queue);
     let first = loaded.first();

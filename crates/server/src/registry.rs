@@ -23,7 +23,7 @@ use crate::prepare::Preparers;
 use crate::served::ServedModel;
 
 /// The interval at which a load that waits for memory checks whether other models became idle.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// The interval at which idle models are checked that may stay in memory for a limited time.
 const SWEEP: Duration = Duration::from_millis(100);
 
@@ -330,12 +330,12 @@ impl ModelRegistry {
             return Ok(model);
         }
         self.make_room(index).await?;
-        let catalog = Arc::clone(self);
+        let registry = Arc::clone(self);
         // The load continues if the client disconnects: the next request probably needs the same model.
         let load = move || {
-            let model = catalog.load_alone(index, loading)?;
+            let model = registry.load_alone(index, loading)?;
             // Also if the client is gone.
-            catalog.sweep();
+            registry.sweep();
             Ok(model)
         };
         blocking(load).await
@@ -381,7 +381,7 @@ impl ModelRegistry {
                 );
                 return Err(ApiError::unavailable(message).with_param("model"));
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         Ok(())
     }

@@ -242,7 +242,7 @@ async fn scores(
     parses: Option<bool>,
 ) -> ApiResult<(Texts, Vec<f32>, usize)> {
     let place = model.enter_to_encode(client.address)?;
-    let special = encoding::special(model, parses);
+    let parses = encoding::parses_special(model, parses);
     let longest = texts.documents.iter().map(String::len).max().unwrap_or(0);
     let size = texts.query.len() + longest;
     let work = move |model: &ServedModel, cancel: &Cancel| {
@@ -251,7 +251,7 @@ async fn scores(
             documents: &texts.documents,
             instruction: texts.instruction.as_deref(),
         };
-        let within = (special, model.context());
+        let within = (parses, model.context());
         let pairs = reranking::pairs(model.model(), model.name(), &of, within, cancel);
         let pairs = pairs.map_err(|(part, error)| {
             let field = match part {

@@ -172,11 +172,11 @@ pub(crate) async fn save(
             let work = Work::Text(text.len());
             // Tokenize as `/v1/completions` does, so that its requests find the session.
             let encode = move |model: &ServedModel, cancel: &Cancel| {
-                let reading = TextFields::default().reading(model);
-                Ok(chat::encode_around(
+                let options = TextFields::default().options(model);
+                Ok(chat::encode_text(
                     model.model(),
                     &text,
-                    reading,
+                    options,
                     (model.context(), cancel),
                 )?)
             };

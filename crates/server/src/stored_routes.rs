@@ -161,7 +161,7 @@ pub(crate) async fn items(
 ) -> ApiResult<Json<Value>> {
     let page = Page::read(query.as_deref().unwrap_or_default())?;
     let items = conversation_items(&app, client, &id)?;
-    page.of(items.all()).map(Json)
+    page.list(items.all()).map(Json)
 }
 
 /// Returns an item of a conversation.
@@ -243,7 +243,7 @@ pub(crate) async fn inputs(
     let output = serde_json::from_slice::<Output>(&object).map_or(0, |it| it.output.len());
     let own = items.own();
     let input = &own[..own.len().saturating_sub(output)];
-    page.of(input.iter().collect()).map(Json)
+    page.list(input.iter().collect()).map(Json)
 }
 
 /// Returns the items of the conversation `id`.
@@ -314,7 +314,7 @@ impl Page {
     ///
     /// # Errors
     /// If the item before the first one is not there.
-    fn of(&self, mut items: Vec<&Arc<Item>>) -> ApiResult<Value> {
+    fn list(&self, mut items: Vec<&Arc<Item>>) -> ApiResult<Value> {
         if !self.is_ascending {
             items.reverse();
         }

@@ -153,10 +153,10 @@ pub(crate) async fn tokenize(
         Source::Messages(messages) => Some(messages),
     })?;
     let model = app.model(request.model.as_deref()).await?;
-    let (special, adds_special) = text.reading(&model);
-    let adds_special = match request.add_special {
+    let mut options = text.options(&model);
+    options.add_special = match request.add_special {
         None if is_llama => text.adds_special().unwrap_or(false),
-        given => given.unwrap_or(adds_special),
+        given => given.unwrap_or(options.add_special),
     };
     let prompt = prompt.read(model.model().chat_template())?;
     let caller = (&model, client.address);
@@ -164,10 +164,10 @@ pub(crate) async fn tokenize(
         Source::Text(text) => {
             let work = Work::Text(text.len());
             let encode = move |model: &ServedModel, cancel: &Cancel| {
-                Ok(chat::encode_around(
+                Ok(chat::encode_text(
                     model.model(),
                     &text,
-                    (special, adds_special),
+                    options,
                     (MAX_TOKENS, cancel),
                 )?)
             };

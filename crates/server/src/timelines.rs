@@ -23,7 +23,7 @@ pub(crate) async fn one(
     Path(id): Path<String>,
 ) -> ApiResult<Json<PromptTimeline>> {
     let found = app
-        .catalog()
+        .registry()
         .loaded()
         .iter()
         .find_map(|model| model.timelines().find(client.owner, &id));

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use triad_frontend::embedding::{self, Pooling, VectorOptions, embed_each};
-use triad_model::tokenizer::{Special, TokenKind, Tokenizer};
+use triad_model::tokenizer::{EncodeOptions, TokenKind, Tokenizer};
 
 use crate::encoding;
 use crate::error::{ApiError, ApiResult};
@@ -102,15 +102,15 @@ impl Wanted {
             let message = "tokens are used as they are: expected texts";
             return Err(ApiError::field("prompt_name", message));
         }
-        let reading = text.reading(model);
+        let options = text.options(model);
         let context = embedding::max_tokens(model.model(), model.context());
         let most = if truncates { MAX_TOKENS } else { context };
-        let mut texts = encode_within((model, &place), (field, input), reading, most).await?;
+        let mut texts = encode_within((model, &place), (field, input), options, most).await?;
         if truncates {
             let tokenizer = model.model().tokenizer()?;
             texts
                 .iter_mut()
-                .for_each(|text| truncate(tokenizer, text, reading, context));
+                .for_each(|text| truncate(tokenizer, text, options, context));
         }
         let tokens = texts.iter().map(Vec::len).sum();
         let lengths: Vec<usize> = texts.iter().map(Vec::len).collect();
@@ -133,16 +133,12 @@ impl Wanted {
 }
 
 /// Cuts a text at its end to at most `most` tokens. A control token that ends each text, such as EOS, still ends it.
-fn truncate(
-    tokenizer: &Tokenizer,
-    text: &mut Vec<u32>,
-    (_, adds_special): (Special, bool),
-    most: usize,
-) {
+fn truncate(tokenizer: &Tokenizer, text: &mut Vec<u32>, options: EncodeOptions, most: usize) {
     if text.len() <= most {
         return;
     }
-    let is_end = |token: &u32| adds_special && tokenizer.token_kind(*token) == TokenKind::Control;
+    let is_end =
+        |token: &u32| options.add_special && tokenizer.token_kind(*token) == TokenKind::Control;
     let end = text.last().copied().filter(is_end);
     text.truncate(most);
     if let (Some(end), Some(last)) = (end, text.last_mut()) {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use triad_engine::{Cancel, Engine, Error as EngineError, KvFormat, Threads};
 use triad_frontend::embedding::{VectorOptions, embed, pooling};
 use triad_frontend::open;
-use triad_model::tokenizer::Special;
+use triad_model::tokenizer::EncodeOptions;
 
 use crate::chat::Chat;
 use crate::error::Result;
@@ -68,7 +68,7 @@ impl Model {
     /// If the model has no tokenizer.
     pub fn tokenize(&self, text: &str) -> Result<Vec<u32>> {
         let tokenizer = self.engine().model().tokenizer()?;
-        Ok(tokenizer.encode(text, Special::AsText)?)
+        Ok(tokenizer.encode(text, EncodeOptions::TEXT)?)
     }
 
     /// Returns the text of `tokens`.

@@ -6,7 +6,7 @@ use triad_engine::{Adapters, Cancel, Engine, ScaledAdapter};
 use triad_frontend::chat;
 use triad_frontend::picture_reader::PictureReader;
 use triad_grammar::Grammars;
-use triad_model::tokenizer::Special;
+use triad_model::tokenizer::EncodeOptions;
 
 use crate::error::Result;
 
@@ -35,7 +35,7 @@ impl Opened {
     pub(crate) fn encode(&self, text: &str) -> Result<Vec<u32>> {
         let within = (self.engine.context(), &Cancel::new());
         let model = self.engine.model();
-        Ok(chat::encode_text(model, text, Special::AsText, within)?)
+        Ok(chat::encode_text(model, text, EncodeOptions::TEXT, within)?)
     }
 
     /// Returns the constraint compiler. It is made when it is first needed, since it goes through all tokens.

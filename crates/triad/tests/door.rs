@@ -22,10 +22,10 @@ struct Place(tempfile::TempDir);
 
 impl Place {
     fn new() -> Self {
-        Self::of(&Gguf::tiny().with("llama.context_length", Value::U32(128)))
+        Self::with_model(&Gguf::tiny().with("llama.context_length", Value::U32(128)))
     }
 
-    fn of(model: &Gguf) -> Self {
+    fn with_model(model: &Gguf) -> Self {
         let place = Self(tempfile::tempdir().unwrap());
         std::fs::write(place.path("model.gguf"), model.bytes()).unwrap();
         place
@@ -193,7 +193,7 @@ fn words_of_calls_that_are_control_tokens_make_calls() {
     ];
     let next = [(1, 2), (2, 3), (3, 4), (4, 0)];
     let template = "{# tools #}{{ messages[0].content }}<|ask|>";
-    let place = Place::of(&scripted(&words, &next, 0, template));
+    let place = Place::with_model(&scripted(&words, &next, 0, template));
     let model = place.open();
     let tool = Tool::new("add", "Adds.", r#"{"type": "object"}"#).unwrap();
     let mut chat = model.chat().with_options(eight()).with_tools([tool]);

@@ -3,7 +3,7 @@
 
 use triad_model::dequantize::dequantize;
 use triad_model::tensor::TensorInfo;
-use triad_model::tokenizer::{Special, Tokenizer};
+use triad_model::tokenizer::{EncodeOptions, Tokenizer};
 use triad_model::{family, gguf};
 
 /// Reads one input.
@@ -19,9 +19,9 @@ pub fn read(bytes: &[u8]) {
     }
     let _ = family::from_gguf(&file.metadata, &file.tensors, &read_f32);
     if let Ok(tokenizer) = Tokenizer::from_gguf(&file.metadata) {
-        for special in [Special::Parsed, Special::AsText] {
+        for options in [EncodeOptions::TEMPLATE, EncodeOptions::TEXT] {
             if let Ok(tokens) =
-                tokenizer.encode("<s>Hello, wörld! 你好 <|im_end|>\n  12345", special)
+                tokenizer.encode("<s>Hello, wörld! 你好 <|im_end|>\n  12345", options)
             {
                 tokenizer.decode(&tokens);
             }

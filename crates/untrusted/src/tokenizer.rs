@@ -5,7 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
-use triad_model::tokenizer::{Special, Tokenizer};
+use triad_model::tokenizer::{EncodeOptions, Tokenizer};
 
 /// A folder of this process.
 static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
@@ -26,8 +26,8 @@ pub fn read(bytes: &[u8]) {
     let Ok(tokenizer) = Tokenizer::from_folder(&FOLDER, None, &[]) else {
         return;
     };
-    for special in [Special::AsText, Special::Parsed] {
-        let Ok(tokens) = tokenizer.encode("Hello, ab lo <|end|> \u{e9}\u{4f60}\n", special) else {
+    for options in [EncodeOptions::TEXT, EncodeOptions::TEMPLATE] {
+        let Ok(tokens) = tokenizer.encode("Hello, ab lo <|end|> \u{e9}\u{4f60}\n", options) else {
             continue;
         };
         assert!(

@@ -9,7 +9,7 @@ use anyhow::{Result, ensure};
 use serde_json::json;
 use triad_engine::{Cancel, Error, Model, Session, SessionOptions, memory};
 use triad_frontend::{chat, machine};
-use triad_model::tokenizer::Special;
+use triad_model::tokenizer::EncodeOptions;
 
 use crate::prompt::PromptArguments;
 use triad_console::arguments::{self, KvArgument, ModelArguments};
@@ -62,7 +62,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         (None, text) => chat::encode_text(
             &model,
             &text.unwrap_or_default(),
-            Special::AsText,
+            EncodeOptions::TEXT,
             (context, &Cancel::new()),
         )?,
     };

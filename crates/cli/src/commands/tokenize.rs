@@ -3,7 +3,7 @@
 use anyhow::Result;
 use serde::Serialize;
 use triad_frontend::models;
-use triad_model::tokenizer::Special;
+use triad_model::tokenizer::EncodeOptions;
 
 use crate::prompt::PromptArguments;
 use triad_console::arguments::ModelArgument;
@@ -39,12 +39,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let text = arguments.prompt.require()?;
     let path = arguments.model.path()?;
     let tokenizer = models::tokenizer(&path, &mut progress::checking(&path))?;
-    let special = if arguments.special {
-        Special::Parsed
+    let options = if arguments.special {
+        EncodeOptions::TEMPLATE
     } else {
-        Special::AsText
+        EncodeOptions::TEXT
     };
-    let tokens = tokenizer.encode(&text, special)?;
+    let tokens = tokenizer.encode(&text, options)?;
     if arguments.json {
         return output::json(&Tokens {
             count: tokens.len(),

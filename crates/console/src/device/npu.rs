@@ -154,7 +154,7 @@ impl std::fmt::Display for Npu {
                 use triad_processors::hexagon::{Target, program_from_environment};
 
                 let program = program_from_environment().ok();
-                match program.and_then(|program| Target::of(&program).ok()) {
+                match program.and_then(|program| Target::read(&program).ok()) {
                     Some(Target::Dsp) => f.write_str("Hexagon NPU (by FastRPC)"),
                     _ => f.write_str("Hexagon NPU (emulated by qemu)"),
                 }

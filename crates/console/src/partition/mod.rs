@@ -35,7 +35,7 @@ pub fn product_costs(package: Option<&Path>, key: &str, list: &str) -> Result<Pr
     let package = package
         .context("--partition uses the measurements that `triad profile` stores in a package: expected a package")?;
     let table = measurements::open::<ProductCosts>(package)?;
-    let measured = table.of(key).cloned();
+    let measured = table.get(key).cloned();
     measured.with_context(|| {
         format!(
             "{}: the time of products on {key} was not measured: run `triad profile -m {} --processors {list}` first, with \

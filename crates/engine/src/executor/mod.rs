@@ -30,7 +30,7 @@ pub trait Executor: Any + Send + Sync {
 
     /// Computes parts of batches that have started on the calling thread, until `is_enough` or until there are none.
     /// Returns whether there was one.
-    fn help(&self, is_enough: &dyn Fn() -> bool) -> bool {
+    fn run_inline(&self, is_enough: &dyn Fn() -> bool) -> bool {
         let _ = is_enough;
         false
     }

@@ -69,7 +69,7 @@ impl ForwardContext<'_> {
     fn picture(&self, token: u32) -> Option<Arc<PictureRows>> {
         let picture = || {
             self.pictures
-                .of(token)
+                .rows_with(token)
                 .expect("a session holds its pictures")
         };
         is_of_picture(token).then(picture)

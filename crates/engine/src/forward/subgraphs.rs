@@ -223,7 +223,10 @@ impl ForwardContext<'_> {
             let mut out = buffers.shadows.write(1, 0..rows * features);
             let requested = lock(&buffers.requested).take();
             let from_rows = self.hot_rows.is_some_and(|hot_rows| {
-                let (begun, place) = (self.counters.begin(), (index, LinearInput::of(layers[0].0)));
+                let (begun, place) = (
+                    self.counters.begin(),
+                    (index, LinearInput::read_by(layers[0].0)),
+                );
                 let is_done =
                     hot_rows.shadow(place, x, requested, &scales(block, &layers), &mut out);
                 if is_done {

@@ -11,7 +11,7 @@ pub struct PrefixSalt(Option<[u8; 32]>);
 impl PrefixSalt {
     /// Returns the salt of a client that is identified by `secret`, such as its key. The salt does not reveal the
     /// secret.
-    pub fn of(secret: &[u8]) -> Self {
+    pub fn from_secret(secret: &[u8]) -> Self {
         let mut hash = Sha256::new_with_prefix(b"triad prefix salt\0");
         hash.update(secret);
         Self(Some(hash.finalize().into()))

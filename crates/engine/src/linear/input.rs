@@ -184,6 +184,6 @@ fn decodes_in_float(block: &Block, input: LinearInput) -> bool {
     let mut readers = block
         .linears
         .iter()
-        .filter(|(name, _)| LinearInput::of(**name) == input);
+        .filter(|(name, _)| LinearInput::read_by(**name) == input);
     readers.all(|(_, linear)| linear.decode_weight.is_some())
 }

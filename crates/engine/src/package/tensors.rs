@@ -97,7 +97,7 @@ impl NormPlace {
     }
 
     /// Returns the norm in this place of `block`.
-    fn of(self, block: &Block) -> Option<&Norm> {
+    fn norm(self, block: &Block) -> Option<&Norm> {
         match self {
             Self::Attention => block.attention_norm.as_ref(),
             Self::AttentionPost => block.attention_post_norm.as_ref(),
@@ -112,7 +112,7 @@ impl NormPlace {
     pub fn all_of(block: &Block) -> impl Iterator<Item = (Self, &Norm)> {
         Self::ALL
             .into_iter()
-            .filter_map(move |place| Some((place, place.of(block)?)))
+            .filter_map(move |place| Some((place, place.norm(block)?)))
     }
 }
 
@@ -275,7 +275,7 @@ pub fn entries(description: &ModelDescription, formats: &Formats) -> Result<Vec<
             table.add(mixer_name(index, weight), Element::F32, &shape);
         }
         if let Some(experts) = &block.feed_forward.experts {
-            for part in RouterPart::of(experts) {
+            for part in RouterPart::present_in(experts) {
                 let shape = part.shape(experts, hidden);
                 table.add(router_name(index, part), Element::F32, &shape);
             }

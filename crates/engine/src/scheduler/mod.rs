@@ -136,7 +136,7 @@ impl Scheduler {
             self.executor.execute(&batch, &|| self.run_due_step());
             has_run = true;
         }
-        self.executor.help(is_enough) || has_run
+        self.executor.run_inline(is_enough) || has_run
     }
 
     /// If no batch runs but requests wait, wakes the threads that wait for the first of each phase.

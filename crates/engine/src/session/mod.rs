@@ -60,7 +60,7 @@ impl Session {
     }
 
     /// Returns an empty session of `engine`.
-    pub(crate) fn of(engine: &Engine) -> Self {
+    pub(crate) fn empty(engine: &Engine) -> Self {
         let shared = engine.shared();
         Self {
             engine: engine.clone(),
@@ -122,7 +122,7 @@ impl Session {
     /// Returns another session with the same tokens. They share keys and values until one of them continues.
     #[must_use]
     pub fn fork(&self) -> Self {
-        let mut fork = Self::of(&self.engine);
+        let mut fork = Self::empty(&self.engine);
         fork.cache = Arc::new(self.cache.fork());
         // Pages that are reserved for later tokens are not copied: no reservation counts the memory of their copies.
         fork.cache.truncate(self.tokens.len());

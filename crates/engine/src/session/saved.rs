@@ -14,7 +14,7 @@ use crate::pictures::is_of_picture;
 impl Engine {
     /// Returns a new, empty session.
     pub fn session(&self) -> Session {
-        Session::of(self)
+        Session::empty(self)
     }
 
     /// Returns the session that [`Session::save`] wrote to `path`.
@@ -118,7 +118,7 @@ impl Session {
 
     /// Returns a session with the contents of a file.
     fn restored(engine: &Engine, tokens: &[u32], phases: Phases, cache: KvCache) -> Self {
-        let mut session = Self::of(engine);
+        let mut session = Self::empty(engine);
         session.cache = Arc::new(cache);
         session.tokens.extend_from_slice(tokens);
         session.phases = phases;

@@ -401,8 +401,8 @@ fn a_draft_model_keeps_nothing_of_a_prompt_with_another_salt() {
     };
     let (none, one, other) = (
         PrefixSalt::default(),
-        PrefixSalt::of(b"one"),
-        PrefixSalt::of(b"other"),
+        PrefixSalt::from_secret(b"one"),
+        PrefixSalt::from_secret(b"other"),
     );
     assert_eq!(
         [none, none, one, one, other, one].map(looked_up),

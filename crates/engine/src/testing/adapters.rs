@@ -8,12 +8,14 @@ use crate::adapter::{Adapter, Adapters, LowRank, ScaledAdapter};
 use crate::model::Model;
 use crate::session::Session;
 
-/// [Adapters](of) for any of [`MODELS`].
-pub static ADAPTERS: LazyLock<Vec<Adapters>> = LazyLock::new(|| of(&MODELS[0].1));
+/// [Adapters](combinations) for any of [`MODELS`].
+pub static ADAPTERS: LazyLock<Vec<Adapters>> = LazyLock::new(|| combinations(&MODELS[0].1));
 
-/// [Adapters](of) for each of [`all_models`].
+/// [Adapters](combinations) for each of [`all_models`].
 pub static ADAPTERS_OF_ALL: LazyLock<Vec<Vec<Adapters>>> = LazyLock::new(|| {
-    let all: Vec<_> = all_models().map(|(.., model)| of(model)).collect();
+    let all: Vec<_> = all_models()
+        .map(|(.., model)| combinations(model))
+        .collect();
     assert_eq!(all.len(), ALL_MODELS);
     all
 });
@@ -71,7 +73,7 @@ pub fn together(adapters: &[(&Arc<Adapter>, f32)]) -> Adapters {
 }
 
 /// Returns no adapter, two single ones, one of them with another scale, and both in either order.
-pub fn of(model: &Model) -> Vec<Adapters> {
+pub fn combinations(model: &Model) -> Vec<Adapters> {
     let (all, some) = (
         random(model, 1, |_| true),
         random(model, 2, |place| place % 3 != 1),

@@ -272,7 +272,7 @@ fn a_saved_session_is_restored_with_its_adapters_alone() {
         .unwrap()
         .to_string();
     assert!(error.contains("the adapters: none, expected "), "{error}");
-    let other = adapters::of(&float("llama"));
+    let other = adapters::combinations(&float("llama"));
     assert!(matches!(
         engine.restore_with(&path, &other[1]),
         Err(Error::AdapterOfAnotherModel { .. })

@@ -59,7 +59,7 @@ fn prefill(session: &mut Session, rows: u64) {
 
 fn assert_bytes(statistics: &Statistics, expected: &[(Operator, u64, Bytes)]) {
     for (operator, runs, bytes) in expected {
-        let counted = statistics.of(*operator);
+        let counted = statistics.operator(*operator);
         assert_eq!(
             (counted.runs, counted.bytes),
             (*runs, *bytes),
@@ -71,7 +71,7 @@ fn assert_bytes(statistics: &Statistics, expected: &[(Operator, u64, Bytes)]) {
         .into_iter()
         .filter(|one| !expected.iter().any(|(of, ..)| of == one))
     {
-        assert_eq!(statistics.of(operator).runs, 0, "{}", operator.name());
+        assert_eq!(statistics.operator(operator).runs, 0, "{}", operator.name());
     }
 }
 
@@ -236,8 +236,8 @@ fn the_bytes_of_every_operator_are_those_of_the_arrays_of_its_shape() {
 fn two_chunks_count_as_much_as_they_read_and_write() {
     let model = quantized("llama", |_, _| false);
     let statistics = counted(&mut session(&model, CHUNK), |session| prefill(session, 12));
-    let bytes = |operator| statistics.of(operator).bytes;
-    assert_eq!(statistics.of(Operator::Down).runs, 2 * BLOCKS);
+    let bytes = |operator| statistics.operator(operator).bytes;
+    assert_eq!(statistics.operator(Operator::Down).runs, 2 * BLOCKS);
     assert_eq!(
         bytes(Operator::Down).weights,
         2 * BLOCKS * weight_bytes(HIDDEN, WIDTH),
@@ -260,7 +260,7 @@ fn attention_reads_no_further_back_than_its_window() {
     let model = quantized("gemma3", |_, _| false);
     let mut session = session(&model, CHUNK);
     let read = |statistics: &Statistics, rows: u64| {
-        (statistics.of(Operator::Attention).bytes.read - 7 * rows * QUERY * F32)
+        (statistics.operator(Operator::Attention).bytes.read - 7 * rows * QUERY * F32)
             / (2 * KEY_VALUE * F16)
     };
     let prompt = counted(&mut session, |session| prefill(session, 12));
@@ -271,21 +271,24 @@ fn attention_reads_no_further_back_than_its_window() {
     });
     assert_eq!(read(&token, 1), 6 * 8 + 13);
     // Norms of query and key heads, and after attention and the feed-forward.
-    assert_eq!(token.of(Operator::Rope).bytes.weights, 7 * 2 * 16 * F32);
+    assert_eq!(
+        token.operator(Operator::Rope).bytes.weights,
+        7 * 2 * 16 * F32
+    );
     let (row, quantized) = (HIDDEN * F32, HIDDEN + F32);
     let residual = Bytes {
         read: 3 * row,
         written: 2 * row,
         weights: row,
     };
-    assert_eq!(token.of(Operator::Residual).bytes, residual);
+    assert_eq!(token.operator(Operator::Residual).bytes, residual);
     let sums = 2 * 7 - 1;
     let norms = Bytes {
         read: row + sums * residual.read,
         written: 2 * 7 * quantized + sums * residual.written,
         weights: 2 * 7 * row + sums * residual.weights,
     };
-    assert_eq!(token.of(Operator::Norm).bytes, norms);
+    assert_eq!(token.operator(Operator::Norm).bytes, norms);
 }
 
 #[test]
@@ -303,12 +306,12 @@ fn shadows_count_their_outliers_and_the_weights_of_channels_that_have_any() {
         written: row,
         weights: HIDDEN * (outliers + F32),
     };
-    let shadows = statistics.of(Operator::Shadows);
+    let shadows = statistics.operator(Operator::Shadows);
     assert_eq!((shadows.runs, shadows.bytes), (1, expected));
     // A channel and a number per outlier, in addition to the numbers of the row.
     let inputs = HIDDEN + QUERY + HIDDEN + WIDTH;
     let written: u64 = [Operator::Norm, Operator::Quantize, Operator::Gated]
-        .map(|operator| statistics.of(operator).bytes.written)
+        .map(|operator| statistics.operator(operator).bytes.written)
         .iter()
         .sum();
     assert_eq!(
@@ -331,8 +334,8 @@ fn norms_before_experts_that_are_a_branch_are_counted() {
     });
     // One before each half of a block; one for the router and one for the experts.
     let norms = 2 * blocks.len() as u64 + 2 * branches;
-    assert_eq!(token.of(Operator::Norm).runs, norms);
-    let router = token.of(Operator::Router);
+    assert_eq!(token.operator(Operator::Norm).runs, norms);
+    let router = token.operator(Operator::Router);
     assert_eq!(router.runs, branches);
 }
 
@@ -361,7 +364,7 @@ fn operators_take_no_longer_than_the_whole_and_change_no_bit() {
             statistics.time()
         );
         let is_idle = |operator: &Operator| {
-            let used = statistics.of(*operator);
+            let used = statistics.operator(*operator);
             (used.runs == 0, used.time.is_zero()) == (true, true)
         };
         let idle: Vec<_> = Operator::ALL.into_iter().filter(is_idle).collect();

@@ -146,9 +146,9 @@ fn prefixes_are_found_by_sessions_with_the_same_salt_alone() {
     let prompt = tokens(300, 0);
     let salts = [
         PrefixSalt::default(),
-        PrefixSalt::of(b"one"),
-        PrefixSalt::of(b"other"),
-        PrefixSalt::of(b""),
+        PrefixSalt::from_secret(b"one"),
+        PrefixSalt::from_secret(b"other"),
+        PrefixSalt::from_secret(b""),
     ];
     let salted = |salt| {
         let mut session = engine.session();
@@ -166,7 +166,7 @@ fn prefixes_are_found_by_sessions_with_the_same_salt_alone() {
         // Forks, and sessions that change their salt, don't take prefixes to the other salt.
         let mut fork = session.fork();
         assert_eq!(fork.salt(), *salt);
-        fork.set_salt(PrefixSalt::of(b"none of them"));
+        fork.set_salt(PrefixSalt::from_secret(b"none of them"));
         assert_eq!((fork.tokens().len(), fork.reuse(&prompt)), (0, 0));
     }
     for salt in salts {

@@ -109,10 +109,10 @@ impl ExpertMemory {
     /// If the model has no experts, they are not in a mapped file, or `limit` is too little for those that are requested
     /// at once; if no thread can be started.
     pub(crate) fn new(blocks: &[Block], limit: u64, reads_ahead: bool) -> Result<Self> {
-        Self::of(blocks.iter().map(experts).collect(), limit, reads_ahead)
+        Self::with_experts(blocks.iter().map(experts).collect(), limit, reads_ahead)
     }
 
-    fn of(experts: Vec<Vec<Expert>>, limit: u64, reads_ahead: bool) -> Result<Self> {
+    fn with_experts(experts: Vec<Vec<Expert>>, limit: u64, reads_ahead: bool) -> Result<Self> {
         let largest = experts.iter().flatten().map(|expert| expert.bytes).max();
         let refused = |expected: &'static str| Error::Option {
             name: "the memory of experts",
@@ -328,7 +328,8 @@ mod tests {
             bytes: BYTES,
         };
         let of_block = |block: usize| (0..64).map(|index| expert(64 * block + index)).collect();
-        ExpertMemory::of(vec![of_block(0), of_block(1)], (limit * BYTES) as u64, true).unwrap()
+        ExpertMemory::with_experts(vec![of_block(0), of_block(1)], (limit * BYTES) as u64, true)
+            .unwrap()
     }
 
     fn in_memory(memory: &ExpertMemory, block: usize) -> Vec<usize> {

@@ -102,7 +102,7 @@ pub(crate) fn quantize_blocks(
     let block = |(index, (block, inputs)): (usize, (&Block, &Inputs<InputQuantization>))| {
         let known = known.map(|known| &known[index]);
         let linear = |(name, linear): (&description::Linear, &Linear)| {
-            let input = LinearInput::of(*name).index();
+            let input = LinearInput::read_by(*name).index();
             let same = known.filter(|known| smoothing(known, input) == inputs[input].smoothing());
             let quantized = match same {
                 Some(known) => known.linears[name].clone(),

@@ -70,7 +70,7 @@ pub enum RouterPart {
 
 impl RouterPart {
     /// Returns the parts that a router of `experts` has.
-    pub fn of(experts: &Experts) -> impl Iterator<Item = Self> {
+    pub fn present_in(experts: &Experts) -> impl Iterator<Item = Self> {
         let parts = [
             (Self::Weight, true),
             (Self::Bias, experts.bias),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use triad_engine::Model;
 use triad_engine::constraint::{Constraint, ConstraintError, Form, TokenMask};
-use triad_model::tokenizer::{Special, TokenKind, Tokenizer};
+use triad_model::tokenizer::{EncodeOptions, TokenKind, Tokenizer};
 
 use super::Reasoning;
 
@@ -78,7 +78,7 @@ impl Form for ReasoningForm {
         };
         let gaps = [single("\n")?, single("\n\n")?];
         Ok(Box::new(ReasoningConstraint {
-            open: tokenizer.encode(open, Special::Parsed)?,
+            open: tokenizer.encode(open, EncodeOptions::TEMPLATE)?,
             closes,
             forced,
             gaps: gaps.into_iter().flatten().collect(),
@@ -182,7 +182,7 @@ impl ReasoningConstraint {
             .forced
             .get(begun.unwrap_or(0)..)
             .unwrap_or(&self.forced);
-        Ok(tokenizer.encode(rest, Special::Parsed)?)
+        Ok(tokenizer.encode(rest, EncodeOptions::TEMPLATE)?)
     }
 
     fn push(&mut self, token: u32) -> Result<(), ConstraintError> {

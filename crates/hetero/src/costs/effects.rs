@@ -1,20 +1,15 @@
 //! Effects on task times that a mean does not describe: by block, after idle time, while other processors work, the
 //! delay until tasks begin, and the variation of all of these.
 
-use std::ops::RangeInclusive;
-
 use triad_plan::graph::Subgraph;
 use triad_plan::processors::Processors;
 use triad_plan::schedule::Dag;
 use triad_plan::tasks::KINDS;
 use triad_plan::timeline::{Event, Timeline};
 
-use super::{Cost, Costs};
+use super::{Cost, Costs, LONGER};
 use crate::execution::Execution;
 
-/// The valid share by which either effect makes tasks longer. Anything else is a disturbance, or a file from another
-/// program. With both effects at their minimum, tasks still take some time.
-pub(super) const LONGER: RangeInclusive<f64> = -0.45..=0.75;
 /// Maximum multiple of the expected time that is counted.
 const MAX_SHARE: f64 = 3.0;
 /// Added to the variance of an effect's cause.
@@ -53,7 +48,7 @@ impl Costs {
         });
         let observed = costs.observed(processors, in_order.iter().chain(&out_of_order));
         costs.change(processors, &observed, |cost, tasks| {
-            let effects = Effects::of(tasks);
+            let effects = Effects::fit(tasks);
             *cost = Cost {
                 by_block: std::mem::take(&mut cost.by_block),
                 variation: effects.variation(tasks),
@@ -168,7 +163,7 @@ struct Effects {
 
 impl Effects {
     /// Fits the effects by least squares. A cause that hardly varies between tasks is given no effect.
-    fn of(tasks: &[Observed]) -> Self {
+    fn fit(tasks: &[Observed]) -> Self {
         let rows = || {
             tasks
                 .iter()
@@ -316,11 +311,11 @@ mod tests {
             scale,
             idle,
             concurrent,
-        } = Effects::of(&tasks);
+        } = Effects::fit(&tasks);
         for (found, expected) in [(scale, 1.1), (idle, 0.2), (concurrent, 0.3)] {
             assert!((found - expected).abs() < 0.02, "{found} for {expected}");
         }
-        let shares = Effects::of(&tasks).variation(&tasks);
+        let shares = Effects::fit(&tasks).variation(&tasks);
         assert!(
             shares.iter().all(|share| (share - 1.0).abs() < 0.02),
             "nothing is left that varies: {shares:?}"
@@ -334,7 +329,7 @@ mod tests {
             scale,
             idle,
             concurrent,
-        } = Effects::of(&tasks);
+        } = Effects::fit(&tasks);
         assert!(
             (scale - 1.25).abs() < 1e-12 && idle == 0.0 && concurrent == 0.0,
             "{scale} {idle} {concurrent}"
@@ -344,12 +339,12 @@ mod tests {
                 scale,
                 idle,
                 concurrent,
-            } = Effects::of(nothing);
+            } = Effects::fit(nothing);
             assert_eq!((scale, idle, concurrent), (1.0, 0.0, 0.0));
         }
         let mut disturbed = vec![varied(1.0, 0.0, false), varied(99.0, 0.0, true)];
         disturbed.extend((0..9).map(|_| varied(1.0, 1.0, false)));
-        assert!(LONGER.contains(&Effects::of(&disturbed).idle));
+        assert!(LONGER.contains(&Effects::fit(&disturbed).idle));
     }
 
     #[test]

@@ -56,7 +56,7 @@ impl Dispatcher {
             && !self.units.iter().any(|unit| unit.is_lost);
         let cut = shared.steps.as_ref().filter(|_| is_alone);
         let (description, processors) = (shared.forward.description(), &shared.processors);
-        let cut = cut.and_then(|steps| steps.of(description, processors, batch.rows()));
+        let cut = cut.and_then(|steps| steps.step(description, processors, batch.rows()));
         let (step, dag) = match cut {
             Some(cut) if lock(&cut.trial).next_is_cut() => {
                 (Step::Cut(Arc::clone(&cut)), Arc::clone(&cut.dag))
@@ -102,7 +102,7 @@ impl Dispatcher {
     pub(crate) fn scheduled(&self, dag: Dag, policy: Policy) -> (Dag, Policy) {
         match policy {
             Policy::Planned if dag.has_one_home() => (dag, Policy::CriticalPath),
-            Policy::Planned => match self.orders.of(&dag) {
+            Policy::Planned => match self.orders.order(&dag) {
                 Some(order) => (dag.with_plan(order, 0.0), policy),
                 None => (dag, Policy::CriticalPath),
             },

@@ -264,7 +264,7 @@ impl Encoder {
     /// Returns the device for layers of a block: of those that multiply their formats, an NPU rather than another one.
     fn choose(&self, block: &Block, layers: &Layers) -> Option<usize> {
         let format = |layer: &(_, _)| match &block.linears[&layer.0].weight {
-            Weight::Float(weight) => LayerFormat::of(weight.view()),
+            Weight::Float(weight) => LayerFormat::with_float_inputs(weight.view()),
             Weight::Int8(_) => LayerFormat::W8a8,
         };
         let formats: Vec<_> = layers.iter().map(format).collect();

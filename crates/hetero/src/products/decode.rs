@@ -9,7 +9,7 @@ use triad_plan::partition::solve::{Choice, Restriction, Solver};
 use triad_plan::partition::{self, Alignment, Participant, ProductShape};
 use triad_plan::processors::ProcessorId;
 
-use super::{MeasuredJoins, ProductTime, costs_of};
+use super::times::{MAX_TIMES, MeasuredJoins, ProductTime, costs_of};
 use crate::error::{Error, Result};
 use crate::work::columns_can_be_cut;
 
@@ -59,7 +59,7 @@ impl DecodeCosts {
         )?;
         expect(self.rows.iter().all(is_step), "steps of 1 to 16 rows")?;
         let times = self.products.len() + self.output.len();
-        expect(times <= super::MAX_TIMES, "at most 65536 times")?;
+        expect(times <= MAX_TIMES, "at most 65536 times")?;
         expect(
             self.joins.float.index() < processors,
             "a processor of the list that computes floats",

@@ -3,11 +3,12 @@
 //! §4.3).
 
 pub(crate) mod decode;
+mod times;
 
 use serde::{Deserialize, Serialize};
 use triad_model::description::ModelDescription;
 use triad_plan::joint::{Gaps, MeasuredPrompt, PromptPlanner};
-use triad_plan::partition::costs::{Joins, Measurement};
+use triad_plan::partition::costs::Joins;
 use triad_plan::partition::energy::{Objective, Powers};
 use triad_plan::partition::interpolate::InterpolatedCosts;
 use triad_plan::partition::judge::{Judged, Measured, judge};
@@ -21,12 +22,11 @@ use super::work::alignment;
 use crate::error::{Error, Result};
 
 pub use decode::{DecodeCosts, DecodePlans};
+use times::{MAX_TIMES, costs_of, measurements};
+pub use times::{MeasuredJoins, ProductTime};
 
 /// Maximum processors of a list.
 const MAX_PROCESSORS: usize = 64;
-/// Maximum times of a list of processors.
-const MAX_TIMES: usize = 1 << 16;
-
 /// The times of a model's products on a list of processors.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Unchecked")]
@@ -62,38 +62,6 @@ pub struct MeasuredProcessor {
     /// The numbers of rows that it has static graphs for; `None` for any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lengths: Option<Vec<usize>>,
-}
-
-/// The times between the end of a task and the start of one that waits for it: medians.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct MeasuredJoins {
-    /// The processor that computes the floats before and after a product.
-    pub float: ProcessorId,
-    /// Seconds from the end of a task of that processor to the start of its next one.
-    pub own_seconds: f64,
-    /// Seconds from the end of its task to the start of a part on another processor.
-    pub begin_seconds: f64,
-    /// Seconds from the end of a part on another processor to the start of its next task.
-    pub end_seconds: f64,
-}
-
-/// The time of a product on a processor.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ProductTime {
-    /// The processor.
-    pub processor: ProcessorId,
-    /// Tokens.
-    pub rows: usize,
-    /// Output features.
-    pub columns: usize,
-    /// Input features.
-    pub depth: usize,
-    /// Median seconds while nothing else runs.
-    pub alone: f64,
-    /// Median seconds while every other processor of the list runs products of its own.
-    pub contended: f64,
 }
 
 /// The costs as they are read, unchecked.
@@ -176,50 +144,6 @@ impl TryFrom<Unchecked> for ProductCosts {
         costs.costs()?;
         Ok(costs)
     }
-}
-
-impl MeasuredJoins {
-    pub(crate) fn joins(&self) -> Result<Joins> {
-        let Self {
-            float,
-            own_seconds,
-            begin_seconds,
-            end_seconds,
-        } = *self;
-        // A processor that computes a part for another one also has to begin it. Copies are in the times of the
-        // products.
-        Ok(Joins::new(
-            float,
-            own_seconds,
-            begin_seconds + end_seconds,
-            0.0,
-        )?)
-    }
-}
-
-/// Returns the measurements: alone, and while others work.
-fn measurements(times: &[ProductTime]) -> Result<[Vec<Measurement>; 2], String> {
-    let of = |seconds: fn(&ProductTime) -> f64| {
-        let measurement = |time: &ProductTime| {
-            let shape = ProductShape::new(time.rows, time.columns, time.depth);
-            let shape = shape.map_err(|error| error.to_string())?;
-            Ok(Measurement {
-                processor: time.processor,
-                shape,
-                seconds: seconds(time),
-            })
-        };
-        times
-            .iter()
-            .map(measurement)
-            .collect::<Result<Vec<_>, String>>()
-    };
-    Ok([of(|time| time.alone)?, of(|time| time.contended)?])
-}
-
-fn costs_of(times: &[ProductTime]) -> Result<InterpolatedCosts, String> {
-    let [alone, contended] = measurements(times)?;
-    InterpolatedCosts::new(&alone, &contended).map_err(|error| error.to_string())
 }
 
 impl ProductCosts {
@@ -488,7 +412,7 @@ mod tests {
         table.save(package.path()).unwrap();
         assert_eq!(ProductTable::open(package.path()).unwrap(), table);
         assert_eq!(
-            (table.of("cpu, npu"), table.of("cpu")),
+            (table.get("cpu, npu"), table.get("cpu")),
             (Some(&costs()), None)
         );
         let written = std::fs::read_to_string(ProductTable::path(package.path())).unwrap();

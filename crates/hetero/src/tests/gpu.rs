@@ -155,7 +155,7 @@ fn the_cpu_computes_no_operator_of_a_model_that_a_gpu_runs_with_a_device_that_mu
             engine.count(false);
             let statistics = engine.statistics();
             let computed = Operator::ALL.into_iter();
-            let computed = computed.filter(|operator| statistics.of(*operator).runs > 0);
+            let computed = computed.filter(|operator| statistics.operator(*operator).runs > 0);
             let computed: Vec<_> = computed.collect();
             assert!(
                 computed.iter().all(|one| *one == Operator::Embedding),

@@ -115,7 +115,7 @@ fn hits_and_misses_are_those_of_the_outliers_of_each_chunk() {
                 .linears(description.hidden)
                 .into_iter();
             let features: usize = features
-                .filter(|shape| LinearInput::of(shape.linear) == input)
+                .filter(|shape| LinearInput::read_by(shape.linear) == input)
                 .map(|shape| shape.out_features)
                 .sum();
             let clip = 127.0 * (clip / 127.0);

@@ -26,8 +26,8 @@ fn several_processors_count_what_one_does() {
     ];
     for operator in Operator::ALL {
         assert_eq!(
-            alone.of(operator).bytes,
-            one.of(operator).bytes,
+            alone.operator(operator).bytes,
+            one.operator(operator).bytes,
             "{}",
             operator.name()
         );
@@ -39,20 +39,23 @@ fn several_processors_count_what_one_does() {
         .filter(|one| *one != Operator::Shadows && !inner.contains(one))
     {
         assert_eq!(
-            one.of(operator).bytes,
-            two.of(operator).bytes,
+            one.operator(operator).bytes,
+            two.operator(operator).bytes,
             "{}",
             operator.name()
         );
     }
     let weights = |statistics: &Statistics| {
         inner
-            .map(|operator| statistics.of(operator).bytes.weights)
+            .map(|operator| statistics.operator(operator).bytes.weights)
             .iter()
             .sum::<u64>()
     };
     assert!(weights(&one) > 0 && weights(&one) == weights(&two));
     assert_eq!((one.values, one.outliers), (two.values, two.outliers));
     // Separate shadows are written once and read once more.
-    assert!(two.of(Operator::Shadows).bytes.written >= one.of(Operator::Shadows).bytes.written);
+    assert!(
+        two.operator(Operator::Shadows).bytes.written
+            >= one.operator(Operator::Shadows).bytes.written
+    );
 }

@@ -266,7 +266,7 @@ fn a_device_that_is_lost_at_any_product_leaves_the_rest_of_the_view_to_the_cpu()
             failure.processor == "npu" && failure.reason.to_string().contains("unplugged"),
             "{failure}"
         );
-        let salt = PrefixSalt::of(b"another client");
+        let salt = PrefixSalt::from_secret(b"another client");
         let again = engine.picture(pixels, salt, &Cancel::new()).unwrap();
         assert!(expected.starts_with(again.values()));
         let [view] = &views(&engine, 1)[..] else {
@@ -321,7 +321,7 @@ fn a_device_that_hangs_is_left_out_until_it_returns() {
             begin.elapsed() < Duration::from_secs(20),
             "it is used again"
         );
-        let salt = PrefixSalt::of(&salt.to_le_bytes());
+        let salt = PrefixSalt::from_secret(&salt.to_le_bytes());
         let again = engine.picture(views_of[0], salt, &Cancel::new()).unwrap();
         assert!(again.values() == first.values());
         if views(&engine, 1).remove(0).products.len() == products(&model) {
@@ -362,7 +362,7 @@ fn an_encoder_that_a_device_refuses_is_an_error_with_its_name() {
     }));
     let engine = engine(&model, with_device(&device, options_of(Vec::new())));
     let error = encode(&engine, golden.pixels().next().unwrap()).unwrap_err();
-    let chain = format!("{error}: {:?}", Error::of(&error));
+    let chain = format!("{error}: {:?}", Error::from_engine(&error));
     assert!(
         chain.contains("encoder of pictures") && chain.contains("no such operator"),
         "{chain}"

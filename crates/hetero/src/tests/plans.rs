@@ -243,7 +243,7 @@ fn measured_products_are_planned_and_give_the_bits_of_one_processor_alone() {
         table.set("test", costs.clone());
         table.save(package.path()).unwrap();
         let read = ProductTable::open(package.path()).unwrap();
-        let read = read.of("test").unwrap();
+        let read = read.get("test").unwrap();
         assert_eq!(
             (read.chunk, read.products.len()),
             (costs.chunk, costs.products.len())

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use half::f16;
 use triad_kernels::attention::{Cache, PAGE};
 use triad_kernels::{Matrix, Phase};
-use triad_processors::model::{DeviceModel, DeviceWeight, ModelProgram, Outputs, Wanted};
+use triad_processors::model::{DeviceModel, DeviceWeight, ModelProgram, OutputRows, Outputs};
 use triad_processors::{
     Capabilities, DeviceSubgraph, Error as DeviceError, ModelOptions, Multiplier, Program,
 };
@@ -173,7 +173,7 @@ impl ModelProgram for WholeProgram {
         &mut self,
         x: &[f32],
         segments: &[(u64, usize)],
-        wanted: &Wanted,
+        wanted: &OutputRows,
         read: &mut dyn FnMut(Outputs),
     ) -> triad_processors::Result<()> {
         let hidden = self.shared.description().hidden;

@@ -23,7 +23,7 @@ mod within;
 use std::cell::RefCell;
 use std::ops::Range;
 
-use crate::lines::Lines;
+use crate::aligned_buf::AlignedBuf;
 use crate::output::{OutputMut, SharedOutput};
 use crate::product::{Arithmetic, Left, Operand};
 use crate::vectorize::vectorize;
@@ -135,15 +135,15 @@ struct Scratch {
     /// The queries of the tile, times the scale.
     scaled: Vec<f32>,
     /// All queries of the tile `[rows, heads of the group, words of a head]`.
-    queries: Lines<u32>,
+    queries: AlignedBuf<u32>,
     /// The scale of each of these rows.
     query_units: Vec<f32>,
     keys: Operand,
     values: Operand,
     /// Scores of a strip `[rows, heads of the group, PAGE]`.
-    scores: Lines<f32>,
+    scores: AlignedBuf<f32>,
     /// The weights computed from these scores, in words.
-    weights: Lines<u32>,
+    weights: AlignedBuf<u32>,
     /// The scale of each of these rows.
     weight_units: Vec<f32>,
     /// Weighted values of the tile `[rows, heads of the group, head_dim]`.

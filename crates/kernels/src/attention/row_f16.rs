@@ -10,7 +10,7 @@ mod x86;
 use half::f16;
 
 use crate::Matrix;
-use crate::tier::{self, Tier};
+use crate::isa::{self, Isa};
 
 /// Keys whose scores are summed at once.
 const KEYS: usize = 4;
@@ -46,7 +46,7 @@ trait Halves {
 /// The functions for one set of instructions.
 #[derive(Clone, Copy)]
 struct Functions {
-    tier: Tier,
+    isa: Isa,
     /// `head_dim` must be a multiple of this.
     lanes: usize,
     /// [`scores`].
@@ -87,7 +87,7 @@ impl<'a> F16Rows<'a> {
     /// Returns `None` if keys or values are not f16, if `head_dim` is no multiple of a register, or if the processor
     /// lacks the instructions.
     pub(super) fn new(keys: Matrix<'a>, values: Matrix<'a>, dim: usize) -> Option<Self> {
-        let functions = supported().find(|functions| tier::may_be_used(functions.tier))?;
+        let functions = supported().find(|functions| isa::may_be_used(functions.isa))?;
         Self::with(functions, keys, values, dim)
     }
 
@@ -362,7 +362,7 @@ mod tests {
                     assert!(
                         (f64::from(found) - expected).abs() < 1e-4,
                         "{:?}: {found}, {expected}",
-                        functions.tier
+                        functions.isa
                     );
                 };
                 for (index, score) in scores.iter().enumerate() {
@@ -381,7 +381,7 @@ mod tests {
                     assert!(
                         out[dim..].iter().all(|x| x.is_nan()),
                         "{:?} wrote beyond a head",
-                        functions.tier
+                        functions.isa
                     );
                 }
             }

@@ -147,7 +147,7 @@ proptest! {
             let (prefilled, decoded) = kernels.install(run);
             for (out, tolerance) in [(prefilled, tolerance), (decoded, 1e-5)] {
                 for (out, expected) in out.iter().zip(&expected) {
-                    prop_assert!((f64::from(*out) - expected).abs() < tolerance, "{:?}: {} is not {}", kernels.tier, out, expected);
+                    prop_assert!((f64::from(*out) - expected).abs() < tolerance, "{:?}: {} is not {}", kernels.isa, out, expected);
                 }
             }
         }
@@ -388,7 +388,7 @@ fn int16_is_ten_times_nearer_than_numbers_rounded_to_bf16_with_outliers_too() {
             assert!(
                 of_int16 * 10.0 < of_bf16,
                 "{:?}: {of_int16} compared with {of_bf16}",
-                kernels.tier
+                kernels.isa
             );
         }
     }

@@ -6,13 +6,13 @@ use std::ops::Range;
 use std::sync::Mutex;
 
 use super::weight::scale_for;
+use crate::aligned_buf::AlignedBuf;
 use crate::chunks::{Chunks, Nothing, chunks_mut, for_each_chunk};
 use crate::fixed_point::FixedPoint;
 use crate::kernel::best;
 use crate::kernel::int8::quantize::ActivationRow;
 use crate::kernel::int8::rows::{OFFSET, Outliers, PART_ROWS, Part, QuantizedView, stride};
 use crate::kernel::int8::{Int8Kernel, LARGEST, MAX_IN_FEATURES};
-use crate::lines::Lines;
 use crate::magnitude::largest_magnitude;
 use crate::vectorize::vectorize;
 
@@ -29,7 +29,7 @@ pub struct QuantizedRows {
     in_features: usize,
     /// `[rows, stride]`, where the stride is the next multiple of four. A matrix unit loads tiles from it in place,
     /// which is much slower if they straddle cache lines.
-    values: Lines<u8>,
+    values: AlignedBuf<u8>,
     scales: Vec<f32>,
     parts: Vec<Part>,
     outlier_columns: OutlierColumns,

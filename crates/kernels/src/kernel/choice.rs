@@ -1,9 +1,9 @@
 //! Chooses the fastest kernels of this machine: newer instructions of a processor may be slower than older ones.
 //!
 //! Every permitted kernel is timed on products of a language model's size, and the fastest of each kind is
-//! [used](use_kernels). A kernel of a lower tier must be a quarter faster, so that noise changes nothing: float kernels
-//! round differently, and a model should give the same bits on two machines of a kind. Kernels take turns several
-//! times, and the fastest rounds count, since other programs may run at the same time.
+//! [used](use_kernels). A kernel of a lower instruction set must be a quarter faster, so that noise changes nothing:
+//! float kernels round differently, and a model should give the same bits on two machines of a kind. Kernels take turns
+//! several times, and the fastest rounds count, since other programs may run at the same time.
 
 mod bench;
 mod rate;
@@ -24,7 +24,7 @@ use rate::{MANY, ROUNDS};
 /// Minimum number of rows for the INT8 kernel for many rows.
 const MANY_FROM: usize = 16;
 const TURNS: usize = 4;
-/// Factor by which a kernel must be faster than one of a better tier.
+/// Factor by which a kernel must be faster than one of a better instruction set.
 const MARGIN: f64 = 1.25;
 
 /// A kind of product that has a kernel of its own.
@@ -69,7 +69,7 @@ impl ProductKind {
 pub struct Choice {
     /// The kind of product.
     pub kind: ProductKind,
-    /// The kernels that were timed, best tier first. Plain Rust is only timed if there is no other.
+    /// The kernels that were timed, best instruction set first. Plain Rust is only timed if there is no other.
     pub timed: Vec<TimedKernel>,
     /// The kernel that is used.
     pub chosen: &'static str,
@@ -96,12 +96,12 @@ impl TimedKernel {
 }
 
 impl Choice {
-    /// Returns the kernel of the best tier, which is used if nothing is timed.
-    pub fn by_tier(&self) -> &'static str {
+    /// Returns the kernel of the best instruction set, which is used if nothing is timed.
+    pub fn by_isa(&self) -> &'static str {
         self.timed.first().map_or(self.chosen, |timed| timed.kernel)
     }
 
-    /// Returns how many times faster the chosen kernel is than that of the best tier: 1 if it is the same.
+    /// Returns how many times faster the chosen kernel is than that of the best instruction set: 1 if it is the same.
     pub fn gain(&self) -> f64 {
         let mean = |name| {
             self.timed
@@ -110,11 +110,11 @@ impl Choice {
                 .map(TimedKernel::mean)
         };
         mean(self.chosen)
-            .zip(mean(self.by_tier()))
-            .map_or(1.0, |(chosen, by_tier)| chosen / by_tier)
+            .zip(mean(self.by_isa()))
+            .map_or(1.0, |(chosen, by_isa)| chosen / by_isa)
     }
 
-    /// Chooses among kernels that are sorted by tier, best first.
+    /// Chooses among kernels that are sorted by instruction set, best first.
     fn new(kind: ProductKind, timed: Vec<TimedKernel>) -> Self {
         let mut chosen = 0;
         for (index, candidate) in timed.iter().enumerate() {
@@ -225,7 +225,8 @@ pub(super) fn chosen() -> Option<&'static Kernels> {
 }
 
 /// Makes this process use the kernel of each kind that `name` returns. Must be called once, before anything is
-/// computed: a later call changes nothing. A kind for which it returns `None` keeps the kernel of the best tier.
+/// computed: a later call changes nothing. A kind for which it returns `None` keeps the kernel of the best instruction
+/// set.
 ///
 /// # Errors
 /// The name of a kernel that this processor does not have; then nothing is changed.

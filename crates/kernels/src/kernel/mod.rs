@@ -3,12 +3,12 @@
 //! A kernel multiplies matrices of one format with one set of instructions. Each format has a trait: [`Int8Kernel`] for
 //! INT8 activations and weights, [`Int16Kernel`] for INT16 activations with weights in INT8 and INT4, [`PanelKernel`]
 //! for f32, and [`Bf16Kernel`] and [`PairKernel`] for pairs of bf16 and of INT16. [`available`] has a row for each
-//! permitted [`Tier`], best first, with a kernel for each format: that of the tier or, if the tier has none, of the
-//! best tier below it. The last row is plain Rust, with which the others are compared in tests.
+//! permitted [`Isa`], best first, with a kernel for each format: that of the instruction set or, if it has none, of the
+//! best instruction set below it. The last row is plain Rust, with which the others are compared in tests.
 //!
 //! To add a kernel, add a file next to those of its format, with a type whose `new` returns `None` if the processor
-//! lacks its instructions, and an entry in [`compiled`]. It is [tested](self_test) at run time before it is used. Operators
-//! use the kernels of [`best`]; tests run all rows by `Kernels::install`.
+//! lacks its instructions, and an entry in [`compiled`]. It is [tested](self_test) at run time before it is used.
+//! Operators use the kernels of [`best`]; tests run all rows by `Kernels::install`.
 
 #[cfg(target_arch = "x86_64")]
 mod avx512;
@@ -22,7 +22,7 @@ use std::sync::LazyLock;
 
 pub use choice::{Choice, ProductKind, Rate, TimedKernel, choose_kernels, use_kernels};
 
-use crate::tier::{self, Tier};
+use crate::isa::{self, Isa};
 use int8::Int8Kernel;
 use int16::Int16Kernel;
 use panel::{Bf16Kernel, PairKernel, PanelKernel};
@@ -30,9 +30,9 @@ use panel::{Bf16Kernel, PairKernel, PanelKernel};
 /// A kernel for each format.
 #[derive(Clone, Copy)]
 pub(crate) struct Kernels {
-    /// The best tier that these kernels may belong to.
+    /// The best instruction set that these kernels may belong to.
     #[cfg_attr(not(test), expect(dead_code, reason = "tests name it"))]
-    pub tier: Tier,
+    pub isa: Isa,
     pub int8: &'static dyn Int8Kernel,
     pub int16: &'static dyn Int16Kernel,
     pub float: &'static dyn PanelKernel,
@@ -51,9 +51,9 @@ impl Kernels {
     }
 }
 
-/// The kernels of one tier that this processor can run.
+/// The kernels of one instruction set that this processor can run.
 #[derive(Default)]
-struct OfTier {
+struct IsaKernels {
     int8: Option<&'static dyn Int8Kernel>,
     int16: Option<&'static dyn Int16Kernel>,
     float: Option<&'static dyn PanelKernel>,
@@ -61,9 +61,9 @@ struct OfTier {
     pairs: Option<&'static dyn PairKernel>,
 }
 
-impl OfTier {
-    /// Returns whether products are rounded to pairs of INT16, if this tier has kernels for it. Pairs are twice as fast
-    /// as f32; bf16 takes precedence, since the conversion to it is cheaper.
+impl IsaKernels {
+    /// Returns whether products are rounded to pairs of INT16, if this instruction set has kernels for it. Pairs are
+    /// twice as fast as f32; bf16 takes precedence, since the conversion to it is cheaper.
     fn rounds_to_pairs(&self) -> Option<bool> {
         let has_any = self.bf16.is_some() || self.pairs.is_some() || self.float.is_some();
         has_any.then_some(self.bf16.is_none() && self.pairs.is_some())
@@ -77,29 +77,29 @@ macro_rules! kernel {
     };
 }
 
-/// Returns all kernels that this processor can run, best tier first.
-fn tiers() -> Vec<(Tier, OfTier)> {
-    let mut tiers = compiled();
-    tiers.retain(|(tier, _)| tier.is_supported());
-    tiers
+/// Returns all kernels that this processor can run, best instruction set first.
+fn isas() -> Vec<(Isa, IsaKernels)> {
+    let mut isas = compiled();
+    isas.retain(|(isa, _)| isa.is_supported());
+    isas
 }
 
-/// Returns every tier of this architecture, with the kernels that this processor can run.
-fn compiled() -> Vec<(Tier, OfTier)> {
+/// Returns every instruction set of this architecture, with the kernels that this processor can run.
+fn compiled() -> Vec<(Isa, IsaKernels)> {
     vec![
         #[cfg(target_arch = "x86_64")]
         (
-            Tier::Amx,
-            OfTier {
+            Isa::Amx,
+            IsaKernels {
                 int8: kernel!(int8::amx::Amx::new()),
                 bf16: kernel!(panel::amx_bf16::AmxBf16::new()),
-                ..OfTier::default()
+                ..IsaKernels::default()
             },
         ),
         #[cfg(target_arch = "x86_64")]
         (
-            Tier::Avx512,
-            OfTier {
+            Isa::Avx512,
+            IsaKernels {
                 int8: kernel!(int8::avx512_vnni::Avx512Vnni::new()),
                 int16: kernel!(int16::avx512_vnni::Avx512Vnni::new()),
                 float: kernel!(panel::avx512::Avx512::new()),
@@ -109,67 +109,67 @@ fn compiled() -> Vec<(Tier, OfTier)> {
         ),
         #[cfg(target_arch = "x86_64")]
         (
-            Tier::AvxVnni,
-            OfTier {
+            Isa::AvxVnni,
+            IsaKernels {
                 int8: kernel!(int8::avx_vnni::AvxVnni::new()),
                 int16: kernel!(int16::avx2::AvxVnni::new()),
                 pairs: kernel!(panel::avx2_pairs::AvxVnniPairs::new()),
-                ..OfTier::default()
+                ..IsaKernels::default()
             },
         ),
         #[cfg(target_arch = "x86_64")]
         (
-            Tier::Avx2,
-            OfTier {
+            Isa::Avx2,
+            IsaKernels {
                 int8: kernel!(int8::avx2::Avx2::new()),
                 int16: kernel!(int16::avx2::Avx2::new()),
                 float: kernel!(panel::avx2::Avx2::new()),
                 pairs: kernel!(panel::avx2_pairs::Avx2Pairs::new()),
-                ..OfTier::default()
+                ..IsaKernels::default()
             },
         ),
         #[cfg(target_arch = "aarch64")]
         (
-            Tier::Sme,
-            OfTier {
+            Isa::Sme,
+            IsaKernels {
                 int8: kernel!(int8::sme::OuterProduct::new()),
-                ..OfTier::default()
+                ..IsaKernels::default()
             },
         ),
         #[cfg(target_arch = "aarch64")]
         (
-            Tier::I8mm,
-            OfTier {
+            Isa::I8mm,
+            IsaKernels {
                 int8: kernel!(int8::i8mm::MatrixProduct::new()),
                 bf16: kernel!(panel::neon_bf16::NeonBf16::new()),
-                ..OfTier::default()
+                ..IsaKernels::default()
             },
         ),
         #[cfg(target_arch = "aarch64")]
         (
-            Tier::Dotprod,
-            OfTier {
+            Isa::Dotprod,
+            IsaKernels {
                 int8: kernel!(int8::dotprod::DotProduct::new()),
-                ..OfTier::default()
+                ..IsaKernels::default()
             },
         ),
         #[cfg(target_arch = "aarch64")]
         (
-            Tier::Neon,
-            OfTier {
+            Isa::Neon,
+            IsaKernels {
                 int8: kernel!(Some(int8::neon::Neon)),
                 int16: kernel!(Some(int16::neon::Neon)),
                 float: kernel!(Some(panel::neon::Neon)),
-                ..OfTier::default()
+                ..IsaKernels::default()
             },
         ),
         (
-            Tier::Reference,
-            OfTier {
+            Isa::Reference,
+            IsaKernels {
                 int8: kernel!(Some(int8::reference::Reference)),
                 int16: kernel!(Some(int16::reference::Reference)),
                 float: kernel!(Some(panel::portable::Portable)),
-                ..OfTier::default()
+                ..IsaKernels::default()
             },
         ),
     ]
@@ -184,15 +184,12 @@ pub struct RefusedKernel {
     pub reason: String,
 }
 
-/// Returns a row for each of `tiers`, best first, without kernels that a [`self_test`] refuses, and the refused kernels.
-fn table(mut tiers: Vec<(Tier, OfTier)>) -> (Vec<Kernels>, Vec<RefusedKernel>) {
+/// Returns a row for each of `isas`, best first, without kernels that a [`self_test`] refuses, and the refused kernels.
+fn table(mut isas: Vec<(Isa, IsaKernels)>) -> (Vec<Kernels>, Vec<RefusedKernel>) {
     let mut refused = Vec::new();
     let mut refuse = |kernel, reason| refused.push(RefusedKernel { kernel, reason });
-    for (_, kernels) in tiers
-        .iter_mut()
-        .filter(|(tier, _)| *tier != Tier::Reference)
-    {
-        macro_rules! prove {
+    for (_, kernels) in isas.iter_mut().filter(|(isa, _)| *isa != Isa::Reference) {
+        macro_rules! refuse_wrong {
             ($($format:ident),*) => {$(
                 if let Some(kernel) = kernels.$format && let Err(reason) = self_test::$format(kernel) {
                     refuse(kernel.name(), reason);
@@ -200,13 +197,14 @@ fn table(mut tiers: Vec<(Tier, OfTier)>) -> (Vec<Kernels>, Vec<RefusedKernel>) {
                 }
             )*};
         }
-        prove!(int8, int16, float, bf16, pairs);
+        refuse_wrong!(int8, int16, float, bf16, pairs);
     }
     let row = |first: usize| {
-        let below = &tiers[first..];
-        // Plain Rust, the last tier, has a kernel for each format except the optional bf16 and pairs of INT16.
+        let below = &isas[first..];
+        // Plain Rust, the last instruction set, has a kernel for each format except the optional bf16 and pairs of
+        // INT16.
         Kernels {
-            tier: below[0].0,
+            isa: below[0].0,
             int8: below
                 .iter()
                 .find_map(|(_, kernels)| kernels.int8)
@@ -227,27 +225,27 @@ fn table(mut tiers: Vec<(Tier, OfTier)>) -> (Vec<Kernels>, Vec<RefusedKernel>) {
                 .expect("plain Rust"),
         }
     };
-    ((0..tiers.len()).map(row).collect(), refused)
+    ((0..isas.len()).map(row).collect(), refused)
 }
 
-/// Returns the table of this processor's permitted tiers, and the kernels that are refused.
-fn proven() -> &'static (Vec<Kernels>, Vec<RefusedKernel>) {
-    static PROVEN: LazyLock<(Vec<Kernels>, Vec<RefusedKernel>)> = LazyLock::new(|| {
-        let mut tiers = tiers();
-        tiers.retain(|(tier, _)| tier::may_be_used(*tier));
-        table(tiers)
+/// Returns the table of this processor's permitted instruction sets, and the kernels that are refused.
+fn checked() -> &'static (Vec<Kernels>, Vec<RefusedKernel>) {
+    static CHECKED: LazyLock<(Vec<Kernels>, Vec<RefusedKernel>)> = LazyLock::new(|| {
+        let mut isas = isas();
+        isas.retain(|(isa, _)| isa::may_be_used(*isa));
+        table(isas)
     });
-    &PROVEN
+    &CHECKED
 }
 
-/// Returns the table: a row for each tier that this processor has and that may be used, best first.
+/// Returns the table: a row for each instruction set that this processor has and that may be used, best first.
 pub(crate) fn available() -> &'static [Kernels] {
-    &proven().0
+    &checked().0
 }
 
 /// Returns the kernels that computed a small product wrongly on this processor and are therefore not used.
 pub fn refused_kernels() -> &'static [RefusedKernel] {
-    &proven().1
+    &checked().1
 }
 
 /// Returns the kernels that operators use: those that were chosen, else the first row of the table.
@@ -270,7 +268,7 @@ pub(crate) fn tested() -> impl Iterator<Item = &'static Kernels> {
             let int8 = kernel!(int8::amx::Amx::emulated());
             let bf16 = kernel!(panel::amx_bf16::AmxBf16::emulated());
             Some(Kernels {
-                tier: Tier::Amx,
+                isa: Isa::Amx,
                 int8: int8?,
                 bf16: Some(bf16?),
                 rounds_to_pairs: false,
@@ -284,7 +282,7 @@ pub(crate) fn tested() -> impl Iterator<Item = &'static Kernels> {
             );
             let pairs = kernel!(panel::avx2_pairs::EvexPairs::new());
             Some(Kernels {
-                tier: Tier::AvxVnni,
+                isa: Isa::AvxVnni,
                 int8: int8?,
                 int16: int16?,
                 pairs: Some(pairs?),
@@ -359,12 +357,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_has_a_row_for_each_tier_and_the_best_of_each_format_below_it() {
-        let tiers: Vec<_> = available().iter().map(|kernels| kernels.tier).collect();
-        let may_be_used: Vec<_> = Tier::supported()
-            .filter(|tier| tier::may_be_used(*tier))
+    fn the_table_has_a_row_for_each_isa_and_the_best_of_each_format_below_it() {
+        let isas: Vec<_> = available().iter().map(|kernels| kernels.isa).collect();
+        let may_be_used: Vec<_> = Isa::supported()
+            .filter(|isa| isa::may_be_used(*isa))
             .collect();
-        assert_eq!(tiers, may_be_used);
+        assert_eq!(isas, may_be_used);
         let last = available().last().expect("a row of plain Rust");
         assert_eq!(
             (last.int8.name(), last.int16.name(), last.float.name()),
@@ -372,8 +370,8 @@ mod tests {
         );
         assert!(last.bf16.is_none() && last.pairs.is_none() && !last.rounds_to_pairs);
         for (above, below) in available().iter().zip(&available()[1..]) {
-            // A format without a kernel of its own in a tier has that of the row below.
-            let has_its_own = |name: &str| name.starts_with(above.tier.name());
+            // A format without a kernel of its own in an instruction set has that of the row below.
+            let has_its_own = |name: &str| name.starts_with(above.isa.name());
             assert!(has_its_own(above.int8.name()) || above.int8.name() == below.int8.name());
             assert!(has_its_own(above.float.name()) || above.float.name() == below.float.name());
             let pairs = |row: &Kernels| row.pairs.map(PanelKernel::name);

@@ -5,7 +5,7 @@ use std::hint::black_box;
 
 use super::{ACCUMULATORS, ITERATIONS};
 use crate::arm::{bfmmla, sdot, smmla};
-use crate::tier::Tier;
+use crate::isa::Isa;
 
 /// Defines a round of an instruction with this many products.
 macro_rules! round {
@@ -52,14 +52,14 @@ round!(
 /// Returns `None` with SME, whose outer products are not measured, and on processors with neither matrix nor dot
 /// products.
 pub(super) fn int8_round() -> Option<fn() -> f64> {
-    if Tier::Sme.is_supported() {
+    if Isa::Sme.is_supported() {
         return None;
     }
     // SAFETY (of both closures): they exist only if the processor has the instructions.
     #[allow(unsafe_code)]
     match () {
-        () if Tier::I8mm.is_supported() => Some(|| unsafe { matrix_products() }),
-        () if Tier::Dotprod.is_supported() => Some(|| unsafe { dot_products() }),
+        () if Isa::I8mm.is_supported() => Some(|| unsafe { matrix_products() }),
+        () if Isa::Dotprod.is_supported() => Some(|| unsafe { dot_products() }),
         () => None,
     }
 }

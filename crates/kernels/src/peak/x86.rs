@@ -9,7 +9,7 @@ use std::hint::black_box;
 
 use super::{ACCUMULATORS, ITERATIONS, NARROW_ACCUMULATORS};
 use crate::amx;
-use crate::tier::Tier;
+use crate::isa::Isa;
 
 /// Defines a round of an instruction with this many products and this many sums.
 macro_rules! round {
@@ -124,8 +124,8 @@ pub(super) fn int8_round() -> Option<fn() -> f64> {
             Some(|| amx::Native::new().map_or(0.0, amx::int8_operations))
         }
         () if has_vnni() => of!(dot_products),
-        () if Tier::AvxVnni.is_supported() => of!(narrow_dot_products),
-        () if Tier::Avx2.is_supported() => of!(products_and_additions),
+        () if Isa::AvxVnni.is_supported() => of!(narrow_dot_products),
+        () if Isa::Avx2.is_supported() => of!(products_and_additions),
         () => None,
     }
 }
@@ -133,8 +133,8 @@ pub(super) fn int8_round() -> Option<fn() -> f64> {
 pub(super) fn int16_round() -> Option<fn() -> f64> {
     match () {
         () if has_vnni() => of!(pairs),
-        () if Tier::AvxVnni.is_supported() => of!(narrow_pairs),
-        () if Tier::Avx2.is_supported() => of!(products_and_additions),
+        () if Isa::AvxVnni.is_supported() => of!(narrow_pairs),
+        () if Isa::Avx2.is_supported() => of!(products_and_additions),
         () => None,
     }
 }

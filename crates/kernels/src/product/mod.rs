@@ -13,8 +13,8 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 use crate::Matrix;
+use crate::aligned_buf::AlignedBuf;
 use crate::kernel::panel::{PANEL, Panel, PanelKernel};
-use crate::lines::Lines;
 use crate::output::SharedOutput;
 pub(crate) use operand::{Arithmetic, Left, Operand};
 use pack::{Source, Wide};
@@ -38,7 +38,7 @@ pub(crate) enum Write {
 struct Scratch {
     wide: Wide,
     /// The packed panel, `[DEPTH, PANEL]`.
-    panel: Lines<u32>,
+    panel: AlignedBuf<u32>,
 }
 
 thread_local! {

@@ -5,12 +5,12 @@ use std::ops::Range;
 use super::DEPTH;
 use super::pack::{Source, Wide, pack};
 use crate::Matrix;
+use crate::aligned_buf::AlignedBuf;
 use crate::kernel::best;
 use crate::kernel::panel::pairs::{self, Purpose, ValueUnits, WEIGHTS};
 use crate::kernel::panel::{
     Bf16Kernel, PANEL, PairKernel, Panel, PanelKernel, Powers, powers_of_two,
 };
-use crate::lines::Lines;
 use crate::output::OutputMut;
 
 /// The number format of a product's operands, with the kernel that multiplies it. Operands of every format are 32-bit
@@ -114,7 +114,7 @@ impl Arithmetic {
 #[derive(Default)]
 pub(crate) struct Operand {
     arithmetic: Option<Arithmetic>,
-    words: Lines<u32>,
+    words: AlignedBuf<u32>,
     /// Depth in words.
     depth: usize,
     columns: usize,
@@ -127,7 +127,7 @@ pub(crate) struct Operand {
     /// For each row, the largest unit of it and all rows before it.
     largest_units: Vec<f32>,
     /// Sums in i32, as kernels write them.
-    sums: Lines<f32>,
+    sums: AlignedBuf<f32>,
 }
 
 impl Operand {

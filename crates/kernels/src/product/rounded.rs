@@ -11,10 +11,10 @@ use super::operand::Arithmetic;
 use super::pack::{Source, Wide, pack};
 use super::{Write, panels};
 use crate::Matrix;
+use crate::aligned_buf::AlignedBuf;
 use crate::chunks::{chunks_mut, for_each_chunk};
 use crate::kernel::panel::pairs::Purpose;
 use crate::kernel::panel::{LANES, PANEL, PairKernel, Panel};
-use crate::lines::Lines;
 use crate::output::{OutputMut, SharedOutput};
 use crate::vectorize::vectorize;
 
@@ -29,7 +29,7 @@ const TASK_ROWS: usize = 16;
 pub(crate) struct RoundedRows {
     arithmetic: Arithmetic,
     /// `[rows, in_features / 2]`, rounded up.
-    words: Lines<u32>,
+    words: AlignedBuf<u32>,
     /// `[rows, parts]`: the scale of each part in INT16; 1 in bf16.
     units: Vec<f32>,
     in_features: usize,
@@ -46,9 +46,9 @@ struct Scratch {
     units: Vec<f32>,
     units_of_some: Vec<f32>,
     /// The packed panel, `[words, PANEL]`.
-    panel: Lines<u32>,
+    panel: AlignedBuf<u32>,
     /// Sums in i32, `[ROWS, columns]`.
-    sums: Lines<f32>,
+    sums: AlignedBuf<f32>,
 }
 
 thread_local! {
@@ -74,7 +74,7 @@ impl RoundedRows {
             in_features.div_ceil(2),
             in_features.div_ceil(PART),
         );
-        let (mut words, mut units) = (Lines::default(), vec![1.0; rows * parts]);
+        let (mut words, mut units) = (AlignedBuf::default(), vec![1.0; rows * parts]);
         words.resize(rows * depth);
         let chunks = (
             chunks_mut(&mut words, TASK_ROWS * depth),

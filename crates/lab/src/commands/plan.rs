@@ -77,7 +77,7 @@ fn plan(
     arguments::check_floats(floats_on, device)?;
     let costs = ProfileCosts::new(device);
     let joins = costs.joins(floats_on)?;
-    let participants = Participant::of(costs.processors());
+    let participants = Participant::from_processors(costs.processors());
     let processors: Vec<_> = costs
         .processors()
         .iter()

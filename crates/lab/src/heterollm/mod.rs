@@ -62,7 +62,9 @@ impl Mode {
                 processor: WeightOnlyCosts::GPU,
                 shapes: Shapes::Dynamic,
             }],
-            Self::HeteroLayer | Self::HeteroTensor => Participant::of(costs.processors()),
+            Self::HeteroLayer | Self::HeteroTensor => {
+                Participant::from_processors(costs.processors())
+            }
             Self::Pipe => vec![npu(Shapes::Static(StandardLengths::default()))],
             Self::OnlinePrepare => vec![npu(Shapes::Dynamic)],
             Self::Padding => {

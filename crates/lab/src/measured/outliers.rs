@@ -253,7 +253,7 @@ fn row_bytes(description: &ModelDescription, block: usize, input: LinearInput) -
         .linears(description.hidden)
         .into_iter();
     readers
-        .filter(|shape| LinearInput::of(shape.linear) == input)
+        .filter(|shape| LinearInput::read_by(shape.linear) == input)
         .map(|shape| shape.out_features)
         .sum()
 }

@@ -19,7 +19,7 @@ const TYPES_ALIAS: &str = "layer_types";
 const PATTERN: &str = "hybrid_override_pattern";
 
 /// The default of `time_step_min`.
-const LEAST_STEP: f64 = 0.001;
+const MIN_STEP: f64 = 0.001;
 
 /// The content of a block in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -204,10 +204,10 @@ pub(super) fn nemotron(config: &Config<'_>, epsilon: f32) -> Result<Mamba2> {
     let field = "time_step_min";
     if config
         .positive(field)?
-        .is_some_and(|least| least != LEAST_STEP)
+        .is_some_and(|least| least != MIN_STEP)
     {
         return Err(unsupported(format!(
-            "config.json: `{field}` is other than {LEAST_STEP}, which Triad does not support"
+            "config.json: `{field}` is other than {MIN_STEP}, which Triad does not support"
         )));
     }
     Ok(Mamba2 {

@@ -311,7 +311,7 @@ fn mixers(other: &Mixer, has_attention: impl Iterator<Item = bool>) -> Vec<Optio
 
 /// llama.cpp takes the epsilon of a file for the least length of a DeltaNet's queries and keys, `transformers` for another
 /// number. Up to this one, no vector is so short.
-const MOST_EPSILON: f32 = 1e-4;
+const MAX_EPSILON: f32 = 1e-4;
 
 impl Reader<'_> {
     /// Returns the mixer of each block; `None`: attention. Blocks without key-value heads have another mixer.
@@ -375,9 +375,9 @@ impl Reader<'_> {
 
     /// Reads the DeltaNets of a GGUF file.
     fn delta_nets(&self, blocks: usize, epsilon: f32) -> Result<Vec<Option<Mixer>>> {
-        if epsilon > MOST_EPSILON {
+        if epsilon > MAX_EPSILON {
             return Err(unsupported(format!(
-                "metadata field `{}` is {epsilon}, expected at most {MOST_EPSILON} for {}",
+                "metadata field `{}` is {epsilon}, expected at most {MAX_EPSILON} for {}",
                 self.key("attention.layer_norm_rms_epsilon"),
                 self.family.name
             )));

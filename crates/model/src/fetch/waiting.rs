@@ -8,7 +8,7 @@ use super::{Progress, cancelled, fetch_error};
 use crate::error::Result;
 
 /// The interval at which a wait checks whether the user cancelled it.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Runs `work` on a thread and returns its result. If the user cancels, the thread ends by itself, at the latest after
 /// the time-out of its request, and its result is dropped.
@@ -47,7 +47,7 @@ pub(super) fn receive<T>(results: &Receiver<T>, progress: &dyn Progress) -> Resu
         if progress.cancelled() {
             return Err(cancelled());
         }
-        match results.recv_timeout(LOOK) {
+        match results.recv_timeout(POLL_INTERVAL) {
             Ok(result) => return Ok(Some(result)),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return Ok(None),

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use serde_json::{Map, Value, json};
 
-use super::{Element, REMARKS};
+use super::{Element, METADATA};
 
 /// Alignment of the data after the header: a cache line, and the widest vector.
 pub const ALIGNMENT: usize = 64;
@@ -35,12 +35,12 @@ impl Layout {
     ///
     /// # Panics
     /// If the total length exceeds `usize`.
-    pub fn new(entries: &[Entry], remarks: &BTreeMap<String, String>) -> Self {
+    pub fn new(entries: &[Entry], metadata: &BTreeMap<String, String>) -> Self {
         let mut offset = 0usize;
         let mut offsets = Vec::with_capacity(entries.len());
         let mut object = Map::new();
-        if !remarks.is_empty() {
-            object.insert(REMARKS.into(), json!(remarks));
+        if !metadata.is_empty() {
+            object.insert(METADATA.into(), json!(metadata));
         }
         for Entry {
             name,
@@ -97,8 +97,8 @@ mod tests {
             entry("empty", Element::U8, &[0]),
             entry("b", Element::Bf16, &[1, 5]),
         ];
-        let remarks = BTreeMap::from([("key".to_owned(), "a \"value\"".to_owned())]);
-        let layout = Layout::new(&entries, &remarks);
+        let metadata = BTreeMap::from([("key".to_owned(), "a \"value\"".to_owned())]);
+        let layout = Layout::new(&entries, &metadata);
         assert_eq!(layout.places[0].start % ALIGNMENT, 0);
         let mut file = layout.header.clone();
         file.resize(layout.file_length(), 0);
@@ -107,7 +107,7 @@ mod tests {
             &[Element::I8, Element::F32, Element::U8, Element::Bf16],
         )
         .unwrap();
-        assert_eq!(header.remarks, remarks);
+        assert_eq!(header.metadata, metadata);
         for (entry, place) in entries.iter().zip(&layout.places) {
             let tensor = &header.tensors[&entry.name];
             assert_eq!(

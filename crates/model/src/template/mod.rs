@@ -177,7 +177,7 @@ impl ChatTemplate {
     }
 
     /// Returns the text of `messages`; with `add_generation_prompt` it ends where the model's answer starts. Encode it
-    /// with [`Special::Parsed`](crate::tokenizer::Special::Parsed).
+    /// with [`EncodeOptions::TEMPLATE`](crate::tokenizer::EncodeOptions::TEMPLATE).
     ///
     /// # Errors
     /// [`ErrorKind::Template`], with the line, if the template refuses the conversation (many allow only alternating

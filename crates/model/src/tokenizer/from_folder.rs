@@ -16,7 +16,7 @@ use super::from_model_file;
 use super::guarded::guarded;
 use super::limit::Limit;
 use super::vocabulary::{CONTINUES_WORD, Spelling, TokenKind, Vocabulary, byte_of_piece};
-use super::{Encoder, Special, Tokenizer, TokenizerKind, end_tokens};
+use super::{Encoder, Tokenizer, TokenizerKind, end_tokens};
 use crate::error::{Error, ErrorKind, Result};
 use crate::files;
 
@@ -59,7 +59,7 @@ impl HuggingFace {
     pub(super) fn encode(
         &self,
         text: &str,
-        special: Special,
+        parse_special: bool,
         limit: &Limit,
         tokens: &mut Vec<u32>,
     ) -> Result<()> {
@@ -69,19 +69,19 @@ impl HuggingFace {
         let is_of_words = matches!(self.tokenizer.get_model(), ModelWrapper::WordPiece(_));
         if let Some(start) = limit.start_of(text, is_of_words) {
             let mut first = Vec::new();
-            self.encode_whole(start, special, &mut first)?;
+            self.encode_whole(start, parse_special, &mut first)?;
             let least = first.len().saturating_sub(AT_CUT);
             if limit.ends(tokens.len() + least) {
                 tokens.extend_from_slice(&first[..least]);
                 return Ok(());
             }
         }
-        self.encode_whole(text, special, tokens)
+        self.encode_whole(text, parse_special, tokens)
     }
 
-    fn encode_whole(&self, text: &str, special: Special, tokens: &mut Vec<u32>) -> Result<()> {
+    fn encode_whole(&self, text: &str, parse_special: bool, tokens: &mut Vec<u32>) -> Result<()> {
         let names_control = || self.controls.iter().any(|control| text.contains(control));
-        let as_text = special == Special::AsText && names_control();
+        let as_text = !parse_special && names_control();
         let failed = |reason: String| {
             Error::new(
                 ErrorKind::Tokenizer,
@@ -216,7 +216,7 @@ pub(super) fn build(
     check_bert_rules(&inner, config)?;
     let decoder = match inner.get_model() {
         ModelWrapper::WordPiece(_) => Decoder::of_word_piece(&inner)?,
-        ModelWrapper::BPE(_) | ModelWrapper::Unigram(_) => Decoder::of(&inner)?,
+        ModelWrapper::BPE(_) | ModelWrapper::Unigram(_) => Decoder::read(&inner)?,
         ModelWrapper::WordLevel(_) => {
             return Err(Error::new(
                 ErrorKind::Unsupported,
@@ -446,7 +446,7 @@ impl Decoder {
         }
     }
 
-    fn of(tokenizer: &tokenizers::Tokenizer) -> Result<Self> {
+    fn read(tokenizer: &tokenizers::Tokenizer) -> Result<Self> {
         let decoder = tokenizer.get_decoder();
         if matches!(decoder, Some(DecoderWrapper::ByteLevel(_))) {
             return Ok(Self {

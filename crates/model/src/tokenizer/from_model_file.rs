@@ -166,7 +166,7 @@ fn build(
         suffix: around("add_eos_token", adds_eos, false, eos)?,
         encoder: Encoder::Own {
             words: Box::new(Words::SentencePiece(encoder)),
-            markers: Markers::of(names)?,
+            markers: Markers::from_list(names)?,
         },
         vocabulary,
         bos,

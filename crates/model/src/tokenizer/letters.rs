@@ -7,7 +7,7 @@
 use aho_corasick::{AhoCorasick, MatchKind};
 
 use super::limit::{Encoded, Limit};
-use super::{Encoder, MAX_TEXT, Special, TokenKind, Tokenizer};
+use super::{EncodeOptions, Encoder, MAX_TEXT, TokenKind, Tokenizer};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Marks user texts, and encodes rendered texts.
@@ -82,7 +82,7 @@ impl<'a> Letters<'a> {
             tokenizer, mark, ..
         } = *self;
         if !text.contains(mark) || text.len() > MAX_TEXT {
-            return tokenizer.encode_within(text, (Special::Parsed, false), most, stop);
+            return tokenizer.encode_within(text, EncodeOptions::TEMPLATE, most, stop);
         }
         let limit = &Limit::new(most, stop);
         let mut tokens = Vec::new();
@@ -90,7 +90,7 @@ impl<'a> Letters<'a> {
         match &tokenizer.encoder {
             Encoder::Own { words, markers } => words.encode_fragments(
                 (&tokenizer.vocabulary, markers),
-                (text, Special::Parsed),
+                (text, true),
                 limit,
                 Some(mark),
                 &mut tokens,
@@ -104,10 +104,10 @@ impl<'a> Letters<'a> {
                         .unwrap_or((rest.len(), rest.len()));
                     let (before, control) = (&rest[..start], &rest[start..end]);
                     if before.contains(mark) {
-                        encoder.encode(&plain(before), Special::AsText, limit, &mut tokens)?;
-                        encoder.encode(control, Special::Parsed, limit, &mut tokens)?;
+                        encoder.encode(&plain(before), false, limit, &mut tokens)?;
+                        encoder.encode(control, true, limit, &mut tokens)?;
                     } else {
-                        encoder.encode(&rest[..end], Special::Parsed, limit, &mut tokens)?;
+                        encoder.encode(&rest[..end], true, limit, &mut tokens)?;
                     }
                     rest = &rest[end..];
                 }

@@ -2,7 +2,6 @@
 
 use aho_corasick::{AhoCorasick, MatchKind};
 
-use super::Special;
 use super::bounds::{LONGEST_PIECE, MAX_ADDED};
 use super::vocabulary::{TokenKind, Vocabulary};
 use crate::error::{Error, ErrorKind, Result};
@@ -126,11 +125,11 @@ impl Markers {
                 strips: strips(vocabulary.piece(id), kind),
             })
         });
-        Self::of(markers.collect())
+        Self::from_list(markers.collect())
     }
 
     /// Returns `markers`, in any order.
-    pub(super) fn of(markers: Vec<Marker>) -> Result<Self> {
+    pub(super) fn from_list(markers: Vec<Marker>) -> Result<Self> {
         check_lengths(markers.iter().map(|marker| marker.text.len()), |place| {
             let beginning = markers[place].text.chars().take(40);
             format!("the special token {:?}…", beginning.collect::<String>())
@@ -155,12 +154,13 @@ impl Markers {
     pub(super) fn split(
         &self,
         text: &str,
-        special: Special,
+        parse_special: bool,
         mut fragment: impl FnMut(Fragment<'_>),
     ) {
-        let Automaton { automaton, markers } = match special {
-            Special::AsText => &self.user_defined,
-            Special::Parsed => &self.all,
+        let Automaton { automaton, markers } = if parse_special {
+            &self.all
+        } else {
+            &self.user_defined
         };
         let mut position = 0;
         for found in automaton

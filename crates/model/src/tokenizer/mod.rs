@@ -66,13 +66,28 @@ use markers::Markers;
 use vocabulary::Vocabulary;
 use words::Words;
 
-/// The treatment of names of control tokens (`<|im_start|>`) in a text.
+/// The treatment of special tokens in a text that is encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Special {
-    /// They are ordinary text. BOS and EOS are added if the model expects them. For raw prompts from a user or a file.
-    AsText,
-    /// They are control tokens. Nothing is added: a chat template writes its own BOS. For rendered templates.
-    Parsed,
+pub struct EncodeOptions {
+    /// Whether names of control tokens (`<|im_start|>`) are control tokens. Otherwise they are ordinary text.
+    pub parse_special: bool,
+    /// Whether BOS and EOS are added if the model expects them. A text that is parsed and already starts with a BOS gets
+    /// no second one.
+    pub add_special: bool,
+}
+
+impl EncodeOptions {
+    /// For raw prompts from a user or a file: names of control tokens are ordinary text, and BOS and EOS are added.
+    pub const TEXT: Self = Self {
+        parse_special: false,
+        add_special: true,
+    };
+    /// For rendered templates: names of control tokens are control tokens. Nothing is added, since a chat template writes
+    /// its own BOS.
+    pub const TEMPLATE: Self = Self {
+        parse_special: true,
+        add_special: false,
+    };
 }
 
 /// The scheme of a vocabulary.
@@ -159,25 +174,9 @@ impl Tokenizer {
         }
     }
 
-    /// Returns the tokens of `text`. User-defined tokens count as one token wherever they occur; `special` decides how
-    /// control tokens are treated, and whether BOS and EOS are added.
-    pub fn encode(&self, text: &str, special: Special) -> Result<Vec<u32>> {
-        self.encode_around(text, special, special == Special::AsText)
-    }
-
-    /// Does the same as [`encode`](Self::encode) for a text that is no rendered template and may name control tokens:
-    /// `adds_special` decides whether BOS and EOS are added if the model expects them. If the text already starts with
-    /// a BOS, no second one is added.
-    ///
-    /// # Errors
-    /// As for [`encode`](Self::encode).
-    pub fn encode_around(
-        &self,
-        text: &str,
-        special: Special,
-        adds_special: bool,
-    ) -> Result<Vec<u32>> {
-        match self.encode_within(text, (special, adds_special), usize::MAX, &|| false)? {
+    /// Returns the tokens of `text`. User-defined tokens count as one token wherever they occur.
+    pub fn encode(&self, text: &str, options: EncodeOptions) -> Result<Vec<u32>> {
+        match self.encode_within(text, options, usize::MAX, &|| false)? {
             Encoded::Whole(tokens) => Ok(tokens),
             Encoded::TooMany(_) | Encoded::Stopped => Err(Error::new(
                 ErrorKind::Tokenizer,
@@ -186,7 +185,7 @@ impl Tokenizer {
         }
     }
 
-    /// Does the same as [`encode_around`](Self::encode_around) for at most `most` tokens: encoding ends early if the
+    /// Does the same as [`encode`](Self::encode) for at most `most` tokens: encoding ends early if the
     /// text has more, or if `stop` returns true. `stop` is called every few thousand characters, except within a call
     /// of the `tokenizers` crate.
     ///
@@ -195,7 +194,7 @@ impl Tokenizer {
     pub fn encode_within(
         &self,
         text: &str,
-        (special, adds_special): (Special, bool),
+        options: EncodeOptions,
         most: usize,
         stop: &dyn Fn() -> bool,
     ) -> Result<Encoded> {
@@ -211,16 +210,15 @@ impl Tokenizer {
         }
         let limit = Limit::new(most, stop);
         let mut tokens = Vec::with_capacity((text.len() / 3 + 2).min(most.saturating_add(2)));
-        if adds_special {
+        if options.add_special {
             tokens.extend(&self.prefix);
         }
         let start = tokens.len();
-        self.append(text, special, &limit, &mut tokens)?;
-        if special == Special::Parsed && start > 0 && tokens[start..].starts_with(&tokens[..start])
-        {
+        self.append(text, options.parse_special, &limit, &mut tokens)?;
+        if options.parse_special && start > 0 && tokens[start..].starts_with(&tokens[..start]) {
             tokens.drain(..start);
         }
-        if adds_special {
+        if options.add_special {
             tokens.extend(&self.suffix);
         }
         Ok(limit.outcome(tokens))
@@ -259,38 +257,33 @@ impl Tokenizer {
     /// As for [`Tokenizer::encode`].
     pub fn encode_part(&self, text: &str) -> Result<Vec<u32>> {
         let mut tokens = Vec::new();
-        self.append(
-            text,
-            Special::AsText,
-            &Limit::new(usize::MAX, &|| false),
-            &mut tokens,
-        )?;
+        self.append(text, false, &Limit::new(usize::MAX, &|| false), &mut tokens)?;
         Ok(tokens)
     }
 
     fn append(
         &self,
         text: &str,
-        special: Special,
+        parse_special: bool,
         limit: &Limit,
         tokens: &mut Vec<u32>,
     ) -> Result<()> {
         match &self.encoder {
             Encoder::Own { words, markers } => words.encode_fragments(
                 (&self.vocabulary, markers),
-                (text, special),
+                (text, parse_special),
                 limit,
                 None,
                 tokens,
             ),
-            Encoder::HuggingFace(encoder) => encoder.encode(text, special, limit, tokens),
+            Encoder::HuggingFace(encoder) => encoder.encode(text, parse_special, limit, tokens),
         }
     }
 
     /// Does the same as [`encode`](Self::encode) for bytes that may not be UTF-8: each broken sequence becomes U+FFFD,
     /// as with Python's `errors="replace"`.
-    pub fn encode_bytes(&self, bytes: &[u8], special: Special) -> Result<Vec<u32>> {
-        self.encode(&String::from_utf8_lossy(bytes), special)
+    pub fn encode_bytes(&self, bytes: &[u8], options: EncodeOptions) -> Result<Vec<u32>> {
+        self.encode(&String::from_utf8_lossy(bytes), options)
     }
 
     /// Returns the text of `tokens`. Control tokens and ids without a piece have no text; bytes that are no character

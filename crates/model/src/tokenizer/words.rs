@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 
-use super::Special;
 use super::byte_level::ByteLevelBpe;
 use super::character_level::CharacterBpe;
 use super::limit::Limit;
@@ -52,13 +51,13 @@ impl Words {
     pub(super) fn encode_fragments(
         &self,
         (vocabulary, markers): (&Vocabulary, &Markers),
-        (text, special): (&str, Special),
+        (text, parse_special): (&str, bool),
         limit: &Limit,
         removed: Option<char>,
         tokens: &mut Vec<u32>,
     ) -> Result<()> {
         let (mut merger, mut outcome) = (Merger::default(), Ok(()));
-        markers.split(text, special, |fragment| match fragment {
+        markers.split(text, parse_special, |fragment| match fragment {
             _ if outcome.is_err() => {}
             Fragment::Token {
                 id,

@@ -6,7 +6,7 @@ use std::path::Path;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use triad_model::ErrorKind;
-use triad_model::tokenizer::{Special, Tokenizer};
+use triad_model::tokenizer::{EncodeOptions, Tokenizer};
 
 use super::assert_refused;
 
@@ -272,9 +272,9 @@ fn a_text_on_which_the_library_panics_is_an_error_that_names_file_and_field() {
     trie[(256 ^ usize::from(b'b')) ^ 1] = 1000;
     let file = changed("unigram", "/normalizer", charsmap(4 * 512, &trie, "x\0"));
     let tokenizer = open(&file).unwrap();
-    tokenizer.encode("a", Special::AsText).unwrap();
-    for special in [Special::AsText, Special::Parsed] {
-        let refused = tokenizer.encode("ab", special);
+    tokenizer.encode("a", EncodeOptions::TEXT).unwrap();
+    for options in [EncodeOptions::TEXT, EncodeOptions::TEMPLATE] {
+        let refused = tokenizer.encode("ab", options);
         assert_refused(
             "a text",
             refused,
@@ -282,7 +282,7 @@ fn a_text_on_which_the_library_panics_is_an_error_that_names_file_and_field() {
             &["tokenizer.json: ", "field `normalizer`"],
         );
     }
-    tokenizer.encode("a", Special::AsText).unwrap();
+    tokenizer.encode("a", EncodeOptions::TEXT).unwrap();
 }
 
 /// Generates values that files should not have.
@@ -411,8 +411,8 @@ proptest! {
         }
         if let Ok(tokenizer) = open(&file) {
             for text in ["", "a", " ab  é\u{301} \u{1f600}<s>x</s>\n12", "<unk>", "漢字 ﷺ İ"] {
-                for special in [Special::AsText, Special::Parsed] {
-                    if let Ok(tokens) = tokenizer.encode(text, special) {
+                for options in [EncodeOptions::TEXT, EncodeOptions::TEMPLATE] {
+                    if let Ok(tokens) = tokenizer.encode(text, options) {
                         tokenizer.decode(&tokens);
                     }
                 }

@@ -133,9 +133,9 @@ impl Fields {
 
 /// Returns the start of a value as JSON.
 fn shown(value: &Value) -> String {
-    const MOST: usize = 60;
+    const MAX_CHARACTERS: usize = 60;
     let text = value.to_string();
-    match text.char_indices().nth(MOST) {
+    match text.char_indices().nth(MAX_CHARACTERS) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text,
     }

@@ -4,10 +4,12 @@
 //! seconds from a profile.
 
 pub mod cost;
+mod range;
 pub mod weight_only;
 
 use serde::{Deserialize, Serialize};
 
+use range::Range;
 use weight_only::WeightOnly;
 
 /// Names of the built-in profiles.
@@ -86,17 +88,6 @@ pub struct Float {
 pub struct DeviceProfileError {
     name: String,
     problem: String,
-}
-
-/// The allowed range of a field.
-#[derive(Clone, Copy)]
-enum Range {
-    /// Above zero.
-    Positive,
-    /// Zero or above.
-    NotNegative,
-    /// One or above.
-    Factor,
 }
 
 /// Maximum number of characters of a line in an error.

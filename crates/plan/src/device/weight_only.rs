@@ -7,7 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Range::{self, Factor, NotNegative, Positive};
+use super::range::Range::{self, Factor, NotNegative, Positive};
 use crate::graph::Subgraph;
 
 const MICRO: f64 = 1e-6;

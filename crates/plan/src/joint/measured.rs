@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 
-use super::Kind;
+use super::kind::Kind;
 
 /// Plausible factors. Beyond these, the measured and the simulated prompt can't be the same.
 const FACTORS: RangeInclusive<f64> = 0.01..=100.0;

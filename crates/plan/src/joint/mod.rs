@@ -8,6 +8,7 @@
 //! policy, and the fastest is chosen ([`PromptPlanner::plan`]).
 
 mod division;
+mod kind;
 mod measured;
 mod search;
 
@@ -17,7 +18,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use triad_model::description::ModelDescription;
 
 use crate::graph::{Graph, Role, Task};
@@ -30,6 +31,7 @@ use crate::schedule::Policy;
 use crate::schedule::parts::CutError;
 use crate::tasks::{Assigned, Operation, PrefillTask, TaskOptions};
 
+pub use kind::Kind;
 pub use measured::MeasuredPrompt;
 pub use search::fastest;
 
@@ -172,41 +174,6 @@ impl From<Kind> for CandidateId {
     /// Creates the id of a kind's candidate on several processors.
     fn from(kind: Kind) -> Self {
         Self { kind, alone: None }
-    }
-}
-
-/// Kinds of candidates.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Kind {
-    /// One processor computes everything.
-    Alone,
-    /// Each product is whole, on its fastest processor. One processor computes in float (Hetero-layer).
-    Layer,
-    /// Each product is cut. One processor computes in float (Hetero-tensor).
-    Tensor,
-    /// Each product is cut if that is faster in isolation. One processor computes in float.
-    Auto,
-    /// Whole chunks alternate between the processors that compute in float.
-    Chunks,
-    /// Each subgraph of each chunk runs where it ends first, with whole products.
-    Placed,
-    /// Each subgraph of each chunk runs where it ends first, with whole or cut products.
-    Mixed,
-}
-
-impl Kind {
-    /// Returns the name for messages and files.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Alone => "alone",
-            Self::Layer => "layer",
-            Self::Tensor => "tensor",
-            Self::Auto => "auto",
-            Self::Chunks => "chunks",
-            Self::Placed => "placed",
-            Self::Mixed => "mixed",
-        }
     }
 }
 

@@ -155,7 +155,7 @@ impl Machine {
     }
 }
 
-fn of(plan: &JointPlan, kind: Kind) -> Option<f64> {
+fn seconds_of(plan: &JointPlan, kind: Kind) -> Option<f64> {
     plan.candidates
         .iter()
         .find(|one| one.id.kind == kind)
@@ -189,7 +189,7 @@ fn a_prompt_is_planned_as_the_candidate_that_is_asked_for_or_that_is_fastest_by_
     let (description, rows) = (description(4), 100);
     let (joint, plan) = machine.plan(&description, rows);
     assert_ne!(plan.id.kind, Kind::Alone, "two are faster than one");
-    let seconds = |kind| of(&plan, kind).unwrap();
+    let seconds = |kind| seconds_of(&plan, kind).unwrap();
     for Candidate { id, seconds, .. } in &plan.candidates {
         let one = plan.by(*id).unwrap();
         assert_eq!((one.id, one.seconds), (*id, *seconds));
@@ -300,7 +300,7 @@ proptest! {
     ) {
         let (_, plan) = machine.plan(&description(10), rows);
         for kind in [Kind::Alone, Kind::Layer, Kind::Tensor, Kind::Auto, Kind::Placed, Kind::Mixed] {
-            let Some(seconds) = of(&plan, kind) else {
+            let Some(seconds) = seconds_of(&plan, kind) else {
                 // There are only NPUs, or a processor with a part of each cut is omitted.
                 prop_assert!(kind == Kind::Alone || machine.processors.len() > 2);
                 continue;
@@ -351,19 +351,20 @@ fn two_equal_processors_take_turns_where_floats_are_long_and_cut_where_there_is_
         fixed: 0.0,
     };
     let (_, plan) = machine(&[false, false], equal, 1e-5).plan(&description(30), 256);
-    let alone = of(&plan, Kind::Alone).unwrap();
+    let alone = seconds_of(&plan, Kind::Alone).unwrap();
     assert!(
-        plan.seconds < 0.62 * alone && plan.seconds < 0.9 * of(&plan, Kind::Tensor).unwrap(),
+        plan.seconds < 0.62 * alone
+            && plan.seconds < 0.9 * seconds_of(&plan, Kind::Tensor).unwrap(),
         "{plan:?}"
     );
     // One chunk of 32 rows has nothing to overlap.
     let (_, plan) = machine(&[false, false], equal, 1e-9).plan(&description(30), 32);
     assert!(
-        plan.seconds < 0.7 * of(&plan, Kind::Alone).unwrap(),
+        plan.seconds < 0.7 * seconds_of(&plan, Kind::Alone).unwrap(),
         "{plan:?}"
     );
     assert!(
-        of(&plan, Kind::Placed).unwrap() > 0.99 * of(&plan, Kind::Alone).unwrap(),
+        seconds_of(&plan, Kind::Placed).unwrap() > 0.99 * seconds_of(&plan, Kind::Alone).unwrap(),
         "{plan:?}"
     );
 }

@@ -135,7 +135,7 @@ pub fn judge(
                     .map(|seconds| seconds / one.seconds - 1.0)
             };
             let errors: Vec<_> = held.iter().filter_map(error).map(f64::abs).collect();
-            Ok((HeldOut::of(&errors), prediction))
+            Ok((HeldOut::summarize(&errors), prediction))
         };
         let (alone, by_alone) = fit(measured.alone)?;
         let (contended, by_beside) = fit(measured.contended)?;
@@ -216,7 +216,7 @@ fn apart(processor: ProcessorId, first: &[Measurement], second: &[Measurement]) 
             .get(&one.shape)
             .map(|again| (again / one.seconds - 1.0).abs())
     };
-    HeldOut::of(
+    HeldOut::summarize(
         &first
             .iter()
             .filter(here)

@@ -275,7 +275,7 @@ pub struct Participant {
 
 impl Participant {
     /// Creates the participants of a list: NPUs with static shapes of all standard lengths, the others with any shape.
-    pub fn of(processors: &Processors) -> Vec<Self> {
+    pub fn from_processors(processors: &Processors) -> Vec<Self> {
         let shapes = |processor: &Processor| match processor.kind {
             ProcessorKind::Npu => Shapes::Static(StandardLengths::default()),
             ProcessorKind::Cpu | ProcessorKind::Gpu => Shapes::Dynamic,

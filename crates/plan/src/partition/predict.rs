@@ -103,7 +103,7 @@ pub struct HeldOut {
 
 impl HeldOut {
     /// Summarizes errors.
-    pub(super) fn of(errors: &[f64]) -> Self {
+    pub(super) fn summarize(errors: &[f64]) -> Self {
         let (measurements, sum): (_, f64) = (errors.len(), errors.iter().sum());
         let largest = errors.iter().copied().fold(0.0, f64::max);
         Self {
@@ -188,7 +188,7 @@ impl Prediction {
             method,
             model: Model::fit(method, &measured),
             range,
-            held_out: HeldOut::of(&errors),
+            held_out: HeldOut::summarize(&errors),
         })
     }
 

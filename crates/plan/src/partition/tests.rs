@@ -709,7 +709,7 @@ fn on_a_phone_the_products_of_a_long_prompt_are_cut_and_one_row_stays_where_floa
     let device = DeviceProfile::builtin("snapdragon-8gen3").unwrap();
     let costs = ProfileCosts::new(&device);
     let joins = costs.joins(FloatsOn::Gpu).unwrap();
-    let participants = Participant::of(costs.processors());
+    let participants = Participant::from_processors(costs.processors());
     let solver = Solver::new(participants, costs, joins).unwrap();
     let description = model("llama-2-7b").unwrap();
     for (role, product) in products(&description.blocks[0], description.hidden, 1000).unwrap() {

@@ -29,7 +29,7 @@ const USUAL_SHARE: f32 = 0.5;
 /// Rows of weights, of all layers that read an input, with which shares are compared.
 const SAMPLED_ROWS: usize = 128;
 /// The least mean square of a channel, as a share of the largest one, so that any text has all channels.
-const LEAST_SQUARE: f32 = 1e-9;
+const MIN_SQUARE: f32 = 1e-9;
 
 /// Returns the float `model` in W4A16: moments of the text's first part, and of the second, held-out one, decide how each
 /// linear layer is rounded.
@@ -100,7 +100,7 @@ impl Rounding {
         linear: &Linear,
         cancel: &Cancel,
     ) -> Result<Linear> {
-        let input = LinearInput::of(name);
+        let input = LinearInput::read_by(name);
         let moments = self.moments.input(block, input);
         if moments[0].channels() == 0 {
             return Ok(linear_to_int4(linear, |_, _, _| {
@@ -116,7 +116,7 @@ impl Rounding {
             None => {
                 let linears = &self.model.weights().blocks[block].linears;
                 let readers = linears.iter().filter_map(|(name, linear)| {
-                    match (LinearInput::of(*name) == input, &linear.weight) {
+                    match (LinearInput::read_by(*name) == input, &linear.weight) {
                         (true, Weight::Float(matrix)) => Some(matrix),
                         _ => None,
                     }
@@ -203,7 +203,7 @@ fn factor(
     let largest = order.iter().map(square).fold(f32::MIN_POSITIVE, f32::max);
     let roots: Vec<f32> = order
         .iter()
-        .map(|channel| (square(channel) / largest).max(LEAST_SQUARE).sqrt())
+        .map(|channel| (square(channel) / largest).max(MIN_SQUARE).sqrt())
         .collect();
     if share == 0.0 {
         let ratios = vec![0.0; channels * channels];

@@ -3,13 +3,12 @@
 //! when it is complete. The same model, text and options give the same bytes.
 
 mod part;
+mod recipe;
 mod resume;
 mod vision;
 mod write;
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -21,90 +20,27 @@ use triad_engine::package::{
     FORMAT, FileDigest, MANIFEST, MANIFEST_DIGEST, Manifest, Package, WEIGHTS, sha256,
 };
 use triad_engine::quantization::LinearFormat;
-use triad_engine::{Cancel, LoadOptions, Model, Threads};
+use triad_engine::{Cancel, LoadOptions, Model};
 use triad_kernels::BlockArithmetic;
 use triad_kernels::int8;
 use triad_model::checkpoint::Checkpoint;
 use triad_model::{Error, ErrorKind};
 
-use crate::calibration::pictures::CalibrationPictures;
-use crate::calibration::text::CalibrationText;
+use crate::Preparation;
 use crate::calibration::{self, Calibration};
 use crate::error::Result;
 use crate::int4::Rounding;
 use crate::int4::moments::Moments;
-use crate::{Preparation, PrepareOptions};
 use part::{Opened, Part};
 pub use part::{UNFINISHED, is_being_prepared, is_in_use};
+pub use recipe::{Existing, Progress, Recipe};
+use recipe::{name_of, program};
 use resume::{Saved, State};
 use vision::Encoder;
-use write::{LinearPlan, write_error};
+use write::{LinearPlan, write_file};
 
 /// Files by name.
 type Source = BTreeMap<String, FileDigest>;
-
-/// The input and the options of a preparation.
-#[derive(Clone, Debug)]
-pub struct Recipe {
-    /// The model.
-    pub checkpoint: Arc<Checkpoint>,
-    /// The calibration texts: three of four calibrate; the fourth is held out.
-    pub text: CalibrationText,
-    /// The options of the preparation.
-    pub options: PrepareOptions,
-    /// Threads for the computation. They do not affect the package.
-    pub threads: Threads,
-    /// The treatment of an existing package.
-    pub existing: Existing,
-    /// With W4A16, maximum bytes of second moments in memory, if those of one block are not more
-    /// ([`MEMORY`](crate::int4::moments::MEMORY)). They do not affect the package.
-    pub moment_memory: usize,
-    /// The pictures that calibrate the encoder; `None`: the package has no encoder.
-    pub pictures: Option<CalibrationPictures>,
-}
-
-/// The treatment of an existing package.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Existing {
-    /// The package is kept, and the preparation fails.
-    Refuse,
-    /// The package is kept, and used.
-    Keep,
-    /// The package is replaced when the new one is complete.
-    Replace,
-}
-
-/// The progress of a preparation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
-    /// Another process prepares the same package.
-    Waiting,
-    /// The float model is read.
-    Loading,
-    /// The float model processes the calibration text.
-    Calibrating {
-        /// Processed tokens.
-        done: usize,
-        /// Tokens of the text.
-        total: usize,
-    },
-    /// The float encoder processes the calibration pictures.
-    CalibratingPictures {
-        /// Processed pictures.
-        done: usize,
-        /// Pictures.
-        total: usize,
-    },
-    /// Clip thresholds and shadows are decided.
-    Deciding,
-    /// Weights are quantized and written.
-    Writing {
-        /// Finished linear layers.
-        done: usize,
-        /// Linear layers.
-        total: usize,
-    },
-}
 
 /// A package that was made or found.
 #[derive(Debug)]
@@ -207,11 +143,6 @@ pub fn prepare(
 fn source(checkpoint: &Checkpoint) -> Result<Vec<(PathBuf, FileDigest)>> {
     let digest = |path: &Path| Ok((path.to_owned(), FileDigest::of_file(path)?));
     checkpoint.files().map(digest).collect()
-}
-
-fn name_of(path: &Path) -> String {
-    let name = path.file_name().unwrap_or_default();
-    name.to_string_lossy().into_owned()
 }
 
 /// The input that all calibrations of one preparation share.
@@ -381,10 +312,6 @@ impl<'a> Seen<'a> {
     }
 }
 
-fn program() -> String {
-    format!("triad {}", env!("CARGO_PKG_VERSION"))
-}
-
 /// Writes everything except the weights, `package.json` last.
 fn write_rest(
     recipe: &Recipe,
@@ -435,14 +362,4 @@ fn write_rest(
         format!("{}  {MANIFEST}\n", sha256(&json)).as_bytes(),
     )?;
     write_file(part, MANIFEST, &json)
-}
-
-fn write_file(part: &Part, name: &str, content: &[u8]) -> Result<()> {
-    let path = part.path(name);
-    let write = || {
-        let mut file = File::create_new(&path)?;
-        file.write_all(content)?;
-        file.sync_all()
-    };
-    write().map_err(|error| write_error(error, &path))
 }

@@ -9,7 +9,7 @@ use triad_engine::Cancel;
 use triad_engine::package::{MANIFEST, MANIFEST_DIGEST, Package, is_content};
 use triad_model::{Error, ErrorKind, output};
 
-use super::Existing;
+use super::recipe::Existing;
 use crate::error::Result;
 
 /// The end of the name of a folder in which a package is prepared; the rest is the package's name.

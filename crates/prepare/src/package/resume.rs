@@ -239,7 +239,7 @@ fn save<S: State>(state: &S, key: &str, path: &Path) -> Result<()> {
         element: tensor.element,
         shape: tensor.shape.clone(),
     });
-    let remarks = [
+    let metadata = [
         (VERSION, FORMAT.to_owned()),
         (KEY, key.to_owned()),
         (COUNTS, text_of(&state.counts())),
@@ -247,7 +247,7 @@ fn save<S: State>(state: &S, key: &str, path: &Path) -> Result<()> {
     ];
     let layout = Layout::new(
         &entries.collect::<Vec<_>>(),
-        &BTreeMap::from(remarks.map(|(name, value)| (name.to_owned(), value))),
+        &BTreeMap::from(metadata.map(|(name, value)| (name.to_owned(), value))),
     );
     let write = || {
         let mut file = BufWriter::new(OutputFile::own(path)?);
@@ -281,11 +281,11 @@ fn load<S: State>(fresh: impl Fn() -> S, key: &str, path: &Path) -> S {
 fn read<S: State>(mut state: S, key: &str, path: &Path) -> Result<Option<S>> {
     let file = MappedFile::open(path)?;
     let header = safetensors::read(file.bytes(), &[Element::F32, Element::U32])?;
-    let remark = |name| header.remarks.get(name).map_or("", String::as_str);
-    if remark(VERSION) != FORMAT || remark(KEY) != key {
+    let value_of = |name| header.metadata.get(name).map_or("", String::as_str);
+    if value_of(VERSION) != FORMAT || value_of(KEY) != key {
         return Ok(None);
     }
-    let counts = remark(COUNTS).split(' ').map(|count| count.parse().ok());
+    let counts = value_of(COUNTS).split(' ').map(|count| count.parse().ok());
     let Some(counts) = counts.collect::<Option<Vec<u64>>>() else {
         return Ok(None);
     };
@@ -294,5 +294,5 @@ fn read<S: State>(mut state: S, key: &str, path: &Path) -> Result<Option<S>> {
         &file.bytes()[tensor.map_or(0..0, |tensor| tensor.bytes.clone())]
     };
     let restored = state.restore(&counts, &tensor);
-    Ok((restored.is_some() && remark(SEAL) == seal_of(&state, key)).then_some(state))
+    Ok((restored.is_some() && value_of(SEAL) == seal_of(&state, key)).then_some(state))
 }

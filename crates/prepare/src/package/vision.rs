@@ -20,9 +20,9 @@ use triad_model::safetensors::Element;
 use triad_model::{Error, ErrorKind, files, gguf};
 
 use super::part::Part;
+use super::recipe::{Progress, Recipe, name_of, program};
 use super::resume::Saved;
-use super::write::{Output, float_element};
-use super::{Progress, Recipe, write_file};
+use super::write::{Output, float_element, write_file};
 use crate::calibration::Calibration;
 use crate::calibration::pictures::CalibrationPictures;
 use crate::error::Result;
@@ -67,7 +67,7 @@ impl<'a> Encoder<'a> {
         // An encoder decodes nothing.
         options.plan.decode_weights = DecodeWeights::Int8;
         let of_encoder = float.mapped_files().iter().map(|file| {
-            let name = super::name_of(file.path());
+            let name = name_of(file.path());
             // The folder of a model often holds both.
             match source.iter().find(|(path, _)| path == file.path()) {
                 Some((_, digest)) => Ok((name, digest.clone())),
@@ -130,7 +130,7 @@ impl<'a> Encoder<'a> {
             .collect();
         let kernels = format!("{:?}", triad_kernels::kernel_names());
         let key = json!({
-            "program": super::program(), "encoder": self.source, "settings": settings, "pictures": pictures,
+            "program": program(), "encoder": self.source, "settings": settings, "pictures": pictures,
             "kernels": kernels,
         });
         Ok(sha256(key.to_string().as_bytes()))
@@ -211,7 +211,7 @@ fn weights(
         }
         for (name, linear) in &block.linears {
             cancel.check()?;
-            let input = &plan.blocks[index][LinearInput::of(*name).index()];
+            let input = &plan.blocks[index][LinearInput::read_by(*name).index()];
             let quantized = model.install(|| quantize_linear(linear, input, plan));
             let name = linear_name(index, *name);
             file.linear(&name, &quantized, DecodeWeights::Int8)?;

@@ -27,7 +27,8 @@ use triad_model::safetensors::write::Layout;
 use triad_model::tensor::Format;
 use triad_model::{Error, ErrorKind};
 
-use super::Progress;
+use super::part::Part;
+use super::recipe::Progress;
 use crate::error::Result;
 use crate::int4::Rounding;
 
@@ -64,7 +65,7 @@ impl LinearPlan<'_> {
         linear: &Linear,
         cancel: &Cancel,
     ) -> Result<Linear> {
-        let input = LinearInput::of(name).index();
+        let input = LinearInput::read_by(name).index();
         match self {
             Self::W8a8(quantization) => Ok(quantize_linear(
                 linear,
@@ -130,7 +131,7 @@ pub(super) fn weights(
             file.floats(&mixer_name(index, *weight), values)?;
         }
         if let Some(router) = &block.router {
-            for part in RouterPart::of(&router.experts) {
+            for part in RouterPart::present_in(&router.experts) {
                 let values = router.part(part).expect("a router has its parts");
                 file.floats(&router_name(index, part), &values)?;
             }
@@ -473,6 +474,17 @@ fn check_finite(mut numbers: impl Iterator<Item = f32>) -> Result<()> {
     } else {
         Err(triad_engine::Error::NotFinite.into())
     }
+}
+
+/// Writes a file of the unfinished package.
+pub(super) fn write_file(part: &Part, name: &str, content: &[u8]) -> Result<()> {
+    let path = part.path(name);
+    let write = || {
+        let mut file = File::create_new(&path)?;
+        file.write_all(content)?;
+        file.sync_all()
+    };
+    write().map_err(|error| write_error(error, &path))
 }
 
 pub(super) fn write_error(error: std::io::Error, path: &Path) -> crate::Error {

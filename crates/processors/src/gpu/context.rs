@@ -73,7 +73,7 @@ impl Context {
         };
         let shares_memory = !(adapter.features() & shared).is_empty();
         let matrices = if with_matrices {
-            Matrices::of(adapter)
+            Matrices::supported_by(adapter)
         } else {
             Matrices::none()
         };

@@ -20,6 +20,17 @@ pub struct Variant {
     dot4: &'static str,
 }
 
+/// Result of trying a variant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum VariantState {
+    /// The variant passed the self-test and is used.
+    Used,
+    /// The variant failed the self-test, or the driver refused it; holds the reason.
+    Refused(String),
+    /// The variant was not tried, since a faster one is used.
+    Untried,
+}
+
 /// A four-element dot product in one instruction, if the driver has it; otherwise the shader compiler expands it.
 pub(super) const PACKED: &str = "fn dot4(a: u32, b: u32) -> i32 { return dot4I8Packed(a, b); }";
 /// A four-element dot product of shifts and 32-bit multiplications only.

@@ -25,7 +25,7 @@ impl Matrices {
     }
 
     /// Returns the matrices that an adapter supports.
-    pub fn of(adapter: &wgpu::Adapter) -> Self {
+    pub fn supported_by(adapter: &wgpu::Adapter) -> Self {
         use wgpu::CooperativeScalarType::{F16, F32};
         let features = adapter.features() & wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX;
         if features.is_empty() {

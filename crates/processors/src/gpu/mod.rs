@@ -2,7 +2,7 @@
 //! (`model`).
 //!
 //! A GPU is opened once ([`Gpu::open`]): `adapters` finds it by name, `context` opens its queue, and the first shader
-//! variant that passes the self-test is used (`kernels`, `proof`). [`Gpu::variants`] returns why other variants were
+//! variant that passes the self-test is used (`kernels`, `self_test`). [`Gpu::variants`] returns why other variants were
 //! refused. A program keeps its weights in GPU buffers, in the layout of the CPU's kernels, and runs in one submission
 //! (`program`). All programs share the buffers for intermediate results (`scratch`). Compiled shaders are kept on disk
 //! (`pipeline_cache`). The length of submissions can be limited ([`GpuOptions::slice`], `pace`), so that other
@@ -22,8 +22,8 @@ mod pace;
 mod peak;
 mod pipeline_cache;
 mod program;
-mod proof;
 mod scratch;
+mod self_test;
 mod slices;
 
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ use std::time::Duration;
 
 pub use adapters::{ADAPTER, Adapter, AdapterKind};
 pub use frames::Frames;
-pub use kernels::Variant;
+pub use kernels::{Variant, VariantState};
 
 use crate::device::{Capabilities, Device, ModelOptions, Peaks, Program};
 use crate::error::{Error, Result};
@@ -135,17 +135,6 @@ pub struct Gpu {
     float_kernels: Arc<FloatKernels>,
 }
 
-/// Result of trying a variant.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum VariantState {
-    /// The variant passed the self-test and is used.
-    Used,
-    /// The variant failed the self-test, or the driver refused it; holds the reason.
-    Refused(String),
-    /// The variant was not tried, since a faster one is used.
-    Untried,
-}
-
 impl Gpu {
     /// Opens a GPU.
     ///
@@ -195,7 +184,7 @@ impl Gpu {
         for variant in all {
             let state = match used {
                 Some(_) => VariantState::Untried,
-                None => match proven(&context, variant)? {
+                None => match checked(&context, variant)? {
                     Ok(shared) => {
                         used = Some(shared);
                         VariantState::Used
@@ -268,8 +257,8 @@ impl Gpu {
     ///
     /// # Errors
     /// If no variant passes the self-test, or the GPU fails.
-    pub fn prove_models(&self) -> Result<Vec<(ModelVariant, VariantState)>> {
-        let states = model::prove_all(&self.shared.context, &self.model_variants)?;
+    pub fn check_models(&self) -> Result<Vec<(ModelVariant, VariantState)>> {
+        let states = model::check_all(&self.shared.context, &self.model_variants)?;
         self.shared.context.keep_pipelines();
         Ok(states)
     }
@@ -281,7 +270,10 @@ impl Gpu {
 }
 
 /// Compiles and tests a variant. Returns its state if it passes the self-test, or the reason why it is not used.
-fn proven(context: &Arc<Context>, variant: Variant) -> Result<std::result::Result<Shared, String>> {
+fn checked(
+    context: &Arc<Context>,
+    variant: Variant,
+) -> Result<std::result::Result<Shared, String>> {
     let kernels = match Kernels::compile(context, variant) {
         Ok(kernels) => kernels,
         Err(reason) => return Ok(Err(reason)),
@@ -294,9 +286,9 @@ fn proven(context: &Arc<Context>, variant: Variant) -> Result<std::result::Resul
         scratch,
         pace,
     });
-    let proof = proof::prove(&shared)?;
+    let checked = self_test::check(&shared)?;
     let shared = Arc::into_inner(shared).expect("the self-test dropped its programs");
-    Ok(proof.map(|()| shared))
+    Ok(checked.map(|()| shared))
 }
 
 impl Device for Gpu {
@@ -336,5 +328,37 @@ impl Device for Gpu {
 
     fn peaks(&self) -> Result<Option<Peaks>> {
         peak::measure(&self.shared.context, self.adapter.to_string()).map(Some)
+    }
+}
+
+impl GpuModel {
+    /// Copies a model to `gpu`, and compiles and tests its kernels. The shader `variants` are tried in this order.
+    ///
+    /// # Errors
+    /// If the model's parts are inconsistent or have shapes that no shader supports ([`Error::GpuModel`]), there is no
+    /// memory for it, or no shader variant passes the self-test.
+    pub fn new(
+        gpu: &Gpu,
+        model: &DeviceModel,
+        options: &ModelOptions,
+        variants: &[ModelVariant],
+    ) -> Result<Self> {
+        Self::with_multiplier(gpu, model, options, variants, None)
+    }
+
+    /// Does the same, and has another processor compute products in prompts.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new), if its products are not those of the model or can't be divided, and with a limit for the
+    /// length of submissions.
+    pub fn with_multiplier(
+        gpu: &Gpu,
+        model: &DeviceModel,
+        options: &ModelOptions,
+        variants: &[ModelVariant],
+        multiplier: Option<Multiplier>,
+    ) -> Result<Self> {
+        let context = Arc::clone(&gpu.shared.context);
+        Self::copied(context, model, options, variants, multiplier)
     }
 }

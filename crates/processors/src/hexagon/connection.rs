@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::time::{Duration, Instant};
 
+use super::options::{HexagonOptions, NAME, Packets};
 use super::process::Process;
 use super::protocol::{
     ALIGNMENT, DEVICE_MAGIC, HEADER, Operation, STATUS_MEMORY, STATUS_OK, VERSION, field, reason,
@@ -11,14 +12,13 @@ use super::protocol::{
 use super::shared::SharedMemory;
 use super::transport::{Target, Transport};
 use super::unit::{FoundUnit, HmxCounts, Unit};
-use super::{HexagonOptions, NAME, Packets};
 use crate::error::{Error, Result};
 
 /// Duration of polling before a wait sleeps, duration of one sleep, and interval between checks that the program is
 /// alive.
 const POLLING: Duration = Duration::from_micros(100);
 const SLEEP: Duration = Duration::from_micros(200);
-const LOOK: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Index of the first argument of a request.
 const ARGUMENTS: usize = field::OPERATION + 2;
 
@@ -96,7 +96,7 @@ impl Connection {
             reason,
         };
         File::open(program).map_err(missing)?;
-        match Target::of(program).map_err(missing)? {
+        match Target::read(program).map_err(missing)? {
             Target::Emulator => {
                 let (process, shared) = Process::start(options)?;
                 Self::await_program(options, Box::new(process), shared)
@@ -341,7 +341,7 @@ impl Connection {
                 continue;
             }
             std::thread::sleep(SLEEP);
-            if now - looked < LOOK {
+            if now - looked < POLL_INTERVAL {
                 continue;
             }
             looked = now;

@@ -6,10 +6,11 @@ use std::io::{Read, Seek, SeekFrom};
 use std::num::NonZero;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
+use super::options::{HexagonOptions, NAME};
 use super::protocol::MAX_THREADS;
 use super::shared::SharedMemory;
 use super::transport::Transport;
-use super::{HexagonOptions, NAME, unit};
+use super::unit;
 use crate::error::{Error, Result};
 
 /// Maximum number of bytes of the emulator's output in an error.

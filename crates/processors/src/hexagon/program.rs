@@ -7,9 +7,9 @@ use triad_kernels::activation::{activate, activate_and_multiply};
 use triad_kernels::int8::{QuantizedRows, QuantizedView, scale_sums};
 use triad_kernels::lock;
 
-use super::Between;
 use super::connection::Connection;
 use super::image;
+use super::options::Between;
 use super::protocol::{
     ALIGNMENT, HEADER, Operation, STATUS_SUM, TILE_ROWS, hash, reason, sum_stride, words,
 };

@@ -41,7 +41,7 @@ impl Target {
     ///
     /// # Errors
     /// If it can't be read.
-    pub fn of(program: &Path) -> io::Result<Self> {
+    pub fn read(program: &Path) -> io::Result<Self> {
         let mut head = [0; 20];
         let mut file = File::open(program)?;
         let is_whole = match file.read_exact(&mut head) {

@@ -3,7 +3,7 @@
 //! A folder has the compiled graphs of one package, for one chip and one length of chunks. Its index, [`INDEX`], names
 //! each by a hash of the graph with its weights. A device that is given such a folder compiles nothing: a graph that the
 //! folder lacks, and a file that is not the one that was written, are errors. Each graph has to multiply correctly before
-//! it is used (module `proof`). That is no protection: a compiled graph is a program for the device.
+//! it is used (module `self_test`). That is no protection: a compiled graph is a program for the device.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,7 +21,7 @@ use triad_model::{files, output};
 
 use super::cache::hexadecimal;
 use super::provider::Provider;
-use super::{Npu, proof};
+use super::self_test;
 use crate::error::{Error, Result};
 use crate::subgraph::DeviceSubgraph;
 
@@ -99,7 +99,7 @@ impl FromStr for Chip {
 /// How graphs that are compiled ahead of time are used.
 #[derive(Clone, Debug)]
 pub enum Contexts {
-    /// They are compiled for `chip`. [`Npu::keep_contexts`] gives the folder its name.
+    /// They are compiled for `chip`. [`Npu::keep_contexts`](super::Npu::keep_contexts) gives the folder its name.
     Compile {
         /// The chip that will run them.
         chip: Chip,
@@ -227,24 +227,25 @@ impl Folder {
             .unwrap_or(rows)
     }
 
-    /// Returns the session of a graph of `rows` rows, which has the weights of `subgraph`.
+    /// Returns the session of a graph of `rows` rows, which has the weights of `subgraph`. `build` builds a graph, and
+    /// writes its compiled form to a file.
     ///
     /// # Errors
     /// If the provider refuses the graph, the folder lacks it, or the graph in the folder computes something else.
     pub fn session(
         &self,
-        npu: &Npu,
+        build: impl Fn(&[u8], Option<&Path>, GraphOptimizationLevel) -> Result<Session>,
         graph: &[u8],
         (subgraph, rows): (&DeviceSubgraph, usize),
     ) -> Result<Session> {
         match self {
             Self::Compiling(compiling) => compiling.compile(graph, rows, |path| {
-                npu.build(graph, path, GraphOptimizationLevel::All)
+                build(graph, path, GraphOptimizationLevel::All)
             }),
             Self::Compiled(compiled) => {
                 let content = compiled.read(graph, rows)?;
-                let mut session = npu.build(&content, None, GraphOptimizationLevel::Disable)?;
-                proof::prove(&mut session, subgraph, rows)
+                let mut session = build(&content, None, GraphOptimizationLevel::Disable)?;
+                self_test::check(&mut session, subgraph, rows)
                     .map_err(|reason| compiled.disproved(graph, &reason))?;
                 Ok(session)
             }

@@ -15,9 +15,9 @@ mod graph;
 mod library;
 mod onnx;
 mod program;
-mod proof;
 mod provider;
 mod rows;
+mod self_test;
 mod sums;
 
 use std::path::{Path, PathBuf};
@@ -423,12 +423,14 @@ impl Device for Npu {
         let provider = self.options.provider;
         let row_shapes = self.options.row_shapes.unwrap_or(provider.row_shapes());
         let graphs = row_shapes
-            .of(rows)?
+            .shapes(rows)?
             .into_iter()
             .map(|rows| graph::encode(subgraph, &rows, formulation));
         let graphs = graphs.collect::<Result<Vec<_>>>()?;
+        let build =
+            |graph: &[u8], compiled: Option<&Path>, level| self.build(graph, compiled, level);
         let session = match contexts {
-            Some(folder) => folder.session(self, &graphs[0], (subgraph, rows))?,
+            Some(folder) => folder.session(build, &graphs[0], (subgraph, rows))?,
             None => self.session(&graphs)?,
         };
         Ok(Box::new(NpuProgram::new(
@@ -457,13 +459,13 @@ fn devices(environment: &Environment, provider: Provider) -> Vec<OrtDevice<'_>> 
 }
 
 fn is_kind(device: &OrtDevice, kind: Option<DeviceKind>) -> bool {
-    kind.is_none_or(|kind| DeviceKind::of(device.hardware_device().ty()) == Some(kind))
+    kind.is_none_or(|kind| DeviceKind::from_provider(device.hardware_device().ty()) == Some(kind))
 }
 
 fn describe<'a, 'e: 'a>(devices: impl IntoIterator<Item = &'a OrtDevice<'e>>) -> String {
     let describe = |device: &OrtDevice| {
         let hardware = device.hardware_device();
-        let kind = DeviceKind::of(hardware.ty()).map_or("other", DeviceKind::name);
+        let kind = DeviceKind::from_provider(hardware.ty()).map_or("other", DeviceKind::name);
         format!(
             "{kind} {} of {}",
             hardware.id(),

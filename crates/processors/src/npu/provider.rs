@@ -285,7 +285,7 @@ impl DeviceKind {
         }
     }
 
-    pub(super) fn of(device: DeviceType) -> Option<Self> {
+    pub(super) fn from_provider(device: DeviceType) -> Option<Self> {
         match device {
             DeviceType::CPU => Some(Self::Cpu),
             DeviceType::GPU => Some(Self::Gpu),

@@ -23,7 +23,7 @@ impl RowShapes {
     ///
     /// # Errors
     /// If the lines don't divide the rows.
-    pub(super) fn of(self, rows: usize) -> Result<Vec<Vec<usize>>> {
+    pub(super) fn shapes(self, rows: usize) -> Result<Vec<Vec<usize>>> {
         let in_lines = |lines: usize| vec![lines, rows / lines];
         match self {
             Self::Flat => Ok(vec![vec![rows]]),
@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn the_fastest_is_of_the_flat_shape_and_those_near_a_square() {
-        let tried = |rows: usize| RowShapes::Fastest.of(rows).unwrap();
+        let tried = |rows: usize| RowShapes::Fastest.shapes(rows).unwrap();
         assert_eq!(
             tried(1024),
             [vec![1024], vec![32, 32], vec![16, 64], vec![8, 128]]
@@ -65,9 +65,9 @@ mod tests {
 
     #[test]
     fn lines_divide_the_rows() {
-        assert_eq!(RowShapes::Lines(4).of(12).unwrap(), [[4, 3]]);
+        assert_eq!(RowShapes::Lines(4).shapes(12).unwrap(), [[4, 3]]);
         for lines in [0, 5] {
-            let error = RowShapes::Lines(lines).of(12).unwrap_err().to_string();
+            let error = RowShapes::Lines(lines).shapes(12).unwrap_err().to_string();
             let expected = format!(
                 "lines of the rows of the subgraph: {lines}, expected a divisor of 12 rows"
             );

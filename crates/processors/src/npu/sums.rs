@@ -3,7 +3,7 @@
 //! The sum of a column is divided by the smallest power of two with which 16 bits hold every sum that the column's
 //! weights allow. So no output saturates, its error is at most half of the power, and no calibration is needed. Small
 //! sums are exact. Qualcomm's NPUs multiply the sum of each column by a factor of about ten bits. Other factors than
-//! powers of two have been seen to be off by up to 30 units of the output, and factors below [`LEAST_FACTOR`] to return
+//! powers of two have been seen to be off by up to 30 units of the output, and factors below [`MIN_FACTOR`] to return
 //! sums that are wrong altogether.
 
 use triad_kernels::int8::{Int8Weight, unpack};
@@ -18,9 +18,9 @@ const LARGEST_INPUT: u64 = 128;
 /// The largest magnitude of an output.
 const LARGEST_OUTPUT: u64 = (1 << 15) - 1;
 /// The smallest factor by which the device multiplies a sum of inputs in 16 bits, as a power of two.
-const LEAST_FACTOR: i32 = -23;
+const MIN_FACTOR: i32 = -23;
 /// The largest power of two that divides sums: the input in 16 bits has 8 more bits.
-const LARGEST_SHIFT: u32 = (-LEAST_FACTOR - 8) as u32;
+const MAX_SHIFT: u32 = (-MIN_FACTOR - 8) as u32;
 
 /// Returns the exponent of the power of two that divides the sums of each column.
 pub(super) fn shifts(name: &str, weight: Int8Weight) -> Result<Vec<u32>> {
@@ -35,7 +35,7 @@ pub(super) fn shifts(name: &str, weight: Int8Weight) -> Result<Vec<u32>> {
             .max(1)
             .next_power_of_two()
             .ilog2();
-        if shift <= LARGEST_SHIFT {
+        if shift <= MAX_SHIFT {
             return Ok(shift);
         }
         Err(Error::Subgraph {
@@ -43,7 +43,7 @@ pub(super) fn shifts(name: &str, weight: Int8Weight) -> Result<Vec<u32>> {
             found: format!("up to {largest}"),
             expected: format!(
                 "at most {}, which the device divides",
-                LARGEST_OUTPUT << LARGEST_SHIFT
+                LARGEST_OUTPUT << MAX_SHIFT
             ),
         })
     };

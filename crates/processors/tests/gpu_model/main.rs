@@ -14,7 +14,7 @@ use triad_kernels::Phase;
 use triad_processors::ModelOptions;
 use triad_processors::gpu::model::{GpuModel, GpuSegment, GpuSequence, ModelVariant};
 use triad_processors::gpu::{ADAPTER, Gpu, GpuOptions};
-use triad_processors::model::Wanted;
+use triad_processors::model::OutputRows;
 
 use plain::PlainModel;
 
@@ -56,7 +56,7 @@ fn logits_in(
     phase: Phase,
 ) -> Vec<f32> {
     let all: Vec<_> = (0..rows).collect();
-    let wanted = Wanted {
+    let wanted = OutputRows {
         rows: &all,
         logits: true,
         phase,

@@ -192,7 +192,7 @@ impl PlainNorm {
         }
     }
 
-    fn of(&self, x: &[f32]) -> Vec<f32> {
+    fn apply(&self, x: &[f32]) -> Vec<f32> {
         let mut out = vec![0.0; x.len()];
         match &self.bias {
             None => rms_norm(x, &self.weight, self.epsilon, &mut out),
@@ -326,7 +326,7 @@ impl PlainModel {
         for (index, (block, described)) in
             self.blocks.iter().zip(&self.description.blocks).enumerate()
         {
-            let normed = block.attention_norm.of(&x);
+            let normed = block.attention_norm.apply(&x);
             let mut attended = block.attention(
                 described,
                 &self.frequencies[index],
@@ -334,20 +334,20 @@ impl PlainModel {
                 &mut caches,
             );
             if let Some(norm) = &block.attention_post_norm {
-                attended = norm.of(&attended);
+                attended = norm.apply(&attended);
             }
             add(&mut x, &attended);
             let normed = block
                 .feed_forward_norm
                 .as_ref()
-                .map_or(normed, |norm| norm.of(&x));
+                .map_or(normed, |norm| norm.apply(&x));
             let mut out = block.feed_forward(described, &normed, phase);
             if let Some(norm) = &block.feed_forward_post_norm {
-                out = norm.of(&out);
+                out = norm.apply(&out);
             }
             add(&mut x, &out);
         }
-        let logits = self.output.multiply(&self.output_norm.of(&x), phase);
+        let logits = self.output.multiply(&self.output_norm.apply(&x), phase);
         PlainRun {
             residual: x,
             logits,

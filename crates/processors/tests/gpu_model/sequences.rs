@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use triad_kernels::Phase;
 use triad_kernels::attention::Cache;
 use triad_processors::gpu::model::GpuSegment;
-use triad_processors::model::Wanted;
+use triad_processors::model::OutputRows;
 
 use super::families::{changed, llama};
 use super::plain::{Format, PlainModel};
@@ -84,7 +84,7 @@ fn sequences_beside_each_other_have_the_logits_of_each_alone() {
         // Requests some rows, in another order.
         let wanted: Vec<_> = (0..count).rev().step_by(2).collect();
         let mut found = Vec::new();
-        let what = Wanted {
+        let what = OutputRows {
             rows: &wanted,
             logits: true,
             phase: Phase::Prefill,
@@ -154,7 +154,7 @@ fn keys_and_values_go_to_the_cpu_and_come_from_there() {
     let caches: Vec<&dyn Cache> = slabs.iter().map(|slab| slab as &dyn Cache).collect();
     sequence.fill(LENGTH, &caches).unwrap();
     assert_eq!(sequence.length(), LENGTH);
-    let wanted = Wanted {
+    let wanted = OutputRows {
         rows: &[1],
         logits: false,
         phase: Phase::Prefill,

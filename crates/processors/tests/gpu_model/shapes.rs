@@ -3,7 +3,7 @@
 use triad_kernels::Phase;
 use triad_processors::gpu::model::{GpuModel, GpuSegment, ModelVariant};
 use triad_processors::gpu::{GpuOptions, VariantState};
-use triad_processors::model::{DeviceModel, Wanted};
+use triad_processors::model::{DeviceModel, OutputRows};
 use triad_processors::{Error, ModelOptions};
 
 use super::families::{all, changed, llama};
@@ -162,7 +162,7 @@ fn a_chunk_that_can_not_be_run_is_refused_and_changes_nothing() {
     let x = model.rows(5, 1);
     let hidden = model.description.hidden;
     let mut refusal = |sequence: &mut _, numbers: usize, rows: usize, wanted: &[usize]| {
-        let wanted = Wanted {
+        let wanted = OutputRows {
             rows: wanted,
             logits: true,
             phase: Phase::Prefill,

@@ -453,11 +453,11 @@ fn what_is_no_device_program_is_an_error_that_says_so() {
 #[test]
 fn a_program_for_a_dsp_is_not_run_by_the_emulator_nor_one_for_the_emulator_by_a_dsp() {
     let Some(options) = options() else { return };
-    assert_eq!(Target::of(&options.program).unwrap(), Target::Emulator);
+    assert_eq!(Target::read(&options.program).unwrap(), Target::Emulator);
     // Checks the shared object, if `hexagon/build qurt` has built one.
     let shared = options.program.with_file_name("libtriad_skel.so");
     if let Ok(bytes) = fs::read(&shared) {
-        assert_eq!(Target::of(&shared).unwrap(), Target::Dsp);
+        assert_eq!(Target::read(&shared).unwrap(), Target::Dsp);
         assert!(
             bytes
                 .windows(18)
@@ -483,7 +483,7 @@ fn a_program_for_a_dsp_is_not_run_by_the_emulator_nor_one_for_the_emulator_by_a_
         (head(3, 164)[..19].to_vec(), Target::Emulator),
     ] {
         fs::write(&program, bytes).unwrap();
-        assert_eq!(Target::of(&program).unwrap(), target);
+        assert_eq!(Target::read(&program).unwrap(), target);
     }
     fs::write(&program, head(3, 164)).unwrap();
     if Path::new("/dev/fastrpc-cdsp").exists() || Path::new("/dev/fastrpc-cdsp-secure").exists() {

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use triad_engine::{Cancel, GenerateOptions};
 use triad_frontend::chat;
 use triad_frontend::infill::{Gap, InfillTokens};
-use triad_model::tokenizer::Special;
+use triad_model::tokenizer::EncodeOptions;
 use utoipa::ToSchema;
 
 use super::answer::{Answer, Completed, GenerationSettings, Limits};
@@ -343,17 +343,20 @@ impl MixedPrompt {
         (model, place): (&Arc<ServedModel>, &Place),
         text: TextFields,
     ) -> ApiResult<Vec<u32>> {
-        let (special, adds_special) = text.reading(model);
+        let options = text.options(model);
         let vocab = model.model().description().vocab;
         let work = Work::Text(self.bytes());
         let encode = move |model: &ServedModel, cancel: &Cancel| {
             let within = (model.context(), cancel);
             let text = |text: &str, adds: bool| {
-                let reading: (Special, bool) = (special, adds);
-                chat::encode_around(model.model(), text, reading, within)
+                let options = EncodeOptions {
+                    add_special: adds && options.add_special,
+                    ..options
+                };
+                chat::encode_text(model.model(), text, options, within)
             };
             let parts = match self {
-                Self::Text(given) => return Ok(text(&given, adds_special)?),
+                Self::Text(given) => return Ok(text(&given, true)?),
                 Self::Parts(parts) => parts,
             };
             let mut tokens = Vec::new();
@@ -365,7 +368,7 @@ impl MixedPrompt {
                     }
                     PromptPart::Token(token) => tokens.push(token),
                     PromptPart::Text(part) => {
-                        tokens.extend(text(&part, adds_special && place == 0)?);
+                        tokens.extend(text(&part, place == 0)?);
                     }
                 }
             }

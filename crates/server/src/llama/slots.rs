@@ -25,7 +25,7 @@ pub(crate) struct Slot {
 /// Returns the slots of all models in memory. They have no prompts: these belong to the clients that sent them.
 #[utoipa::path(get, path = "/slots", tag = "server", responses((status = 200, body = Vec<Slot>)))]
 pub(crate) async fn slots(State(app): State<Arc<App>>) -> Json<Vec<Slot>> {
-    let models = app.catalog().loaded();
+    let models = app.registry().loaded();
     let of_model = models.iter().flat_map(|model| {
         let (_, answering) = model.queue().counts();
         (0..app.options.parallel).map(move |place| (model, place < answering))

@@ -145,8 +145,8 @@ async fn continued(
         }
         None => {
             let text = ("prompt", Prompts::Text(text.prompt));
-            let reading = TextFields::default().reading(&model);
-            let mut prompts = encode((&model, &place), text, reading).await?;
+            let options = TextFields::default().options(&model);
+            let mut prompts = encode((&model, &place), text, options).await?;
             prompts.pop().unwrap_or_default()
         }
     };

@@ -149,15 +149,15 @@ pub(crate) async fn tags(State(app): State<Arc<App>>) -> Json<Tags> {
         names.into_iter().map(named).collect::<Vec<_>>()
     };
     Json(Tags {
-        models: app.catalog().hosted().iter().flat_map(of_model).collect(),
+        models: app.registry().hosted().iter().flat_map(of_model).collect(),
     })
 }
 
 /// Lists the models in memory.
 #[utoipa::path(get, path = "/api/ps", tag = "ollama", responses((status = 200, body = Running)))]
 pub(crate) async fn ps(State(app): State<Arc<App>>) -> Json<Running> {
-    let loaded = app.catalog().loaded_until();
-    let models = app.catalog().hosted().iter().zip(loaded);
+    let loaded = app.registry().loaded_until();
+    let models = app.registry().hosted().iter().zip(loaded);
     let models = models.filter_map(|(hosted, loaded)| {
         let (model, rest) = loaded?;
         Some(RunningModel {
@@ -218,7 +218,7 @@ pub(crate) async fn show(State(app): State<Arc<App>>, body: JsonBody) -> ApiResu
     let ShowRequest { model, name } = body.parse()?;
     let name = crate::sampling::one_of(("name", name), ("model", model))?;
     let model = app.model(name.as_deref()).await?;
-    let mut hosted = app.catalog().hosted().iter();
+    let mut hosted = app.registry().hosted().iter();
     let hosted = hosted
         .find(|hosted| hosted.name == model.name())
         .ok_or_else(|| ApiError::internal("the model is not in the list"))?;
@@ -250,7 +250,7 @@ fn capabilities(model: &ServedModel, template: Option<&str>) -> ApiResult<Vec<&'
     if Reasoning::of_model(template, model.model().tokenizer()?).is_some() {
         capabilities.push("thinking");
     }
-    if InfillTokens::of(model.model().tokenizer()?).is_some() {
+    if InfillTokens::find(model.model().tokenizer()?).is_some() {
         capabilities.push("insert");
     }
     Ok(capabilities)
@@ -326,7 +326,7 @@ pub(crate) async fn pull(State(app): State<Arc<App>>, body: JsonBody) -> ApiResu
     let name = crate::sampling::one_of(("name", name), ("model", model))?;
     let name = name.ok_or_else(|| ApiError::field("model", "it is missing"))?;
     if !app
-        .catalog()
+        .registry()
         .hosted()
         .iter()
         .any(|model| model.is_called(&name))

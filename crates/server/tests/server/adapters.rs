@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use triad_engine::{Adapters, Cancel, GenerateOptions, ScaledAdapter, generate};
-use triad_model::tokenizer::Special;
+use triad_model::tokenizer::EncodeOptions;
 
 use crate::support::Server;
 
@@ -45,7 +45,7 @@ fn expected(server: &Server, lora: &Value) -> String {
         .model()
         .tokenizer()
         .unwrap()
-        .encode(&PROMPT.repeat(8), Special::AsText)
+        .encode(&PROMPT.repeat(8), EncodeOptions::TEXT)
         .unwrap();
     let options = GenerateOptions {
         max_tokens: Some(24),

@@ -167,7 +167,7 @@ fn a_model_has_several_names_and_all_are_listed() {
         }
     };
     let models = vec![hosted("a", &["gpt-4o", "mini"]), hosted("b", &[])];
-    let server = Server::of((engine.clone(), folder), models, |_| {});
+    let server = Server::with_models((engine.clone(), folder), models, |_| {});
     let list = server.get("/v1/models").good()["data"].clone();
     let names: Vec<_> = list
         .as_array()

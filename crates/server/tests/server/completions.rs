@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use triad_engine::{Branch, Cancel, GenerateOptions, generate};
-use triad_model::tokenizer::Special;
+use triad_model::tokenizer::EncodeOptions;
 
 use crate::support::{NAME, Server};
 
@@ -14,7 +14,7 @@ fn tokens(server: &Server, text: &str) -> Vec<u32> {
         .model()
         .tokenizer()
         .unwrap()
-        .encode(text, Special::AsText)
+        .encode(text, EncodeOptions::TEXT)
         .unwrap()
 }
 

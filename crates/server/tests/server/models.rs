@@ -58,7 +58,7 @@ fn loaded(server: &Server) -> Vec<String> {
 fn models_are_loaded_when_asked_for_and_the_one_not_used_the_longest_goes_first() {
     let (engine, folder) = engine(None);
     let (models, loads) = models(&engine, 3);
-    let server = Server::of((engine, folder), models, |options| options.model_bytes = 2);
+    let server = Server::with_models((engine, folder), models, |options| options.model_bytes = 2);
     assert_eq!(loaded(&server), ["a"]);
     let ask = |name: &str| server.post("/tokenize", &json!({"model": name, "content": "a"}));
     for (name, expected) in [
@@ -81,7 +81,7 @@ fn a_request_that_is_refused_loads_no_model() {
     let (engine, folder) = engine(None);
     let (models, loads) = models(&engine, 2);
     let sessions = tempfile::tempdir().unwrap();
-    let server = Server::of((engine, folder), models, |options| {
+    let server = Server::with_models((engine, folder), models, |options| {
         (options.body_bytes, options.sessions) = (4 << 20, Some(sessions.path().to_owned()));
     });
     let talk = json!([{"role": "user", "content": "Hi"}]);
@@ -188,7 +188,7 @@ fn a_request_that_is_refused_loads_no_model() {
 fn one_load_serves_all_who_wait_for_it() {
     let (engine, folder) = engine(None);
     let (models, loads) = models(&engine, 2);
-    let server = Server::of((engine, folder), models, |_| {});
+    let server = Server::with_models((engine, folder), models, |_| {});
     std::thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| {
@@ -208,7 +208,7 @@ fn one_load_serves_all_who_wait_for_it() {
 fn a_model_in_use_stays_and_who_waits_too_long_for_its_memory_is_told_when_to_come_again() {
     let (engine, folder) = engine(None);
     let (models, loads) = models(&engine, 2);
-    let server = Server::of((engine, folder), models, |options| {
+    let server = Server::with_models((engine, folder), models, |options| {
         options.model_bytes = 1;
         // A small part of the time that the completions below take.
         options.client_time_out = Duration::from_millis(50);
@@ -251,7 +251,7 @@ fn a_model_that_can_not_be_loaded_is_an_error_and_the_others_go_on() {
     let (engine, folder) = engine(None);
     let (mut models, _) = models(&engine, 2);
     models[1].load = Box::new(|| Err("/secret/folder/b.gguf is gone".into()));
-    let server = Server::of((engine, folder), models, |_| {});
+    let server = Server::with_models((engine, folder), models, |_| {});
     for _ in 0..2 {
         let failed = server.post("/tokenize", &json!({"model": "b", "content": "a"}));
         assert_eq!(failed.status, 500);
@@ -297,7 +297,7 @@ fn a_model_whose_file_is_truncated_is_unloaded_and_the_server_goes_on() {
             adapters: Vec::new(),
         })
     });
-    let server = Server::of((engine, folder), models, |_| {});
+    let server = Server::with_models((engine, folder), models, |_| {});
     let ask = |model: &str| {
         server.post(
             "/v1/completions",

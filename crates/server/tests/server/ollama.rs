@@ -333,7 +333,7 @@ fn a_keep_alive_of_0_without_a_prompt_loads_no_model() {
         facts: ModelFacts::default(),
         load: Box::new(load),
     };
-    let server = Server::of((engine, folder), vec![hosted], |options| {
+    let server = Server::with_models((engine, folder), vec![hosted], |options| {
         options.strict_models = true;
     });
     // The server loads its first model when it starts.

@@ -185,6 +185,6 @@ impl Script {
             facts: ModelFacts::default(),
             load: Box::new(load),
         };
-        Server::of((engine, folder), vec![hosted], change)
+        Server::with_models((engine, folder), vec![hosted], change)
     }
 }

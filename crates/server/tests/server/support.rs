@@ -306,13 +306,13 @@ impl Server {
             facts: ModelFacts::default(),
             load: Box::new(load),
         };
-        let mut server = Self::of((engine, folder), vec![hosted], change);
+        let mut server = Self::with_models((engine, folder), vec![hosted], change);
         server.adapters = adapters;
         server
     }
 
     /// Starts a server of `models`. `engine` runs one of them.
-    pub fn of(
+    pub fn with_models(
         (engine, folder): (Engine, tempfile::TempDir),
         models: Vec<HostedModel>,
         change: impl FnOnce(&mut ServerOptions),

@@ -66,7 +66,7 @@ impl Counted {
     ) -> Self {
         let all = (tokens * sequences) as f64;
         let share = |operator: Operator| {
-            let used = statistics.of(operator);
+            let used = statistics.operator(operator);
             let time = used.time.as_secs_f64();
             let parts = all
                 * if operator.is_of_block() {
@@ -91,7 +91,7 @@ impl Counted {
         };
         let ran = Operator::ALL
             .into_iter()
-            .filter(|operator| statistics.of(*operator).runs > 0);
+            .filter(|operator| statistics.operator(*operator).runs > 0);
         let (microseconds_per_token, operators) = (1e6 * seconds / all, ran.map(share).collect());
         Self {
             threads,

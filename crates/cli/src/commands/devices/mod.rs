@@ -181,7 +181,7 @@ impl GpuReport {
                             .iter()
                             .map(|(tried, state)| (tried.name, state)),
                     );
-                    let (model_variant, model_refused) = match opened.prove_models() {
+                    let (model_variant, model_refused) = match opened.check_models() {
                         Ok(states) => {
                             outcome(states.iter().map(|(tried, state)| (tried.name, state)))
                         }

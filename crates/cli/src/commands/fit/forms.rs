@@ -51,7 +51,7 @@ pub enum Product {
 
 /// One form of a model: its file in float, or a package made of it.
 #[derive(Clone, Debug, Serialize)]
-pub struct Form {
+pub struct WeightFormat {
     pub name: &'static str,
     /// Linear layers of prefill.
     pub prefill: Product,
@@ -99,7 +99,7 @@ impl Product {
 pub struct Subject {
     pub name: String,
     pub description: ModelDescription,
-    pub forms: Vec<Form>,
+    pub forms: Vec<WeightFormat>,
 }
 
 impl Subject {
@@ -130,7 +130,7 @@ impl Subject {
             }),
             None => None,
         };
-        let float = Form {
+        let float = WeightFormat {
             weight_bytes: memory::of_weights(&checkpoint),
             command: format!("triad run --no-quantize -m {name}"),
             ..float_form(linears, output)
@@ -146,7 +146,7 @@ impl Subject {
 
     /// Returns a known shape, with weights in bf16.
     pub fn of_shape(name: &str, description: ModelDescription) -> Result<Self> {
-        let float = Form {
+        let float = WeightFormat {
             weight_bytes: memory::of_random_weights(&description),
             command: format!("triad bench --shape {name}"),
             ..float_form(Numbers::Bf16, Numbers::Bf16)
@@ -164,8 +164,8 @@ impl Subject {
     }
 }
 
-fn float_form(linears: Numbers, output: Numbers) -> Form {
-    Form {
+fn float_form(linears: Numbers, output: Numbers) -> WeightFormat {
+    WeightFormat {
         name: "float",
         prefill: Product::Weights(linears),
         decode: Product::Weights(linears),
@@ -179,10 +179,10 @@ fn float_form(linears: Numbers, output: Numbers) -> Form {
 /// Returns the model in float, and each package that `triad prepare` can make of it.
 fn forms(
     description: &ModelDescription,
-    float: Form,
+    float: WeightFormat,
     (embedding, token_inputs): (Format, Option<TokenInputFormats>),
     name: &str,
-) -> Result<Vec<Form>> {
+) -> Result<Vec<WeightFormat>> {
     let packages = [
         (
             "INT8",
@@ -214,7 +214,7 @@ fn forms(
         };
         let entries = tensors::entries(description, &formats)?;
         let weight_bytes = Layout::new(&entries, &BTreeMap::new()).file_length();
-        all.push(Form {
+        all.push(WeightFormat {
             name,
             weight_bytes,
             command,
@@ -229,14 +229,14 @@ fn package_form(
     decode: DecodeWeights,
     output: Numbers,
     shadows: [(f64, f64); 4],
-) -> Form {
+) -> WeightFormat {
     let int4 = Product::Weights(Numbers::Int4);
     let (name, prefill, decode) = match (linears, decode) {
         (LinearFormat::W8a8, DecodeWeights::Int8) => ("INT8", Product::W8a8, Product::W8a8),
         (LinearFormat::W8a8, DecodeWeights::Int4) => ("INT8, decode INT4", Product::W8a8, int4),
         (LinearFormat::W4a16, _) => ("INT4 (W4A16)", int4, int4),
     };
-    Form {
+    WeightFormat {
         name,
         prefill,
         decode,
@@ -259,7 +259,7 @@ fn usual_shadows(linears: LinearFormat) -> [(f64, f64); 4] {
     [others, others, others, down].map(|kept| (kept, OUTLIER_SHARE))
 }
 
-fn of_package(manifest: &Manifest, name: &str) -> Result<Form> {
+fn of_package(manifest: &Manifest, name: &str) -> Result<WeightFormat> {
     let plan = &manifest.preparation.options.plan;
     let numbers = [
         ("I8", Numbers::Int8),
@@ -296,7 +296,7 @@ fn of_package(manifest: &Manifest, name: &str) -> Result<Form> {
         .files
         .get(WEIGHTS)
         .map_or(0, |file| file.bytes as usize);
-    Ok(Form {
+    Ok(WeightFormat {
         weight_bytes,
         command: format!("triad run -m {name}"),
         ..package_form(plan.linears, plan.decode_weights, output, shadows)
@@ -358,7 +358,7 @@ pub fn groups(block: &BlockDescription, hidden: usize) -> [Group; 4] {
     triad_engine::LinearInput::DENSE.map(|input| {
         let readers = linears
             .iter()
-            .filter(|shape| triad_engine::LinearInput::of(shape.linear) == input);
+            .filter(|shape| triad_engine::LinearInput::read_by(shape.linear) == input);
         let in_features = readers
             .clone()
             .map(|shape| shape.in_features)

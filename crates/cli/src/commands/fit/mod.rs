@@ -24,7 +24,7 @@ use triad_model::{family, fetch};
 use triad_plan::device::{DeviceProfile, Float};
 
 use super::bench::limit::{Limit, Operations, cache_bytes};
-use forms::{Form, Product, Subject};
+use forms::{Product, Subject, WeightFormat};
 use picture::{Picture, Size};
 use predict::{Parts, Predictor};
 use rates::Rates;
@@ -198,7 +198,7 @@ impl Lengths {
     /// Returns the memory of a form at each context length. `fits` is `None` where the available memory is unknown.
     fn needs(
         &self,
-        form: &Form,
+        form: &WeightFormat,
         description: &ModelDescription,
         available: Option<u64>,
     ) -> Vec<Needs> {
@@ -230,7 +230,7 @@ impl Lengths {
     /// Returns the longest context that fits, in tokens, at most the model's own. `None` where `available` is unknown.
     fn longest(
         &self,
-        form: &Form,
+        form: &WeightFormat,
         description: &ModelDescription,
         available: Option<u64>,
     ) -> Option<usize> {
@@ -351,7 +351,7 @@ fn on_gpu(subject: &Subject, lengths: &Lengths, threads: usize) -> Result<Vec<Pr
         limit.bytes_read_per_second,
     );
     let description = &subject.description;
-    let prediction = |form: &Form| {
+    let prediction = |form: &WeightFormat| {
         let prompt = |tokens: &usize| {
             let Operations { linear, attention } = Operations::of_prefill(description, *tokens);
             let int8 = limit
@@ -379,7 +379,7 @@ fn on_gpu(subject: &Subject, lengths: &Lengths, threads: usize) -> Result<Vec<Pr
         Prediction {
             on: on.clone(),
             source: Source::Limit,
-            form: Form {
+            form: WeightFormat {
                 command: format!("{} --processors gpu", form.command),
                 ..form.clone()
             },
@@ -408,7 +408,7 @@ fn on_phone(
     let available = memory.map(|bytes| bytes as u64);
     let _spinner = progress::spinner(format!("simulating {}", device.name));
     let chunk = lengths.chunk;
-    let float = |on: &str, processor: &Float, form: &Form| {
+    let float = |on: &str, processor: &Float, form: &WeightFormat| {
         let prompt = |tokens: usize| phone::float_prefill(processor, description, tokens, chunk);
         let token = |position: usize| phone::float_token(processor, description, position);
         simulated(on, form, lengths, description, available, (&prompt, &token))
@@ -460,7 +460,7 @@ type Seconds<'a> = &'a dyn Fn(usize) -> f64;
 
 fn simulated(
     on: &str,
-    form: &Form,
+    form: &WeightFormat,
     lengths: &Lengths,
     description: &ModelDescription,
     available: Option<u64>,
@@ -479,7 +479,7 @@ fn simulated(
     Prediction {
         on: on.into(),
         source: Source::Simulated,
-        form: Form {
+        form: WeightFormat {
             command: String::new(),
             ..form.clone()
         },
@@ -568,7 +568,7 @@ mod tests {
         fn each_weight_bytes(&self) -> [usize; 4];
     }
 
-    impl Weights for Vec<Form> {
+    impl Weights for Vec<WeightFormat> {
         fn each_weight_bytes(&self) -> [usize; 4] {
             std::array::from_fn(|index| self[index].weight_bytes)
         }

@@ -4,7 +4,7 @@ use serde::Serialize;
 use triad_kernels::attention::Precision;
 use triad_model::description::{BlockDescription, ModelDescription};
 
-use super::forms::{Form, Group, Numbers, Product, groups};
+use super::forms::{Group, Numbers, Product, WeightFormat, groups};
 use super::rates::Rates;
 use crate::commands::bench::limit::seen;
 
@@ -45,7 +45,7 @@ pub struct Predictor<'a> {
 
 impl Predictor<'_> {
     /// Predicts a prompt of `tokens` tokens, up to the logits of its last token.
-    pub fn prefill(&mut self, form: &Form, tokens: usize) -> Parts {
+    pub fn prefill(&mut self, form: &WeightFormat, tokens: usize) -> Parts {
         let mut parts = Parts {
             output: self.output(form),
             ..Parts::default()
@@ -61,7 +61,7 @@ impl Predictor<'_> {
 
     fn add_chunk(
         &mut self,
-        form: &Form,
+        form: &WeightFormat,
         block: &BlockDescription,
         first: usize,
         rows: usize,
@@ -86,7 +86,7 @@ impl Predictor<'_> {
     }
 
     /// Predicts one decode step of one sequence with `context` tokens in the KV cache.
-    pub fn decode(&mut self, form: &Form, context: usize) -> Parts {
+    pub fn decode(&mut self, form: &WeightFormat, context: usize) -> Parts {
         let hidden = self.description.hidden;
         let mut parts = Parts {
             output: self.output(form),
@@ -109,7 +109,7 @@ impl Predictor<'_> {
         parts
     }
 
-    fn output(&mut self, form: &Form) -> f64 {
+    fn output(&mut self, form: &WeightFormat) -> f64 {
         let group = Group {
             in_features: self.description.hidden,
             out_features: vec![self.description.vocab],
@@ -118,7 +118,7 @@ impl Predictor<'_> {
     }
 }
 
-impl Form {
+impl WeightFormat {
     /// Returns the precision of attention. Where linear layers round their inputs, attention may round too.
     fn precision(&self) -> Precision {
         match self.prefill {

@@ -6,7 +6,7 @@ use serde::Serialize;
 use triad_engine::KvFormat;
 use triad_model::description::ModelDescription;
 
-use super::forms::{Form, Numbers, Product};
+use super::forms::{Numbers, Product, WeightFormat};
 use super::picture::Picture;
 use super::predict::Parts;
 use crate::commands::bench::limit::{Limit, Operations};
@@ -52,7 +52,7 @@ pub enum Source {
 pub struct Prediction {
     pub on: String,
     pub source: Source,
-    pub form: Form,
+    pub form: WeightFormat,
     pub needs: Vec<Needs>,
     /// The longest context that fits, in tokens; `None` where the available memory is unknown.
     pub longest_context: Option<usize>,
@@ -517,7 +517,7 @@ mod tests {
             ..Parts::default()
         };
         let description = triad_model::family::shape("smollm2-135m").unwrap();
-        let form = Form {
+        let form = WeightFormat {
             name,
             prefill: Product::W8a8,
             decode: Product::W8a8,

@@ -79,10 +79,10 @@ pub fn plan(
             ..HeteroOptions::default()
         },
     )?;
-    of(&engine, prompt)
+    plan_prompt(&engine, prompt)
 }
 
-fn of(engine: &HeteroEngine, prompt: usize) -> Result<Joint> {
+fn plan_prompt(engine: &HeteroEngine, prompt: usize) -> Result<Joint> {
     let begin = Instant::now();
     let PlannedPrompt { plan, graph, tasks } =
         engine.planned(prompt).context("prompts are not planned")?;

@@ -23,7 +23,7 @@ use triad_frontend::machine::Resident;
 use triad_frontend::pictures;
 use triad_frontend::{answer, chat};
 use triad_hetero::HeteroOptions;
-use triad_model::tokenizer::Special;
+use triad_model::tokenizer::EncodeOptions;
 use triad_pictures::Processor;
 use triad_plan::schedule::Policy;
 
@@ -308,7 +308,7 @@ impl Speaker<'_> {
         if !self.chats() {
             let last = turns.last().map_or("", |turn| &turn.content);
             let within = (context, &Cancel::new());
-            let tokens = chat::encode_text(&self.model, last, Special::AsText, within)?;
+            let tokens = chat::encode_text(&self.model, last, EncodeOptions::TEXT, within)?;
             return Ok(Prompt::from(tokens));
         }
         let tools = self.tools.as_ref().map_or(&[][..], Tools::tools);

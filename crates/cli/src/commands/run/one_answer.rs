@@ -125,7 +125,7 @@ pub fn devices(engine: &Engine, behind_prompt: Option<Resident>) -> String {
     let fixed =
         executed::fixed_point(engine).map_or_else(String::new, |fixed| format!("; {fixed}"));
     let of_devices = fixed + &executed::work(engine);
-    let usage = HeteroEngine::of(engine).and_then(|engine| engine.hot_rows());
+    let usage = HeteroEngine::from_engine(engine).and_then(|engine| engine.hot_rows());
     let Some(usage) = usage else {
         return of_devices;
     };

@@ -8,12 +8,12 @@ use std::arch::asm;
 use half::f16;
 
 use super::{Functions, Halves, KEYS, scores, weighted};
-use crate::tier::Tier;
+use crate::isa::Isa;
 
 pub(super) fn functions() -> Functions {
     #[allow(unsafe_code)]
     Functions {
-        tier: Tier::Neon,
+        isa: Isa::Neon,
         lanes: Quarter::LANES,
         scores: |strip, out| {
             // SAFETY: NEON is part of aarch64; the caller has checked lengths.

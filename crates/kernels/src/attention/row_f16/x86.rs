@@ -11,11 +11,11 @@ use std::arch::x86_64::{
 use half::f16;
 
 use super::{Functions, Halves, KEYS, Strip, scores, weighted};
-use crate::tier::Tier;
+use crate::isa::Isa;
 
 /// Defines the functions for a set of instructions; they return `None` if the processor lacks it.
 macro_rules! functions {
-    ($name:ident, $tier:expr, $has:expr, $halves:ident, $features:literal) => {
+    ($name:ident, $isa:expr, $has:expr, $halves:ident, $features:literal) => {
         pub(super) fn $name() -> Option<Functions> {
             #[target_feature(enable = $features)]
             fn of_scores(strip: &Strip, out: &mut [f32]) {
@@ -35,7 +35,7 @@ macro_rules! functions {
             }
             #[allow(unsafe_code)]
             $has.then_some(Functions {
-                tier: $tier,
+                isa: $isa,
                 lanes: $halves::LANES,
                 scores: |strip, out| {
                     // SAFETY: this closure exists only if the processor has the instructions.
@@ -52,15 +52,15 @@ macro_rules! functions {
 
 functions!(
     avx512,
-    Tier::Avx512,
-    Tier::Avx512.is_supported(),
+    Isa::Avx512,
+    Isa::Avx512.is_supported(),
     Wide,
     "avx512f"
 );
 functions!(
     avx2,
-    Tier::Avx2,
-    (Tier::Avx2.is_supported() && is_x86_feature_detected!("f16c")),
+    Isa::Avx2,
+    (Isa::Avx2.is_supported() && is_x86_feature_detected!("f16c")),
     Narrow,
     "avx2,fma,f16c"
 );

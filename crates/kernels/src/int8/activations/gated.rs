@@ -8,13 +8,13 @@ use std::sync::PoisonError;
 use super::super::matmul::for_each_rectangle;
 use super::{Outliers, PART_ROWS, QuantizedRows, StaticRow};
 use crate::activation::{Activation, activate_and_multiply};
+use crate::aligned_buf::AlignedBuf;
 use crate::chunks::chunks_mut;
 use crate::kernel::best;
 use crate::kernel::int8::Rectangle;
 use crate::kernel::int8::rows::QuantizedView;
 use crate::kernel::int8::shadow::ShadowColumns;
 use crate::kernel::int8::weight::Int8Weight;
-use crate::lines::Lines;
 use crate::output::SharedOutput;
 
 /// Gate and up of a feed-forward.
@@ -46,7 +46,7 @@ pub(super) struct Outlier {
 #[derive(Default)]
 struct Scratch {
     /// Products of gate and of up, `[rows, columns]`.
-    products: [Lines<f32>; 2],
+    products: [AlignedBuf<f32>; 2],
     outliers: Outliers,
 }
 
@@ -76,7 +76,12 @@ impl Gated<'_> {
     }
 
     /// Computes some columns of both products, for all rows of `x`.
-    fn multiply(&self, x: QuantizedView, columns: &Range<usize>, products: &mut [Lines<f32>; 2]) {
+    fn multiply(
+        &self,
+        x: QuantizedView,
+        columns: &Range<usize>,
+        products: &mut [AlignedBuf<f32>; 2],
+    ) {
         let (kernel, width) = (best().int8, columns.len());
         let layers = [(self.gate, self.gate_bias), (self.up, self.up_bias)];
         for ((weight, bias), out) in layers.into_iter().zip(products) {

@@ -21,7 +21,7 @@ fn timed(kernel: &'static str, rates: &[f64]) -> TimedKernel {
 }
 
 #[test]
-fn the_fastest_is_chosen_and_a_lower_tier_only_if_it_is_a_quarter_faster() {
+fn the_fastest_is_chosen_and_a_lower_isa_only_if_it_is_a_quarter_faster() {
     let choose = |rates: &[&[f64]]| {
         let kernels = ["first", "second", "third"]
             .iter()
@@ -35,7 +35,7 @@ fn the_fastest_is_chosen_and_a_lower_tier_only_if_it_is_a_quarter_faster() {
     // Twice as fast from memory and half as fast from a cache counts as equally fast.
     assert_eq!(choose(&[&[100.0, 100.0], &[200.0, 50.0]]).chosen, "first");
     let choice = choose(&[&[50.0], &[100.0]]);
-    assert_eq!((choice.by_tier(), choice.chosen), ("first", "second"));
+    assert_eq!((choice.by_isa(), choice.chosen), ("first", "second"));
     assert!((choice.gain() - 2.0).abs() < 1e-9);
 }
 

@@ -21,7 +21,7 @@ use super::registers::Registers;
 use super::steps::{GROUPS, MASK, SHIFTS};
 use super::tiled;
 use super::vector::{Vector, WeightVector};
-use crate::tier::Tier;
+use crate::isa::Isa;
 
 /// Defines a kernel with 256-bit registers: its name, whether the processor can run it, its instructions, and how it
 /// adds products.
@@ -280,7 +280,7 @@ kernel!(
     Avx2,
     Avx2Vector,
     "avx2-vpmaddwd",
-    (Tier::Avx2.is_supported() && is_x86_feature_detected!("f16c")),
+    (Isa::Avx2.is_supported() && is_x86_feature_detected!("f16c")),
     "avx2,fma,f16c",
     |sums, a, b| _mm256_add_epi32(sums, _mm256_madd_epi16(a, b))
 );
@@ -290,7 +290,7 @@ kernel!(
     AvxVnni,
     AvxVnniVector,
     "avxvnni-vpdpwssd",
-    (Tier::AvxVnni.is_supported() && is_x86_feature_detected!("f16c")),
+    (Isa::AvxVnni.is_supported() && is_x86_feature_detected!("f16c")),
     "avx2,fma,f16c,avxvnni",
     |sums, a, b| _mm256_dpwssd_avx_epi32(sums, a, b)
 );
@@ -301,7 +301,7 @@ kernel!(
     Evex,
     EvexVector,
     "avxvnni-vpdpwssd as avx512vl",
-    Tier::has_vnni(),
+    Isa::has_vnni(),
     "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vnni",
     |sums, a, b| std::arch::x86_64::_mm256_dpwssd_epi32(sums, a, b)
 );

@@ -26,8 +26,8 @@ mod vector;
 
 use half::f16;
 
+use crate::aligned_buf::AlignedBuf;
 use crate::int4::{self, GROUP};
-use crate::lines::Lines;
 use crate::magnitude::largest_magnitude;
 use crate::vectorize::vectorize;
 pub(crate) use columns::{BlockColumns, Int4Columns, Int8Columns, Int16Kernel};
@@ -63,7 +63,7 @@ fn prefetch_ahead<T>(place: *const T, ahead: usize) {
 pub(crate) struct Int16Rows {
     in_features: usize,
     /// `[rows, stride]`.
-    values: Lines<i16>,
+    values: AlignedBuf<i16>,
     scales: Vec<f32>,
     /// `[rows, steps_of_row]`, by [`fill_steps`](Self::fill_steps).
     steps: Vec<Step>,

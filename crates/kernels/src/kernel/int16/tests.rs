@@ -9,9 +9,9 @@ use super::*;
 use crate::OutputMut;
 use crate::dot::sum;
 use crate::int4::HALF;
+use crate::isa::Isa;
 use crate::kernel::{Kernels, tested};
 use crate::testing::{blocks, values, with_scales};
-use crate::tier::Tier;
 
 /// Computes all rows of a product with weights in INT8 `[columns, in_features]`.
 fn int8(kernel: &dyn Int16Kernel, x: &Int16Rows, weights: &[i8], scales: &[f32]) -> Vec<f32> {
@@ -120,7 +120,7 @@ fn int4_definition(x: &[i16], unit: f32, weights: &[u8], scales: &[f16], fused: 
 
 /// Returns whether a kernel rounds once where it multiplies and adds.
 fn fuses(kernels: &Kernels) -> bool {
-    kernels.tier != Tier::Reference || Tier::supported().next() != Some(Tier::Reference)
+    kernels.isa != Isa::Reference || Isa::supported().next() != Some(Isa::Reference)
 }
 
 proptest! {

@@ -10,7 +10,7 @@ use std::arch::x86_64::{
 
 use super::weight::{BLOCK, QUAD, STEP};
 use super::{Int8Kernel, Rectangle};
-use crate::tier::Tier;
+use crate::isa::Isa;
 
 /// Rows of the largest tile: with [`PARTS`] they use twelve of sixteen registers.
 const ROWS: usize = 6;
@@ -34,7 +34,7 @@ pub(in crate::kernel) struct Avx2(());
 
 impl Avx2 {
     pub(in crate::kernel) fn new() -> Option<Self> {
-        Tier::Avx2.is_supported().then_some(Self(()))
+        Isa::Avx2.is_supported().then_some(Self(()))
     }
 }
 

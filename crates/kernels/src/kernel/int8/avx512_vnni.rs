@@ -15,8 +15,8 @@ use super::shadow::ShadowColumns;
 use super::weight::{BLOCK, QUAD, STEP};
 use super::{Int8Kernel, Rectangle};
 use crate::chunks::parts;
+use crate::isa::Isa;
 use crate::kernel::avx512::{lanes, load};
-use crate::tier::Tier;
 
 /// Rows of the largest tile: with [`BLOCKS`] they use 24 registers for sums and leave eight for operands.
 const ROWS: usize = 6;
@@ -34,7 +34,7 @@ pub(in crate::kernel) struct Avx512Vnni(());
 
 impl Avx512Vnni {
     pub(in crate::kernel) fn new() -> Option<Self> {
-        Tier::has_vnni().then_some(Self(()))
+        Isa::has_vnni().then_some(Self(()))
     }
 }
 

@@ -10,7 +10,7 @@ use super::tile::{Rows, write};
 use super::weight::{BLOCK, QUAD, STEP};
 use super::{Int8Kernel, Rectangle};
 use crate::chunks::parts;
-use crate::tier::Tier;
+use crate::isa::Isa;
 
 /// Rows of the largest tile of one block: with [`PARTS`] they use twelve of sixteen registers.
 const ROWS: usize = 6;
@@ -72,7 +72,7 @@ kernel!(
     /// The kernel. A value of this type proves that the processor can run it.
     AvxVnni,
     "avxvnni-vpdpbusd",
-    Tier::AvxVnni.is_supported(),
+    Isa::AvxVnni.is_supported(),
     "avx2,avxvnni",
     _mm256_dpbusd_avx_epi32
 );
@@ -82,7 +82,7 @@ kernel!(
     /// The kernel with AVX-512's encoding of the same instruction, for machines that have only that.
     Evex,
     "avxvnni-vpdpbusd as avx512vl",
-    Tier::has_vnni(),
+    Isa::has_vnni(),
     "avx2,avx512f,avx512bw,avx512vl,avx512vnni",
     std::arch::x86_64::_mm256_dpbusd_epi32
 );

@@ -6,7 +6,7 @@ use super::tile::{self, Rows, Sums};
 use super::weight::{BLOCK, QUAD, STEP};
 use super::{Int8Kernel, Rectangle};
 use crate::arm::sdot;
-use crate::tier::Tier;
+use crate::isa::Isa;
 
 /// Rows per tile: with [`PARTS`] they use 24 of 32 registers.
 const ROWS: usize = 6;
@@ -18,7 +18,7 @@ pub(in crate::kernel) struct DotProduct(());
 
 impl DotProduct {
     pub(in crate::kernel) fn new() -> Option<Self> {
-        Tier::Dotprod.is_supported().then_some(Self(()))
+        Isa::Dotprod.is_supported().then_some(Self(()))
     }
 }
 

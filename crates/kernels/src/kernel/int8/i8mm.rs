@@ -10,7 +10,7 @@ use super::tile::{self, Rows, Sums};
 use super::weight::{BLOCK, QUAD, STEP};
 use super::{Int8Kernel, Rectangle};
 use crate::arm::smmla;
-use crate::tier::Tier;
+use crate::isa::Isa;
 
 /// Pairs of rows per tile: with [`PARTS`] they use 24 of 32 registers.
 const PAIRS: usize = 3;
@@ -23,7 +23,7 @@ pub(in crate::kernel) struct MatrixProduct(());
 
 impl MatrixProduct {
     pub(in crate::kernel) fn new() -> Option<Self> {
-        Tier::I8mm.is_supported().then_some(Self(()))
+        Isa::I8mm.is_supported().then_some(Self(()))
     }
 }
 

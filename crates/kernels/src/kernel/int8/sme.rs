@@ -21,7 +21,7 @@ use super::i8mm::MatrixProduct;
 use super::rows::QuantizedView;
 use super::weight::{BLOCK, QUAD, STEP};
 use super::{Int8Kernel, Rectangle, tile};
-use crate::tier::Tier;
+use crate::isa::Isa;
 
 /// Fewer rows, as in decode, use the matrix products of ordinary vectors: outer products would be mostly zeros.
 const FEW_ROWS: usize = 8;
@@ -68,7 +68,7 @@ pub(in crate::kernel) struct OuterProduct {
 
 impl OuterProduct {
     pub(in crate::kernel) fn new() -> Option<Self> {
-        if !Tier::Sme.is_supported() {
+        if !Isa::Sme.is_supported() {
             return None;
         }
         Some(Self {

@@ -7,7 +7,7 @@ use std::arch::x86_64::{
 
 use super::vector::{self, Vector};
 use super::{LANES, Panel, PanelKernel, check_transpose};
-use crate::tier::Tier;
+use crate::isa::Isa;
 
 /// Numbers per register.
 pub(super) const WIDTH: usize = 8;
@@ -17,7 +17,7 @@ pub(in crate::kernel) struct Avx2(());
 
 impl Avx2 {
     pub(in crate::kernel) fn new() -> Option<Self> {
-        Tier::Avx2.is_supported().then_some(Self(()))
+        Isa::Avx2.is_supported().then_some(Self(()))
     }
 }
 

@@ -9,7 +9,7 @@ use std::arch::x86_64::{
 use super::avx2::{WIDTH, transpose_square};
 use super::vector::{self, Vector};
 use super::{LANES, PairKernel, Panel, PanelKernel};
-use crate::tier::Tier;
+use crate::isa::Isa;
 
 /// Defines a kernel whose words are pairs of INT16: its name, whether the processor can run it, its instructions, and
 /// how it adds products.
@@ -94,7 +94,7 @@ kernel!(
     Avx2Pairs,
     Avx2Vector,
     "avx2-vpmaddwd",
-    Tier::Avx2.is_supported(),
+    Isa::Avx2.is_supported(),
     "avx2",
     |sums, a, b| _mm256_add_epi32(sums, _mm256_madd_epi16(a, b))
 );
@@ -104,7 +104,7 @@ kernel!(
     AvxVnniPairs,
     AvxVnniVector,
     "avxvnni-vpdpwssd",
-    Tier::AvxVnni.is_supported(),
+    Isa::AvxVnni.is_supported(),
     "avx2,avxvnni",
     |sums, a, b| _mm256_dpwssd_avx_epi32(sums, a, b)
 );
@@ -115,7 +115,7 @@ kernel!(
     EvexPairs,
     EvexVector,
     "avxvnni-vpdpwssd as avx512vl",
-    Tier::has_vnni(),
+    Isa::has_vnni(),
     "avx2,avx512f,avx512vl,avx512vnni",
     |sums, a, b| std::arch::x86_64::_mm256_dpwssd_epi32(sums, a, b)
 );

@@ -156,7 +156,7 @@ pub(in crate::kernel) struct Avx512(());
 
 impl Avx512 {
     pub(in crate::kernel) fn new() -> Option<Self> {
-        crate::tier::Tier::Avx512.is_supported().then_some(Self(()))
+        crate::isa::Isa::Avx512.is_supported().then_some(Self(()))
     }
 }
 

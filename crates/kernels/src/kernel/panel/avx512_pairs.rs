@@ -11,8 +11,8 @@ use std::ops::Range;
 use super::avx512::{BLOCKS, ROWS, kernel, transpose};
 use super::pairs::{self, Purpose, ValueUnits};
 use super::{LANES, PairKernel, Panel, PanelKernel, Powers, avx512_exp2, check_transpose};
+use crate::isa::Isa;
 use crate::kernel::avx512::{lanes, load};
-use crate::tier::Tier;
 
 /// Pairs per register of f32.
 const PAIRS: usize = LANES / 2;
@@ -22,7 +22,7 @@ pub(in crate::kernel) struct Avx512Pairs(());
 
 impl Avx512Pairs {
     pub(in crate::kernel) fn new() -> Option<Self> {
-        Tier::has_vnni().then_some(Self(()))
+        Isa::has_vnni().then_some(Self(()))
     }
 }
 

@@ -1,8 +1,8 @@
 //! Tests that a kernel with one wrong output or conversion is refused, and that no kernel of this processor is.
 
 use super::*;
-use crate::kernel::{OfTier, table, tiers};
-use crate::tier::Tier;
+use crate::isa::Isa;
+use crate::kernel::{IsaKernels, isas, table};
 
 /// A kernel that computes the same as another one, except for one number.
 struct Wrong<K>(K, Place);
@@ -158,11 +158,11 @@ impl Bf16Kernel for Wrong<&'static dyn Bf16Kernel> {
 
 #[test]
 fn every_kernel_of_this_processor_is_right() {
-    let (rows, refused) = table(tiers());
+    let (rows, refused) = table(isas());
     assert_eq!(refused, []);
     assert_eq!(
-        rows.iter().map(|row| row.tier).collect::<Vec<_>>(),
-        tiers().iter().map(|(tier, _)| *tier).collect::<Vec<_>>()
+        rows.iter().map(|row| row.isa).collect::<Vec<_>>(),
+        isas().iter().map(|(isa, _)| *isa).collect::<Vec<_>>()
     );
 }
 
@@ -207,17 +207,17 @@ fn one_wrong_number_of_a_kernel_is_found() {
 }
 
 #[test]
-fn a_kernel_that_is_wrong_is_named_and_the_next_tier_takes_its_place() {
+fn a_kernel_that_is_wrong_is_named_and_the_next_isa_takes_its_place() {
     let best = crate::kernel::best();
     let wrong: &'static dyn Int8Kernel = Box::leak(Box::new(Wrong(best.int8, Place::Product)));
-    let plain = tiers().pop().expect("plain Rust");
+    let plain = isas().pop().expect("plain Rust");
     let (rows, refused) = table(vec![
         (
-            Tier::Avx2,
-            OfTier {
+            Isa::Avx2,
+            IsaKernels {
                 int8: Some(wrong),
                 float: Some(best.float),
-                ..OfTier::default()
+                ..IsaKernels::default()
             },
         ),
         plain,

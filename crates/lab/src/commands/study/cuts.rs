@@ -166,7 +166,7 @@ fn simulated(name: &str, device: &DeviceProfile) -> Result<Found> {
     };
     let costs = WeightOnlyCosts::new(device.w4a16.as_ref().ok_or_else(no_profile)?);
     let solver = Solver::new(
-        Participant::of(costs.processors()),
+        Participant::from_processors(costs.processors()),
         &costs,
         costs.joins(Waiting::Fast)?,
     )?;

@@ -243,7 +243,7 @@ fn of_shape(
     };
     let costs = WeightOnlyCosts::new(device.w4a16.as_ref().ok_or_else(no_profile)?);
     let joins = costs.joins(Waiting::Fast)?;
-    let participants = Participant::of(costs.processors());
+    let participants = Participant::from_processors(costs.processors());
     let solver = Solver::new(participants.clone(), &costs, joins)?;
     let alignment = Alignment::default();
     let mut found = Vec::new();

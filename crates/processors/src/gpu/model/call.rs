@@ -4,9 +4,9 @@ use bytemuck::{Pod, Zeroable};
 use triad_kernels::attention::PAGE;
 
 use super::description::attention_of;
-use super::{GpuModel, GpuSegment};
+use super::gpu_model::{GpuModel, GpuSegment};
 use crate::error::{Error, Result};
-use crate::model::Wanted;
+use crate::model::OutputRows;
 
 /// Workgroups that keep a GPU busy. Attention splits pages among workgroups until there are this many.
 const BUSY: usize = 256;
@@ -33,7 +33,7 @@ impl GpuModel {
         &self,
         x: &[f32],
         segments: &[GpuSegment],
-        wanted: &Wanted,
+        wanted: &OutputRows,
     ) -> Result<usize> {
         let hidden = self.description.hidden;
         let rows: usize = segments.iter().map(|segment| segment.rows).sum();
@@ -85,7 +85,7 @@ impl GpuModel {
         &self,
         rows: usize,
         segments: &[GpuSegment],
-        wanted: &Wanted,
+        wanted: &OutputRows,
     ) -> (Call, Vec<u32>) {
         let mut tiles: Vec<[usize; 4]> = Vec::new();
         let tiles_of = |segment: &GpuSegment| segment.rows.div_ceil(self.tile_rows);

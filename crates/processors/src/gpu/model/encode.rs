@@ -1,12 +1,12 @@
 //! Recording of a chunk's dispatches, and of the copies of its outputs.
 
-use super::GpuModel;
 use super::buffers::{Place, WORD, returned_words};
 use super::call::Call;
+use super::gpu_model::GpuModel;
 use super::item::Item;
 use super::slices::Chunk;
 use crate::error::Result;
-use crate::model::Wanted;
+use crate::model::OutputRows;
 
 impl GpuModel {
     /// Encodes some dispatches in one compute pass.
@@ -43,7 +43,7 @@ impl GpuModel {
         &self,
         encoder: &mut wgpu::CommandEncoder,
         call: &Call,
-        wanted: &Wanted,
+        wanted: &OutputRows,
     ) {
         let Self {
             buffers,

@@ -1,7 +1,7 @@
 //! Linear layers of float activations on a GPU, next to other processors: f32 in, f32 out, weights in the CPU's formats.
 //!
 //! A program runs the matmul shaders of whole models. Before the first layer of a format, its kernels pass the self-test
-//! (`proof`). A run is one submission, or several if the length of submissions is limited.
+//! (`self_test`). A run is one submission, or several if the length of submissions is limited.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -16,14 +16,16 @@ use super::super::context::{Context, UNIFORM, WORD};
 use super::super::pace::Pace;
 use super::super::program::Shared;
 use super::super::scratch::{Buffers, Place, Sizes};
+use super::call::Call;
 use super::dispatch::product_kernels;
 use super::kernels::Kernel;
 use super::pipelines::Pipelines;
+use super::self_test;
 use super::steps::Work;
 use super::uniforms::{NONE, ProductUniforms};
+use super::variant::ModelVariant;
 use super::weight_format::{UNIT, WeightFormat};
 use super::weights::{Layer, MAX_GROUPS, Slab, upload};
-use super::{Call, ModelVariant, proof};
 use crate::error::{Error, Result};
 use crate::float_linear::{FloatLinear, FloatProgram, FloatShapes};
 
@@ -32,7 +34,7 @@ const PIECE_ROWS: usize = 64;
 
 /// The tested kernels that all programs of float layers on a GPU share.
 #[derive(Debug)]
-pub(in super::super) struct FloatKernels {
+pub(crate) struct FloatKernels {
     context: Arc<Context>,
     /// Variants to try, in this order.
     variants: Vec<ModelVariant>,
@@ -69,7 +71,7 @@ impl FloatKernels {
             return Ok(Arc::clone(pipelines));
         }
         let (pipelines, _) =
-            proof::choose(&self.context, &self.variants, &product_kernels(format))?;
+            self_test::choose(&self.context, &self.variants, &product_kernels(format))?;
         self.context.keep_pipelines();
         let pipelines = Arc::new(Mutex::new(pipelines));
         tested.insert(format, Arc::clone(&pipelines));
@@ -78,7 +80,7 @@ impl FloatKernels {
 }
 
 /// Prepared layers.
-pub(in super::super) struct GpuFloatProgram {
+pub(crate) struct GpuFloatProgram {
     shared: Arc<Shared>,
     kernels: Arc<FloatKernels>,
     shapes: FloatShapes,

@@ -4,11 +4,12 @@ use bytemuck::{bytes_of, cast_slice};
 use triad_kernels::Phase;
 
 use super::buffers::{Place, WORD};
+use super::call::Call;
+use super::gpu_model::GpuModel;
 use super::item::Item;
 use super::slices::Chunk;
-use super::{Call, GpuModel};
 use crate::error::{Error, Result};
-use crate::model::Wanted;
+use crate::model::OutputRows;
 
 impl GpuModel {
     /// Computes the logits of rows of the residual stream after the last layer, `x[rows, hidden]`.
@@ -43,7 +44,7 @@ impl GpuModel {
         queue.write_buffer(&self.uniforms.0, 0, bytes_of(&call));
         queue.write_buffer(self.buffers.get(Place::Table), 0, cast_slice(&table));
         queue.write_buffer(self.buffers.get(Place::Stream), 0, cast_slice(x));
-        let wanted = Wanted {
+        let wanted = OutputRows {
             rows: &[],
             logits: true,
             phase,

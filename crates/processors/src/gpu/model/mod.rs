@@ -6,7 +6,7 @@
 //! pages that stay on the GPU (`pages`). A chunk of a prompt or a decode step is one submission, or several if the
 //! length of submissions is limited (`slices`). Every call runs the same dispatches (`steps`) on the same buffers
 //! (`buffers`). Matmuls have one kernel for few rows and one for many (`kernels`). The first shader variant that
-//! computes every step correctly is used (`proof`).
+//! computes every step correctly is used (`self_test`).
 //!
 //! A row's values depend on the other rows only by rounding: kernels for few and for many rows sum in different orders.
 
@@ -14,7 +14,9 @@ mod buffers;
 mod call;
 mod description;
 mod dispatch;
+mod divided;
 mod encode;
+mod gpu_model;
 mod item;
 mod kernels;
 mod linear;
@@ -28,7 +30,7 @@ mod outers;
 mod pages;
 mod pipelines;
 mod program;
-mod proof;
+mod self_test;
 mod slices;
 mod steps;
 mod uniforms;
@@ -40,106 +42,46 @@ use std::sync::Arc;
 
 use bytemuck::{bytes_of, cast_slice};
 use triad_kernels::Phase;
-use triad_model::description::ModelDescription;
 
+pub use gpu_model::{GpuModel, GpuSegment};
 pub(super) use linear::{FloatKernels, GpuFloatProgram};
 pub use pages::GpuSequence;
 pub(super) use program::GpuModelProgram;
 pub use variant::ModelVariant;
 
 use super::context::{Context, UNIFORM};
+use super::kernels::VariantState;
 use super::pace::Pace;
-use super::{Gpu, VariantState};
 use crate::device::ModelOptions;
 use crate::error::{Error, Result};
-use crate::model::{DeviceModel, Outputs, Wanted};
+use crate::model::{DeviceModel, OutputRows, Outputs};
 use crate::multiplier::Multiplier;
 use buffers::{Buffers, Place, WORD, returned_words};
 use call::Call;
 use description::attention_of;
 use dispatch::{kernels_of, product_kernels};
+use gpu_model::Travelling;
 use item::Item;
 use kernels::Kernel;
-use outer_run::Travelling;
 use outers::Outers;
 use pages::Pages;
-use pipelines::Pipelines;
 use slices::Chunk;
 use steps::{Step, StepBuffer, Work, steps};
 use weight_format::WeightFormat;
 use weights::MAX_GROUPS;
 
-/// A model that is loaded on a GPU.
-#[derive(Debug)]
-pub struct GpuModel {
-    context: Arc<Context>,
-    description: ModelDescription,
-    rows: usize,
-    outputs: usize,
-    variants: Vec<(ModelVariant, VariantState)>,
-    pipelines: Pipelines,
-    steps: Vec<Step>,
-    /// Uniforms of the call, and uniforms of all steps.
-    uniforms: (wgpu::Buffer, wgpu::Buffer),
-    buffers: Buffers,
-    pages: Arc<Pages>,
-    /// Bind groups of all steps, and the generations of buffers and pages for which they were made.
-    groups: (Option<(u64, u64)>, Vec<wgpu::BindGroup>),
-    /// Frequencies and attention factor of each rotation.
-    rotations: Vec<(Vec<f32>, f32)>,
-    /// Rows of an attention tile.
-    tile_rows: usize,
-    /// Cost estimates that limit the length of submissions; `None` for one submission per chunk.
-    pace: Option<Pace<Kernel>>,
-    /// Uniforms for a piece of a step: those of the call, and those of the step [`UNIFORM`] bytes later.
-    piece: wgpu::Buffer,
-    /// Products that another processor computes in part.
-    outers: Outers,
-    travelling: Travelling,
-    /// Bytes that the CPU has written for chunks, and read of their results.
-    written: u64,
-    read: u64,
-    /// Multiplications and additions of the GPU so far.
-    operations: f64,
-}
-
-/// Rows of one sequence in a chunk, appended to the positions that the sequence holds.
-#[derive(Debug)]
-pub struct GpuSegment<'a> {
-    /// The sequence.
-    pub sequence: &'a mut GpuSequence,
-    /// Number of rows.
-    pub rows: usize,
-}
-
 impl GpuModel {
-    /// Copies a model to `gpu`, and compiles and tests its kernels. The shader `variants` are tried in this order.
+    /// Copies a model to a GPU, and compiles and tests its kernels. The shader `variants` are tried in this order.
     ///
     /// # Errors
-    /// If the model's parts are inconsistent or have shapes that no shader supports ([`Error::GpuModel`]), there is no
-    /// memory for it, or no shader variant passes the self-test.
-    pub fn new(
-        gpu: &Gpu,
-        model: &DeviceModel,
-        options: &ModelOptions,
-        variants: &[ModelVariant],
-    ) -> Result<Self> {
-        Self::with_multiplier(gpu, model, options, variants, None)
-    }
-
-    /// Does the same, and has another processor compute products in prompts.
-    ///
-    /// # Errors
-    /// As [`new`](Self::new), if its products are not those of the model or can't be divided, and with a limit for the
-    /// length of submissions.
-    pub fn with_multiplier(
-        gpu: &Gpu,
+    /// As [`new`](Self::new) and [`with_multiplier`](Self::with_multiplier).
+    pub(super) fn copied(
+        context: Arc<Context>,
         model: &DeviceModel,
         options: &ModelOptions,
         variants: &[ModelVariant],
         multiplier: Option<Multiplier>,
     ) -> Result<Self> {
-        let context = Arc::clone(&gpu.shared.context);
         model.check(&context.name)?;
         let mut outers = Outers::new(multiplier)?;
         if outers.are_running() && context.slice.is_some() {
@@ -152,7 +94,7 @@ impl GpuModel {
         let (rows, outputs) = (rows.clamp(1, MAX_GROUPS), outputs.max(1));
         let (steps, parameters) = steps(&context, model, rows, &mut outers.list)?;
         outers.check(&context, rows)?;
-        let (pipelines, variants) = proof::choose(&context, variants, &kernels_of(&steps))?;
+        let (pipelines, variants) = self_test::choose(&context, variants, &kernels_of(&steps))?;
         context.keep_pipelines();
         let mut buffers = Buffers::new(&context, model, &parameters, (rows, outputs))?;
         let (_, written) = outers.words(rows);
@@ -234,7 +176,7 @@ impl GpuModel {
         &mut self,
         x: &[f32],
         segments: &mut [GpuSegment],
-        wanted: &Wanted,
+        wanted: &OutputRows,
         read: impl FnOnce(Outputs),
     ) -> Result<()> {
         self.context.check()?;
@@ -401,7 +343,7 @@ impl GpuModel {
     }
 
     /// Returns the steps that a call has to run.
-    fn steps_of(&self, call: &Call, wanted: &Wanted) -> Vec<usize> {
+    fn steps_of(&self, call: &Call, wanted: &OutputRows) -> Vec<usize> {
         let is_needed = |index: &usize| {
             let Step {
                 work,
@@ -445,7 +387,7 @@ impl GpuModel {
 ///
 /// # Errors
 /// If no variant passes, or the GPU fails.
-pub(super) fn prove_all(
+pub(super) fn check_all(
     context: &Context,
     variants: &[ModelVariant],
 ) -> Result<Vec<(ModelVariant, VariantState)>> {
@@ -462,5 +404,5 @@ pub(super) fn prove_all(
         kernels.extend([Kernel::Rope(dim), Kernel::Combine(dim)]);
         kernels.extend([1, most as u32].map(|queries| Kernel::Attention(dim, queries)));
     }
-    Ok(proof::choose(context, variants, &kernels)?.1)
+    Ok(self_test::choose(context, variants, &kernels)?.1)
 }

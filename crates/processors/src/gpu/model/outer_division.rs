@@ -7,13 +7,13 @@ use bytemuck::{bytes_of, pod_read_unaligned};
 use wgpu::BufferBinding;
 
 use super::super::context::UNIFORM;
-use super::GpuModel;
 use super::buffers::WORD;
 use super::call::Call;
+use super::divided::Divided;
+use super::gpu_model::GpuModel;
 use super::item::PieceDispatch;
 use super::kernels::Kernel;
 use super::outer::Parts;
-use super::outer_worker::JobPart;
 use super::slices::Piece;
 use super::steps::{StepBuffer, Work};
 use super::uniforms::JoinUniforms;
@@ -22,45 +22,6 @@ use crate::multiplier::ProductPart;
 
 /// Maximum numbers of rows whose divisions are kept: those of chunks, and of the last ones of a few prompts.
 const MAX_KEPT: usize = 16;
-
-/// A product, divided for a number of rows.
-#[derive(Debug)]
-pub(super) struct Divided {
-    /// Matmuls of the GPU's parts.
-    pub own: Vec<PieceDispatch>,
-    /// Joins of the other processor's parts.
-    pub joins: Vec<PieceDispatch>,
-    /// Rows of the input that the other processor reads.
-    pub read: Range<usize>,
-    /// Parts of the other processor.
-    pub other: Vec<ProductPart>,
-    programs: Vec<usize>,
-    widths: Vec<Vec<usize>>,
-    /// Multiplications and additions of the GPU, and of the other processor.
-    pub operations: (f64, f64),
-}
-
-impl Divided {
-    /// Returns the parts of the other processor, with rows counted from the first one that it reads.
-    pub fn job_parts(&self) -> Vec<JobPart> {
-        let parts = self.other.iter().zip(&self.programs).zip(&self.widths);
-        let job = parts.map(|((part, program), widths)| JobPart {
-            program: *program,
-            rows: part.rows.start - self.read.start..part.rows.end - self.read.start,
-            widths: widths.clone(),
-        });
-        job.collect()
-    }
-
-    /// Returns the number of outputs of the other processor.
-    pub fn outputs(&self) -> usize {
-        let areas = self
-            .other
-            .iter()
-            .map(|part| part.rows.len() * part.columns.len());
-        areas.sum()
-    }
-}
 
 /// A dispatch whose bindings are not made yet.
 struct Unbound {

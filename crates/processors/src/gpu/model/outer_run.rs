@@ -7,12 +7,11 @@
 use std::time::Instant;
 
 use bytemuck::cast_slice;
-use triad_kernels::int8::QuantizedRows;
 
-use super::GpuModel;
 use super::buffers::{Place, WORD};
+use super::divided::Divided;
+use super::gpu_model::{GpuModel, Travelling};
 use super::item::Item;
-use super::outer_division::Divided;
 use super::outer_worker::{Done, Job};
 use super::slices::Chunk;
 use crate::error::{Error, Result};
@@ -30,15 +29,6 @@ impl From<Error> for ChunkError {
     fn from(error: Error) -> Self {
         Self::Gpu(error)
     }
-}
-
-/// Buffers that go to the other processor and come back.
-#[derive(Debug, Default)]
-pub(super) struct Travelling {
-    rows: QuantizedRows,
-    computed: Vec<f32>,
-    numbers: Vec<i8>,
-    scales: Vec<f32>,
 }
 
 impl GpuModel {

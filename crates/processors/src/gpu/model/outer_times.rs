@@ -7,10 +7,11 @@ use std::time::Instant;
 use triad_kernels::timing::median;
 
 use super::buffers::Place;
+use super::call::Call;
+use super::divided::Divided;
+use super::gpu_model::GpuModel;
 use super::item::Item;
-use super::outer_division::Divided;
 use super::slices::Chunk;
-use super::{Call, GpuModel};
 use crate::error::{Error, Result};
 use crate::model::JoinTimes;
 use crate::multiplier::ProductPart;

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::super::context::Context;
 use super::buffers::QUAD;
+use super::divided::Divided;
 use super::outer::Outer;
-use super::outer_division::Divided;
 use super::outer_worker::{Programs, Worker};
 use crate::error::{Error, Result};
 use crate::model::JoinStatistics;

@@ -5,14 +5,15 @@ use std::collections::HashMap;
 use triad_kernels::Phase;
 use triad_kernels::attention::Cache;
 
-use super::{GpuModel, GpuSegment, GpuSequence};
+use super::gpu_model::{GpuModel, GpuSegment};
+use super::pages::GpuSequence;
 use crate::error::{Error, Result};
-use crate::model::{JoinStatistics, JoinTimes, ModelOperations, ModelProgram, Outputs, Wanted};
+use crate::model::{JoinStatistics, JoinTimes, ModelOperations, ModelProgram, OutputRows, Outputs};
 use crate::multiplier::ProductPart;
 
 /// A model and its sequences.
 #[derive(Debug)]
-pub(in super::super) struct GpuModelProgram {
+pub(crate) struct GpuModelProgram {
     model: GpuModel,
     sequences: HashMap<u64, GpuSequence>,
 }
@@ -53,7 +54,7 @@ impl ModelProgram for GpuModelProgram {
         &mut self,
         x: &[f32],
         segments: &[(u64, usize)],
-        wanted: &Wanted,
+        wanted: &OutputRows,
         read: &mut dyn FnMut(Outputs),
     ) -> Result<()> {
         let is_twice = |index: usize| {

@@ -11,12 +11,14 @@ use wgpu::BufferBinding;
 
 use super::super::context::UNIFORM;
 use super::super::pace::Pace;
+use super::buffers::WORD;
+use super::call::Call;
+use super::gpu_model::GpuModel;
 use super::item::Item;
 use super::kernels::Kernel;
 use super::steps::{StepBuffer, Work};
 use super::uniforms::{NONE, ProductUniforms};
 use super::weight_format::WeightFormat;
-use super::{Call, GpuModel, buffers::WORD};
 use crate::error::Result;
 
 /// Rows and columns of a piece of a matmul are multiples of these. All buffer offsets are then multiples of 256 bytes,

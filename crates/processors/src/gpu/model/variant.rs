@@ -179,7 +179,7 @@ impl ModelVariant {
     }
 
     /// Returns whether matmuls use cooperative matrices, an experimental feature of drivers and of `wgpu`.
-    pub(in super::super) fn has_matrices(self) -> bool {
+    pub(crate) fn has_matrices(self) -> bool {
         matches!(self.many, Many::Matrices(_))
     }
 

@@ -39,7 +39,7 @@ impl WeightFormat {
         Self::W8a8,
     ];
 
-    pub fn of(matrix: Matrix) -> Self {
+    pub fn for_matrix(matrix: Matrix) -> Self {
         match matrix {
             // Quantized blocks are widened during upload.
             Matrix::F32(_) | Matrix::Blocks(_) => Self::F32,

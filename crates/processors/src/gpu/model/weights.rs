@@ -111,7 +111,7 @@ impl<'a> From<DeviceWeight<'a>> for Layer<'a> {
 impl<'a> Layer<'a> {
     fn format(&self) -> WeightFormat {
         match self {
-            Self::Float(matrix) => WeightFormat::of(*matrix),
+            Self::Float(matrix) => WeightFormat::for_matrix(*matrix),
             Self::W8a8(_) => WeightFormat::W8a8,
         }
     }

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, PoisonError, mpsc};
 use std::thread;
 
+use super::failure::{Ended, failed, list, refused};
 use super::kernel::{self, Call, Driver, Interface};
-use super::{Ended, failed, list, refused};
 use crate::error::{Error, Result};
 use crate::hexagon::protocol::HEADER;
 use crate::hexagon::shared::SharedMemory;

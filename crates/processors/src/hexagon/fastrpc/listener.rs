@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use super::domain::{Domain, LISTENER, MODULE, Pages, RESTART, word, words};
+use super::failure::{failed, refused};
 use super::kernel::ADD_PAGES;
-use super::{failed, refused};
 use crate::error::Result;
 
 /// Methods of the listener: the first one, and the one that takes a response and returns a request.

@@ -13,6 +13,7 @@
 //! ends.
 
 mod domain;
+mod failure;
 mod kernel;
 mod listener;
 mod structures;
@@ -20,20 +21,20 @@ mod structures;
 mod tests;
 
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use super::options::HexagonOptions;
 use super::protocol::MAX_THREADS;
 use super::shared::SharedMemory;
 use super::transport::Transport;
 use super::unit::{self, OLDEST_HMX, Unit};
-use super::{HexagonOptions, NAME};
 use crate::error::{Error, Result};
 use domain::{Domain, Mapped, Module};
+use failure::{Ended, list};
 pub(super) use kernel::System;
 use kernel::{Driver, Interface};
 use listener::Listener;
@@ -123,14 +124,6 @@ fn may_exist(path: &Path) -> bool {
     path.try_exists().unwrap_or(true)
 }
 
-fn list(paths: &[PathBuf]) -> String {
-    paths
-        .iter()
-        .map(|path| path.display().to_string())
-        .collect::<Vec<_>>()
-        .join(" or ")
-}
-
 /// A device program in a domain of a DSP.
 pub struct Session {
     node: PathBuf,
@@ -140,9 +133,6 @@ pub struct Session {
     ended: Ended,
     grace: Duration,
 }
-
-/// Reason why the program ended.
-type Ended = Arc<Mutex<Option<String>>>;
 
 /// Open resources, in the order in which they are released.
 struct Open {
@@ -321,22 +311,4 @@ fn within<T: Send + 'static>(
         .spawn(move || sender.send(work()))
         .ok()?;
     receiver.recv_timeout(patience).ok()
-}
-
-/// Returns an error of the processor `npu:hexagon`.
-fn failed(reason: impl std::fmt::Display) -> Error {
-    Error::Run {
-        processor: NAME.to_owned(),
-        reason: reason.to_string(),
-    }
-}
-
-/// Returns the error of a call on `path`, with advice for the user.
-fn refused(call: &'static str, path: &Path, reason: io::Error, advice: &'static str) -> Error {
-    Error::HexagonDsp {
-        call,
-        path: path.to_owned(),
-        reason,
-        advice,
-    }
 }

@@ -8,8 +8,8 @@ mod wide;
 use super::blocks::{self, Tiles, with_tiles};
 use super::columns::{BlockColumns, Int4Columns, Int8Columns, Int16Kernel};
 use super::registers::Registers;
+use crate::isa::Isa;
 use crate::output::SharedOutput;
-use crate::tier::Tier;
 use wide::Wide;
 
 /// Rows of the largest tile: with [`COLUMNS`] they use 24 registers for sums and leave eight for operands.
@@ -25,7 +25,7 @@ pub(in crate::kernel) struct Avx512Vnni(());
 
 impl Avx512Vnni {
     pub(in crate::kernel) fn new() -> Option<Self> {
-        Tier::has_vnni().then_some(Self(()))
+        Isa::has_vnni().then_some(Self(()))
     }
 }
 

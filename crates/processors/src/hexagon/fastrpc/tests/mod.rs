@@ -6,6 +6,7 @@ mod fake;
 mod plain;
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
@@ -132,7 +133,7 @@ fn a_dsp_older_than_v69_computes_on_hvx_and_the_reason_is_kept() {
 fn every_call_is_right_and_in_order_and_everything_is_released() {
     let folder = tempfile::tempdir().unwrap();
     let options = loadable(folder.path());
-    assert_eq!(Target::of(&options.program).unwrap(), Target::Dsp);
+    assert_eq!(Target::read(&options.program).unwrap(), Target::Dsp);
     for interface in INTERFACES {
         let fake = Arc::new(Fake::new(
             interface,

@@ -1,4 +1,4 @@
-//! A proof that a compiled graph multiplies by the weights of a subgraph.
+//! A self-test: shows that a compiled graph multiplies by the weights of a subgraph.
 //!
 //! Graphs that this process compiled come from its own weights. A graph that another machine compiled has to show that
 //! it has the same: a run on a few rows of arbitrary numbers is compared with exact sums. One unit of the output is
@@ -19,7 +19,7 @@ const ROWS: usize = 2;
 ///
 /// # Errors
 /// The first difference.
-pub(super) fn prove(
+pub(super) fn check(
     session: &mut Session,
     subgraph: &DeviceSubgraph,
     rows: usize,

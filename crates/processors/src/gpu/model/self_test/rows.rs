@@ -8,7 +8,7 @@ use super::super::Call;
 use super::super::buffers::QUAD;
 use super::super::dispatch::ACTIVATE_THREADS;
 use super::super::uniforms::{ActivateUniforms, NONE, NormUniforms};
-use super::{Proof, Trial, ensure, near, numbers};
+use super::{Checked, Trial, ensure, near, numbers};
 
 /// Rows of each case.
 const ROWS: usize = 3;
@@ -20,7 +20,7 @@ const WIDTH: usize = 4 * (ACTIVATE_THREADS + 7);
 const TOLERANCE: f32 = 1e-5;
 
 /// Tests RMS norm and layer norm: all rows and only the rows whose logits are requested, written and added.
-pub(super) fn prove_norm(trial: &mut Trial) -> Proof {
+pub(super) fn check_norm(trial: &mut Trial) -> Checked {
     // Shifts the mean away from 0.
     let x: Vec<_> = numbers(ROWS * FEATURES, 1)
         .into_iter()
@@ -91,7 +91,7 @@ pub(super) fn prove_norm(trial: &mut Trial) -> Proof {
 }
 
 /// Tests each activation, with and without a gate.
-pub(super) fn prove_activation(trial: &mut Trial) -> Proof {
+pub(super) fn check_activation(trial: &mut Trial) -> Checked {
     let mut x: Vec<_> = numbers(2 * ROWS * WIDTH, 5)
         .into_iter()
         .map(|x| 8.0 * x)

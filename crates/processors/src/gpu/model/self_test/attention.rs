@@ -9,7 +9,7 @@ use super::super::Call;
 use super::super::buffers::QUAD;
 use super::super::kernels::Kernel;
 use super::super::uniforms::{AttentionUniforms, CombineUniforms, NONE};
-use super::{Proof, Trial, ensure, near, numbers};
+use super::{Checked, Trial, ensure, near, numbers};
 
 const KV_HEADS: usize = 2;
 /// For each of two sequences, the position of the first query, and the indices of its pages in memory.
@@ -31,7 +31,7 @@ struct Case {
 }
 
 /// Tests one tile of each of two sequences, one of which has two pages.
-pub(super) fn prove(trial: &mut Trial, head_dim: usize, queries: usize) -> Proof {
+pub(super) fn check(trial: &mut Trial, head_dim: usize, queries: usize) -> Checked {
     let case = |name, of_key_head, window, soft_cap, splits| Case {
         name,
         of_key_head,
@@ -61,12 +61,12 @@ pub(super) fn prove(trial: &mut Trial, head_dim: usize, queries: usize) -> Proof
         ));
     }
     for case in cases {
-        ensure!(prove_case(trial, head_dim, queries, &case)?);
+        ensure!(check_case(trial, head_dim, queries, &case)?);
     }
     Ok(Ok(()))
 }
 
-fn prove_case(trial: &mut Trial, head_dim: usize, queries: usize, case: &Case) -> Proof {
+fn check_case(trial: &mut Trial, head_dim: usize, queries: usize, case: &Case) -> Checked {
     let Case {
         name,
         of_key_head,
@@ -215,7 +215,7 @@ fn combine(parts: &[f32], head_dim: usize, splits: usize) -> Vec<f32> {
 }
 
 /// Tests parts of which some have much smaller weights than others, and some have no key.
-pub(super) fn prove_combine(trial: &mut Trial, head_dim: usize) -> Proof {
+pub(super) fn check_combine(trial: &mut Trial, head_dim: usize) -> Checked {
     const ROWS: usize = 2;
     const HEADS: usize = 3;
     const SPLITS: usize = 3;

@@ -11,7 +11,7 @@ use super::super::buffers::QUAD;
 use super::super::dispatch::JOIN_THREADS;
 use super::super::uniforms::{JoinUniforms, NONE, ProductUniforms, QuantizeUniforms};
 use super::super::weights::{Layer, upload};
-use super::{Proof, Trial, ensure, near, numbers};
+use super::{Checked, Trial, ensure, near, numbers};
 
 /// Not a multiple of any tile, and more than the largest tile.
 const COLUMNS: usize = 70;
@@ -28,7 +28,7 @@ const SCALE: f32 = 0.007;
 const TOLERANCE: f32 = 1e-5;
 
 /// Tests with and without smoothing, with and without a shadow, and with rows that contain NaN or infinity.
-pub(super) fn prove_quantize(trial: &mut Trial) -> Proof {
+pub(super) fn check_quantize(trial: &mut Trial) -> Checked {
     let smoothing: Vec<_> = numbers(WIDE, 11)
         .into_iter()
         .map(|x| 1.0 + 0.5 * x)
@@ -170,7 +170,7 @@ fn outliers(x: QuantizedView) -> Vec<[u32; 2]> {
 
 /// Tests that results of another processor, and their shadows, are added to the output or written, and that other
 /// columns stay as they are.
-pub(super) fn prove_join(trial: &mut Trial) -> Proof {
+pub(super) fn check_join(trial: &mut Trial) -> Checked {
     const ROWS: usize = 5;
     /// The first column that the other processor computed, of the concatenated ones.
     const COMPUTED_FROM: usize = FIRST + 16;
@@ -236,7 +236,7 @@ pub(super) fn prove_join(trial: &mut Trial) -> Proof {
 }
 
 /// Tests matmuls with as many rows as the kernel is for, added to bias and output, and written alone.
-pub(super) fn prove(trial: &mut Trial) -> Proof {
+pub(super) fn check(trial: &mut Trial) -> Checked {
     let (rows, groups) = trial.product(COLUMNS);
     let weight = Weight::new();
     let x = input(rows);

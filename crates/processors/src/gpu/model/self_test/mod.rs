@@ -16,9 +16,9 @@ mod w8a8;
 
 use bytemuck::{NoUninit, Pod, bytes_of, cast_slice};
 
-use super::super::VariantState;
 use super::super::context::Context;
-use super::Call;
+use super::super::kernels::VariantState;
+use super::call::Call;
 use super::kernels::Kernel;
 use super::pipelines::Pipelines;
 use super::steps::Work;
@@ -41,7 +41,7 @@ pub(super) fn choose(
             Some(_) => VariantState::Untried,
             None => {
                 let mut pipelines = Pipelines::new(*variant);
-                match prove(context, &mut pipelines, kernels)? {
+                match check(context, &mut pipelines, kernels)? {
                     Ok(()) => {
                         used = Some(pipelines);
                         VariantState::Used
@@ -68,10 +68,10 @@ pub(super) fn choose(
 const MANY_ROWS: usize = 67;
 
 /// Result of a self-test: the inner error describes a wrong result, the outer error a failed GPU.
-type Proof = Result<std::result::Result<(), String>>;
+type Checked = Result<std::result::Result<(), String>>;
 
 /// Tests all kernels. Names the wrong kernel and its error, if any.
-fn prove(context: &Context, pipelines: &mut Pipelines, kernels: &[Kernel]) -> Proof {
+fn check(context: &Context, pipelines: &mut Pipelines, kernels: &[Kernel]) -> Checked {
     for kernel in kernels {
         if let Err(reason) = pipelines.compile(context, *kernel) {
             return Ok(Err(reason));
@@ -81,22 +81,22 @@ fn prove(context: &Context, pipelines: &mut Pipelines, kernels: &[Kernel]) -> Pr
             pipelines,
             kernel: *kernel,
         };
-        let proof = match *kernel {
+        let checked = match *kernel {
             Kernel::Rows(WeightFormat::W8a8, _) | Kernel::Tile(WeightFormat::W8a8) => {
-                w8a8::prove(&mut trial)
+                w8a8::check(&mut trial)
             }
-            Kernel::Quantize => w8a8::prove_quantize(&mut trial),
-            Kernel::Join => w8a8::prove_join(&mut trial),
-            Kernel::Rows(format, _) | Kernel::Tile(format) => products::prove(&mut trial, format),
-            Kernel::Norm => rows::prove_norm(&mut trial),
-            Kernel::Rope(head_dim) => heads::prove(&mut trial, head_dim as usize),
+            Kernel::Quantize => w8a8::check_quantize(&mut trial),
+            Kernel::Join => w8a8::check_join(&mut trial),
+            Kernel::Rows(format, _) | Kernel::Tile(format) => products::check(&mut trial, format),
+            Kernel::Norm => rows::check_norm(&mut trial),
+            Kernel::Rope(head_dim) => heads::check(&mut trial, head_dim as usize),
             Kernel::Attention(head_dim, queries) => {
-                attention::prove(&mut trial, head_dim as usize, queries as usize)
+                attention::check(&mut trial, head_dim as usize, queries as usize)
             }
-            Kernel::Combine(head_dim) => attention::prove_combine(&mut trial, head_dim as usize),
-            Kernel::Activate => rows::prove_activation(&mut trial),
+            Kernel::Combine(head_dim) => attention::check_combine(&mut trial, head_dim as usize),
+            Kernel::Activate => rows::check_activation(&mut trial),
         };
-        if let Err(reason) = proof? {
+        if let Err(reason) = checked? {
             return Ok(Err(format!("{kernel}: {reason}")));
         }
     }
@@ -228,10 +228,10 @@ fn numbers(count: usize, seed: u32) -> Vec<f32> {
     std::iter::repeat_with(next).take(count).collect()
 }
 
-/// Returns from the function if the proof found an error.
+/// Returns from the function if a check found an error.
 macro_rules! ensure {
-    ($proof:expr) => {
-        if let Err(reason) = $proof {
+    ($checked:expr) => {
+        if let Err(reason) = $checked {
             return Ok(Err(reason));
         }
     };

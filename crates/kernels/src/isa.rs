@@ -1,15 +1,16 @@
 //! Selects the kernels that multiply matrices: the best that this processor can run, or none better than a requested
-//! tier. Plain loops (norms, activations, scalar products of floats) are always compiled for the best tier.
+//! instruction set. Plain loops (norms, activations, scalar products of floats) are always compiled for the best
+//! instruction set.
 
 use std::sync::LazyLock;
 
-/// The environment variable that requests a tier by name: to compare the speed of tiers, or to exclude one that may be
-/// faulty.
+/// The environment variable that requests an instruction set by name: to compare the speed of instruction sets, or to
+/// exclude one that may be faulty.
 pub const VARIABLE: &str = "TRIAD_KERNELS";
 
 /// A set of instructions that kernels are written for. Within an architecture, better ones come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Tier {
+pub enum Isa {
     /// x86-64 with AVX-512 and the matrix unit AMX, for products of many rows in INT8 and bf16.
     Amx,
     /// x86-64 with AVX-512; kernels for INT8 and bf16 also need VNNI and BF16.
@@ -30,8 +31,8 @@ pub enum Tier {
     Reference,
 }
 
-impl Tier {
-    /// All tiers.
+impl Isa {
+    /// All instruction sets.
     pub const ALL: [Self; 9] = [
         Self::Amx,
         Self::Avx512,
@@ -59,7 +60,7 @@ impl Tier {
         }
     }
 
-    /// Returns whether this processor has the tier's instructions.
+    /// Returns whether this processor has these instructions.
     pub fn is_supported(self) -> bool {
         match self {
             #[cfg(target_arch = "x86_64")]
@@ -84,7 +85,7 @@ impl Tier {
         }
     }
 
-    /// Returns whether this processor has, in addition to [`Tier::Avx512`], VNNI (products of bytes and of 16-bit
+    /// Returns whether this processor has, in addition to [`Isa::Avx512`], VNNI (products of bytes and of 16-bit
     /// numbers that are added to 32-bit ones) and the further instructions that VNNI kernels need.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn has_vnni() -> bool {
@@ -96,22 +97,22 @@ impl Tier {
             && is_x86_feature_detected!("popcnt")
     }
 
-    /// Returns the tiers that this processor has, best first.
+    /// Returns the instruction sets that this processor has, best first.
     pub fn supported() -> impl Iterator<Item = Self> {
-        Self::ALL.into_iter().filter(|tier| tier.is_supported())
+        Self::ALL.into_iter().filter(|isa| isa.is_supported())
     }
 
-    /// Returns the tier called `name`.
+    /// Returns the instruction set called `name`.
     ///
     /// # Errors
     /// If there is none, or this processor lacks its instructions; the error lists the possible names.
     pub fn named(name: &str) -> Result<Self, String> {
         Self::supported()
-            .find(|tier| tier.name() == name)
+            .find(|isa| isa.name() == name)
             .ok_or_else(|| {
                 let names: Vec<_> = Self::supported().map(Self::name).collect();
                 format!(
-                    "{VARIABLE} is {name:?}, expected a tier that this processor has: {}",
+                    "{VARIABLE} is {name:?}, expected an instruction set that this processor has: {}",
                     names.join(", ")
                 )
             })
@@ -172,25 +173,25 @@ fn has_sme() -> bool {
     false
 }
 
-/// Returns the tier that [`VARIABLE`] requests; `None` if it is not set or empty.
+/// Returns the instruction set that [`VARIABLE`] requests; `None` if it is not set or empty.
 ///
 /// # Errors
-/// As for [`Tier::named`].
-pub fn requested() -> Result<Option<Tier>, String> {
+/// As for [`Isa::named`].
+pub fn requested() -> Result<Option<Isa>, String> {
     let name = std::env::var_os(VARIABLE).unwrap_or_default();
     let name = name.to_string_lossy();
     if name.is_empty() {
         Ok(None)
     } else {
-        Tier::named(&name).map(Some)
+        Isa::named(&name).map(Some)
     }
 }
 
-/// Returns whether a kernel of `tier` may be used: it must not be better than the requested tier. An invalid request is
-/// ignored here; programs report it by [`requested`].
-pub(crate) fn may_be_used(tier: Tier) -> bool {
-    static REQUESTED: LazyLock<Option<Tier>> = LazyLock::new(|| requested().unwrap_or_default());
-    REQUESTED.is_none_or(|requested| tier >= requested)
+/// Returns whether a kernel of `isa` may be used: it must not be better than the requested instruction set. An invalid
+/// request is ignored here; programs report it by [`requested`].
+pub(crate) fn may_be_used(isa: Isa) -> bool {
+    static REQUESTED: LazyLock<Option<Isa>> = LazyLock::new(|| requested().unwrap_or_default());
+    REQUESTED.is_none_or(|requested| isa >= requested)
 }
 
 #[cfg(test)]
@@ -198,24 +199,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tier_is_found_by_its_name_and_others_are_errors_that_say_which_there_are() {
-        for tier in Tier::supported() {
-            assert_eq!(Tier::named(tier.name()), Ok(tier));
+    fn an_isa_is_found_by_its_name_and_others_are_errors_that_say_which_there_are() {
+        for isa in Isa::supported() {
+            assert_eq!(Isa::named(isa.name()), Ok(isa));
         }
         for wrong in ["sse9", "", "AVX2"] {
-            let error = Tier::named(wrong).unwrap_err();
+            let error = Isa::named(wrong).unwrap_err();
             assert!(
                 error.contains(VARIABLE) && error.contains(wrong) && error.ends_with("reference"),
                 "{error}"
             );
         }
         // No processor has both.
-        assert!(!(Tier::Avx2.is_supported() && Tier::Neon.is_supported()));
+        assert!(!(Isa::Avx2.is_supported() && Isa::Neon.is_supported()));
     }
 
     #[test]
-    fn a_tier_that_tests_are_run_for_is_one_that_this_processor_has() {
-        // `.ci/aarch64` requests a tier; this test ensures that its tests do not run without it.
+    fn an_isa_that_tests_are_run_for_is_one_that_this_processor_has() {
+        // `.ci/aarch64` requests an instruction set; this test ensures that its tests do not run without it.
         assert_eq!(requested().err(), None);
     }
 }

@@ -12,7 +12,7 @@ use super::super::uniforms::{NONE, ProductUniforms};
 use super::super::variant::ModelVariant;
 use super::super::weight_format::{UNIT, WeightFormat};
 use super::super::weights::{Layer, upload};
-use super::{Proof, Trial, ensure, near, numbers};
+use super::{Checked, Trial, ensure, near, numbers};
 
 /// Not a multiple of any tile, and more than the largest tile.
 const COLUMNS: usize = 70;
@@ -34,7 +34,7 @@ struct Case {
 }
 
 /// Tests matmuls with as many rows as the kernel is for.
-pub(super) fn prove(trial: &mut Trial, format: WeightFormat) -> Proof {
+pub(super) fn check(trial: &mut Trial, format: WeightFormat) -> Checked {
     let (rows, groups) = trial.product(COLUMNS);
     let weight = Weight::new(format);
     let x = numbers(rows * FEATURES, 7);
@@ -50,18 +50,18 @@ pub(super) fn prove(trial: &mut Trial, format: WeightFormat) -> Proof {
             adds: false,
         },
     ] {
-        ensure!(prove_case(trial, &case, &weight, &x, groups)?);
+        ensure!(check_case(trial, &case, &weight, &x, groups)?);
     }
     Ok(Ok(()))
 }
 
-fn prove_case(
+fn check_case(
     trial: &mut Trial,
     case: &Case,
     weight: &Weight,
     x: &[f32],
     groups: [usize; 3],
-) -> Proof {
+) -> Checked {
     let Case {
         name,
         of_outputs,
@@ -158,7 +158,7 @@ impl Weight {
                 quantize_int4(&values, &mut numbers, &mut scales);
                 Self::Int4(numbers, scales)
             }
-            WeightFormat::W8a8 => unreachable!("its products are proven by themselves"),
+            WeightFormat::W8a8 => unreachable!("its products are checked by themselves"),
         }
     }
 

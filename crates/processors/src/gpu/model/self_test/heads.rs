@@ -9,7 +9,7 @@ use triad_kernels::rope::{Angles, Pairing, rope};
 
 use super::super::Call;
 use super::super::uniforms::{NONE, RopeUniforms};
-use super::{Proof, Trial, ensure, near, numbers};
+use super::{Checked, Trial, ensure, near, numbers};
 
 const HEADS: usize = 3;
 const KV_HEADS: usize = 2;
@@ -39,7 +39,7 @@ struct Case {
 }
 
 /// Tests all of this with both pair layouts, with partly rotated heads, and with norms.
-pub(super) fn prove(trial: &mut Trial, head_dim: usize) -> Proof {
+pub(super) fn check(trial: &mut Trial, head_dim: usize) -> Checked {
     let (all, some) = (head_dim / 2, head_dim / 4);
     let case = |name, pairing, pairs, normed| Case {
         name,
@@ -64,12 +64,12 @@ pub(super) fn prove(trial: &mut Trial, head_dim: usize) -> Proof {
             true,
         ),
     ] {
-        ensure!(prove_case(trial, head_dim, &case)?);
+        ensure!(check_case(trial, head_dim, &case)?);
     }
     Ok(Ok(()))
 }
 
-fn prove_case(trial: &mut Trial, head_dim: usize, case: &Case) -> Proof {
+fn check_case(trial: &mut Trial, head_dim: usize, case: &Case) -> Checked {
     let Case {
         name,
         pairing,

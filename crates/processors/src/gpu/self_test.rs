@@ -26,7 +26,7 @@ const TOLERANCE: f32 = 1e-5;
 ///
 /// # Errors
 /// If the GPU fails.
-pub(super) fn prove(shared: &Arc<Shared>) -> Result<std::result::Result<(), String>> {
+pub(super) fn check(shared: &Arc<Shared>) -> Result<std::result::Result<(), String>> {
     let cpu = Cpu::new(Arc::new(Pool::new(1).map_err(|error| Error::Run {
         processor: "cpu".to_owned(),
         reason: error.to_string(),

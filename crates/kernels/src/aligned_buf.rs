@@ -15,14 +15,14 @@ struct Line([u8; LINE]);
 
 /// A buffer of numbers that starts at a cache line; it keeps its memory when it is resized.
 #[derive(Debug, Default)]
-pub(crate) struct Lines<T> {
+pub(crate) struct AlignedBuf<T> {
     lines: Vec<Line>,
     /// Number of elements.
     length: usize,
     of: PhantomData<T>,
 }
 
-impl<T: Pod> Lines<T> {
+impl<T: Pod> AlignedBuf<T> {
     /// Reserves memory for `length` numbers.
     pub(crate) fn reserve(&mut self, length: usize) {
         let lines = (length * size_of::<T>()).div_ceil(LINE);
@@ -38,7 +38,7 @@ impl<T: Pod> Lines<T> {
     }
 }
 
-impl<T: Pod> Deref for Lines<T> {
+impl<T: Pod> Deref for AlignedBuf<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
@@ -46,7 +46,7 @@ impl<T: Pod> Deref for Lines<T> {
     }
 }
 
-impl<T: Pod> DerefMut for Lines<T> {
+impl<T: Pod> DerefMut for AlignedBuf<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         &mut bytemuck::cast_slice_mut(&mut self.lines)[..self.length]
     }
@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn numbers_begin_at_a_cache_line_and_stay_what_they_were() {
-        let mut numbers = Lines::<u32>::default();
+        let mut numbers = AlignedBuf::<u32>::default();
         assert!(numbers.is_empty());
         for length in [1, 16, 17, 1000, 5] {
             let before = numbers.to_vec();

@@ -13,7 +13,7 @@ fn found(
 ) -> std::result::Result<(), String> {
     let mut pipelines = Pipelines::new(ModelVariant::ALL[1]);
     pipelines.planted = planted;
-    prove(context, &mut pipelines, &[kernel]).unwrap()
+    check(context, &mut pipelines, &[kernel]).unwrap()
 }
 
 const HEAD_DIM: u32 = 16;
@@ -422,7 +422,7 @@ fn every_kernel_of_every_variant_computes_rightly() {
             Some(what) => Err(format!("it has no {what}")),
         };
         assert_eq!(
-            prove(&context, &mut Pipelines::new(variant), &products).unwrap(),
+            check(&context, &mut Pipelines::new(variant), &products).unwrap(),
             expected,
             "{}",
             variant.name
@@ -441,7 +441,7 @@ fn every_kernel_of_every_variant_computes_rightly() {
         kernels.extend([Kernel::Rope(dim), Kernel::Combine(dim)]);
     }
     assert_eq!(
-        prove(
+        check(
             &context,
             &mut Pipelines::new(ModelVariant::ALL[1]),
             &kernels
@@ -503,7 +503,7 @@ fn products_in_f16_are_refused_beyond_their_bound() {
         assert!(kernel.source(variant).contains(planted[0]), "{planted:?}");
         let mut pipelines = Pipelines::new(variant);
         pipelines.planted = Some(planted);
-        let reason = prove(&context, &mut pipelines, &[kernel])
+        let reason = check(&context, &mut pipelines, &[kernel])
             .unwrap()
             .expect_err(planted[1]);
         assert!(
