@@ -8,6 +8,7 @@ mod check;
 mod encoder;
 mod feed_forward;
 mod mixer;
+mod mtp;
 mod picture_rope;
 mod residual;
 mod streams;
@@ -26,6 +27,7 @@ pub use feed_forward::{Activation, ExpertGroups, Experts, FeedForward, GroupScor
 pub use mixer::{
     DeltaNet, GateNorm, HeadSharing, Mamba2, Mixer, MixerWeight, ShortConv, StateSize,
 };
+pub use mtp::Mtp;
 pub use picture_rope::PictureRope;
 pub use residual::Residual;
 pub use streams::Streams;
@@ -78,6 +80,9 @@ pub struct ModelDescription {
     /// The axes of RoPE that rows of pictures have positions on (Qwen). All positions of a token of text are the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub picture_rope: Option<PictureRope>,
+    /// The head that predicts one more token, if the file has one that Triad runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtp: Option<Box<Mtp>>,
 }
 
 pub(crate) fn one() -> f32 {
@@ -142,7 +147,8 @@ pub enum NormKind {
 }
 
 impl ModelDescription {
-    /// Returns the parameters of the model: every weight, bias and norm; a tied output counts once.
+    /// Returns the parameters of the model: every weight, bias and norm; a tied output counts once. Those of the
+    /// [head](Mtp) are not among them.
     pub fn parameters(&self) -> usize {
         let norm = |norm: &Norm| norm.parameters(self.hidden);
         let blocks: usize = self

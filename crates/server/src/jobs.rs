@@ -207,6 +207,7 @@ impl GenerationJob {
         }
         let options = GenerateOptions {
             max_tokens: Some(0),
+            speculate: self.options.speculate.clone(),
             ..GenerateOptions::default()
         };
         let shared = generate(&mut session, prompt, &options, cancel, &mut |_| {})?;

@@ -13,6 +13,7 @@ mod int8;
 mod linear;
 mod matrix;
 mod mixer;
+mod mtp;
 mod norm;
 mod quantized;
 mod random;
@@ -40,6 +41,7 @@ pub use int8::Int8Matrix;
 pub use linear::{Linear, Weight};
 pub use matrix::WeightMatrix;
 pub use mixer::MixerWeights;
+pub use mtp::JoinedInput;
 pub use norm::Norm;
 pub(crate) use quantized::quantize_blocks;
 pub use quantized::{linear_to_int4, quantize_linear, quantize_output};
@@ -64,6 +66,8 @@ pub struct Weights {
     pub token_inputs: Option<TokenInputs>,
     /// Several residual streams.
     pub streams: Option<Streams>,
+    /// In a head that predicts one more token: the weights that join an embedding and a state.
+    pub joined_input: Option<JoinedInput>,
     /// The weights that only encoders have, and the layers after pooling.
     pub encoder: EncoderWeights,
 }
@@ -110,6 +114,7 @@ impl Weights {
         self.blocks.iter().map(of_block).sum::<usize>()
             + of_linear(&self.output)
             + token_inputs.map_or(0, |inputs| inputs.projection.bytes())
+            + self.joined_input.as_ref().map_or(0, JoinedInput::bytes)
             + streams.map_or(0, Streams::bytes)
     }
 }
@@ -137,6 +142,7 @@ impl Weights {
             embedding: reader.embedding(&map.embedding, &map.output.weight, &output)?,
             token_inputs: reader.token_inputs(description, map.token_inputs.as_ref())?,
             streams: reader.streams(description.hidden, map.streams.as_ref())?,
+            joined_input: None,
             encoder: reader.encoder(description, map)?,
             output,
             expert_memory: None,

@@ -19,6 +19,7 @@ mod config_windows;
 mod draft;
 mod encoder;
 mod encoder_families;
+mod errors;
 mod expert_families;
 mod expert_names;
 mod expert_tensors;
@@ -39,6 +40,7 @@ mod mixer_families;
 mod mixer_names;
 mod mixer_tensors;
 mod modules;
+mod mtp;
 mod multipliers;
 mod names;
 mod next_tokens;
@@ -58,13 +60,14 @@ mod traits;
 use std::collections::BTreeMap;
 
 use crate::description::ModelDescription;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::gguf::Metadata;
 use crate::tensor::TensorInfo;
 use crate::tensor_map::TensorMap;
 
 pub(crate) use classifier::torch_activation;
 pub(crate) use config::Config;
+use errors::{malformed, missing, unsupported};
 pub(crate) use modules::Modules;
 pub use shapes::{SHAPES, shape};
 
@@ -87,8 +90,8 @@ pub type IsQuantized<'a> = dyn Fn(&str) -> bool + 'a;
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Unsupported`] for a model type, RoPE type, activation or feature that Triad does not support,
-/// [`ErrorKind::Missing`] for an absent field or tensor, [`ErrorKind::Malformed`] for an invalid value or a tensor
+/// [`crate::ErrorKind::Unsupported`] for a model type, RoPE type, activation or feature that Triad does not support,
+/// [`crate::ErrorKind::Missing`] for an absent field or tensor, [`crate::ErrorKind::Malformed`] for an invalid value or a tensor
 /// whose shape does not match the configuration.
 pub fn from_hugging_face(
     config: &serde_json::Value,
@@ -105,7 +108,8 @@ pub fn from_hugging_face(
     description.picture_rope = picture_rope::of_config(family, &description, config)?;
     let predicted = hugging_face::more_tokens(config)?;
     let are_equal = (is_quantized, are_equal);
-    let map = tensors::hugging_face(family, &description, (tensors, predicted), are_equal)?;
+    let mut map = tensors::hugging_face(family, &description, (tensors, predicted), are_equal)?;
+    mtp::add_hugging_face(family, (&mut description, &mut map), tensors, is_quantized);
     Ok((description, map))
 }
 
@@ -123,18 +127,7 @@ pub fn from_gguf(
     description.head = classifier::gguf_head(family, metadata, &description, tensors)?;
     description.check()?;
     description.picture_rope = picture_rope::of_gguf(family, &description, metadata)?;
-    let map = tensors::gguf(family, &description, tensors)?;
+    let mut map = tensors::gguf(family, &description, tensors)?;
+    mtp::add_gguf(family, (&mut description, &mut map), tensors);
     Ok((description, map))
-}
-
-fn malformed(message: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Malformed, message)
-}
-
-fn missing(message: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Missing, message)
-}
-
-fn unsupported(message: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Unsupported, message)
 }

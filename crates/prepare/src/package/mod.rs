@@ -2,6 +2,8 @@
 //! run), quantized and written ([`write`]) into a folder next to the package ([`part`]), which gets the package's name
 //! when it is complete. The same model, text and options give the same bytes.
 
+mod head;
+mod output;
 mod part;
 mod resume;
 mod vision;
@@ -34,11 +36,12 @@ use crate::error::Result;
 use crate::int4::Rounding;
 use crate::int4::moments::Moments;
 use crate::{Preparation, PrepareOptions};
+use output::write_error;
 use part::{Opened, Part};
 pub use part::{UNFINISHED, is_being_prepared, is_in_use};
 use resume::{Saved, State};
 use vision::Encoder;
-use write::{LinearPlan, write_error};
+use write::LinearPlan;
 
 /// Files by name.
 type Source = BTreeMap<String, FileDigest>;
