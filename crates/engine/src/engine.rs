@@ -242,7 +242,8 @@ impl Engine {
     /// Forgets prefixes that no session holds, the least recently used first, until keys and values have at most `keep`
     /// bytes, and frees the memory of pages that are not used. Returns the bytes that were freed.
     pub fn release(&self, keep: usize) -> usize {
-        self.0.memory.release(keep)
+        let of_heads = self.0.mtp.get().and_then(Option::as_ref);
+        self.0.memory.release(keep) + of_heads.map_or(0, |heads| heads.release(0))
     }
 
     /// Turns the counting of operators on or off. It is off at first: counting reads the clock twice per operator, and

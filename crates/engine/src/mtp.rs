@@ -12,7 +12,7 @@ use triad_kernels::Phase;
 
 use crate::cancel::Cancel;
 use crate::engine::Engine;
-use crate::error::Result;
+use crate::error::{NoHead, Result};
 use crate::pictures::is_of_picture;
 use crate::session::{Follower, PROMPT_ROWS, Session};
 
@@ -70,6 +70,29 @@ impl MtpSession {
         let held = self.session.tokens().len() - self.positions.len();
         self.positions.extend(first..first + held);
         result
+    }
+}
+
+impl Session {
+    /// Returns why no head that predicts one more token can follow the session, or `None` if one can.
+    pub fn no_head(&self) -> Option<NoHead> {
+        if self.model().mtp().is_none() {
+            return Some(NoHead::OfModel);
+        }
+        let gives_states = self.engine().executor().gives_states();
+        (!gives_states).then_some(NoHead::OfProcessors)
+    }
+
+    /// Lets the head of the model follow the session from now on, and returns it.
+    ///
+    /// # Errors
+    /// The reason why none can.
+    pub(crate) fn lead_mtp(&mut self) -> Result<Arc<Mutex<dyn Follower>>, NoHead> {
+        if let Some(reason) = self.no_head() {
+            return Err(reason);
+        }
+        let engine = self.engine().shared().mtp().ok_or(NoHead::OfModel)?.clone();
+        Ok(self.followed_by(|| Arc::new(Mutex::new(MtpSession::new(&engine)))))
     }
 }
 

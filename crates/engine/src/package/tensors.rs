@@ -334,9 +334,8 @@ impl Table {
             let name = format!("{MTP}{}", linear_name(0, shape.linear));
             (name, [shape.out_features, shape.in_features], shape.bias)
         });
-        for (name, shape, bias) in
-            matrices.chain([(MTP_PROJECTION.into(), [hidden, 2 * hidden], false)])
-        {
+        let projection = (MTP_PROJECTION.into(), [hidden, 2 * hidden], false);
+        for (name, shape, bias) in matrices.chain([projection]) {
             self.add(format!("{name}.weight"), Element::I8, &shape);
             self.add(format!("{name}.scales"), Element::F32, &shape[..1]);
             if bias {

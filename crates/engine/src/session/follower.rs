@@ -1,4 +1,4 @@
-//! What follows a session: a head that predicts one more token.
+//! Followers of sessions: heads that predict one more token.
 
 use std::sync::{Arc, Mutex};
 

@@ -1,12 +1,12 @@
 //! Sessions: one conversation with a model, with its tokens and its part of the KV cache.
 
 mod follower;
-mod mtp;
 mod phases;
 mod pictures;
 mod prompt_run;
 mod resume;
 mod saved;
+mod states;
 mod together;
 
 use std::sync::{Arc, Mutex};
@@ -46,7 +46,7 @@ pub struct Session {
     /// The pictures that its tokens may be rows of.
     pictures: Held,
     /// The head that follows it, if one does.
-    mtp: Option<Arc<Mutex<dyn Follower>>>,
+    follower: Option<Arc<Mutex<dyn Follower>>>,
     /// The hidden states of the last row of the latest request, in the session of a head.
     states: Vec<f32>,
 }
@@ -81,7 +81,7 @@ impl Session {
             buffers: None,
             is_shared: false,
             pictures: Held::default(),
-            mtp: None,
+            follower: None,
             states: Vec::new(),
         }
     }
@@ -140,8 +140,8 @@ impl Session {
         fork.phases = self.phases.clone();
         fork.is_shared = self.is_shared;
         fork.pictures = self.pictures.clone();
-        let head = self.mtp.as_ref();
-        fork.mtp = head.map(|head| lock(head).fork());
+        let head = self.follower.as_ref();
+        fork.follower = head.map(|head| lock(head).fork());
         fork.states.clone_from(&self.states);
         fork.logits.clone_from(&self.logits);
         fork
@@ -199,7 +199,7 @@ impl Session {
         self.phases.truncate(self.tokens.len());
         self.cache.truncate(self.tokens.len());
         self.pictures.truncate(self.tokens.len());
-        if let Some(head) = &self.mtp {
+        if let Some(head) = &self.follower {
             lock(head).truncate(length);
         }
     }

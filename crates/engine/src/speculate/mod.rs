@@ -61,8 +61,8 @@ pub enum Source {
     /// The model's own head that predicts one more token (MTP). Refused if [no head](crate::Session::no_head) can follow
     /// the session.
     Mtp,
-    /// What the session has: the head if it has one, and earlier occurrences. Before each step, the source with the most
-    /// expected tokens per second is chosen.
+    /// All sources of the session: the head if it has one, and earlier occurrences. Before each step, the one with the
+    /// most expected tokens per second is chosen.
     Automatic,
 }
 

@@ -8,25 +8,7 @@ use triad_model::Result;
 use triad_model::checkpoint::Checkpoint;
 
 use super::reader::Reader;
-use super::{Block, EncoderWeights, Linear, Norm, WeightMatrix, Weights};
-
-/// The weights that make the first value of the residual stream of two rows: of the embedding and of a hidden state.
-#[derive(Clone)]
-pub struct JoinedInput {
-    /// Norm of the embedding.
-    pub embedding_norm: Norm,
-    /// Norm of the state.
-    pub state_norm: Norm,
-    /// `[hidden, 2 · hidden]`, the columns of the embedding first.
-    pub projection: WeightMatrix,
-}
-
-impl JoinedInput {
-    /// Returns the bytes of the matrix.
-    pub fn bytes(&self) -> usize {
-        self.projection.bytes()
-    }
-}
+use super::{Block, EncoderWeights, JoinedInput, Linear, Norm, Weights};
 
 impl Weights {
     /// Reads the head of `checkpoint`, whose model has the weights `model`, on the installed threads. Returns `None` if it

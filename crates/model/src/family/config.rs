@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::errors::{malformed, missing, unsupported};
+use super::{malformed, missing, unsupported};
 use crate::error::Result;
 
 /// One JSON object of a configuration. `null` always counts as absent, since `transformers` writes absent values so.

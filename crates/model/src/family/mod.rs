@@ -19,7 +19,6 @@ mod config_windows;
 mod draft;
 mod encoder;
 mod encoder_families;
-mod errors;
 mod expert_families;
 mod expert_names;
 mod expert_tensors;
@@ -60,14 +59,13 @@ mod traits;
 use std::collections::BTreeMap;
 
 use crate::description::ModelDescription;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::gguf::Metadata;
 use crate::tensor::TensorInfo;
 use crate::tensor_map::TensorMap;
 
 pub(crate) use classifier::torch_activation;
 pub(crate) use config::Config;
-use errors::{malformed, missing, unsupported};
 pub(crate) use modules::Modules;
 pub use shapes::{SHAPES, shape};
 
@@ -90,8 +88,8 @@ pub type IsQuantized<'a> = dyn Fn(&str) -> bool + 'a;
 ///
 /// # Errors
 ///
-/// [`crate::ErrorKind::Unsupported`] for a model type, RoPE type, activation or feature that Triad does not support,
-/// [`crate::ErrorKind::Missing`] for an absent field or tensor, [`crate::ErrorKind::Malformed`] for an invalid value or a tensor
+/// [`ErrorKind::Unsupported`] for a model type, RoPE type, activation or feature that Triad does not support,
+/// [`ErrorKind::Missing`] for an absent field or tensor, [`ErrorKind::Malformed`] for an invalid value or a tensor
 /// whose shape does not match the configuration.
 pub fn from_hugging_face(
     config: &serde_json::Value,
@@ -130,4 +128,16 @@ pub fn from_gguf(
     let mut map = tensors::gguf(family, &description, tensors)?;
     mtp::add_gguf(family, (&mut description, &mut map), tensors);
     Ok((description, map))
+}
+
+fn malformed(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Malformed, message)
+}
+
+fn missing(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Missing, message)
+}
+
+fn unsupported(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Unsupported, message)
 }

@@ -5,11 +5,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::IsQuantized;
-use super::errors::unsupported;
 use super::names::Names;
 use super::tensors::{Mapper, gguf_names, stacked};
 use super::traits::Family;
+use super::{IsQuantized, unsupported};
 use crate::description::{BlockDescription, ModelDescription, Mtp};
 use crate::error::Result;
 use crate::tensor::TensorInfo;
