@@ -171,7 +171,7 @@ impl TriadGenerateOptions {
             max_tokens: Some(self.max_tokens),
             sampler,
             stop: stop.collect::<Result<_, Failure>>()?,
-            speculate: Some(Speculate::lookup()),
+            speculate: Some(Speculate::automatic()),
             form,
             ..GenerateOptions::default()
         })

@@ -91,7 +91,7 @@ pub fn generate_options(
         return Ok(GenerateOptions {
             max_tokens: Some(MAX_TOKENS),
             sampler: recommended,
-            speculate: Some(Speculate::lookup()),
+            speculate: Some(Speculate::automatic()),
             ..GenerateOptions::default()
         });
     };
@@ -141,7 +141,7 @@ pub fn generate_options(
         log_probabilities: get(options, "logprobs")?,
         speculate: get(options, "speculate")?
             .unwrap_or(true)
-            .then(Speculate::lookup),
+            .then(Speculate::automatic),
         form,
         ..GenerateOptions::default()
     })

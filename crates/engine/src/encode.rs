@@ -165,6 +165,7 @@ impl Engine {
                 rows: first..tokens.len(),
                 position: 0,
                 is_branch: false,
+                states: &[],
                 second: text.second.map(|second| first + second),
                 layout: RowLayout::default(),
             });
@@ -178,7 +179,7 @@ impl Engine {
         };
         self.model().install(|| {
             context.run(&tokens, chunk, &mut matmul, &mut || cancel.check())?;
-            Ok(context.hidden_states(buffers, tokens.len()))
+            Ok(context.hidden_states(buffers, 0..tokens.len()))
         })
     }
 

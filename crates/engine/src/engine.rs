@@ -4,7 +4,7 @@
 //! [scheduler](crate::scheduler) and the [executor](crate::executor) that computes its batches.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -91,6 +91,9 @@ pub(crate) struct EngineInner {
     pub(crate) memory: Arc<KvMemory>,
     pub(crate) scheduler: Arc<Scheduler>,
     sequences: AtomicU64,
+    /// The engine of the heads that follow sessions, made for the first of them.
+    mtp: OnceLock<Option<Engine>>,
+    options: EngineOptions,
     /// The time in which texts were encoded, which no executor counts.
     pub(crate) encoded: Mutex<EncodedTime>,
 }
@@ -181,6 +184,8 @@ impl Engine {
             },
             forward: setup.forward,
             sequences: AtomicU64::new(0),
+            mtp: OnceLock::new(),
+            options: setup.options,
             encoded: Mutex::default(),
         })))
     }
@@ -237,7 +242,8 @@ impl Engine {
     /// Forgets prefixes that no session holds, the least recently used first, until keys and values have at most `keep`
     /// bytes, and frees the memory of pages that are not used. Returns the bytes that were freed.
     pub fn release(&self, keep: usize) -> usize {
-        self.0.memory.release(keep)
+        let of_heads = self.0.mtp.get().and_then(Option::as_ref);
+        self.0.memory.release(keep) + of_heads.map_or(0, |heads| heads.release(0))
     }
 
     /// Turns the counting of operators on or off. It is off at first: counting reads the clock twice per operator, and
@@ -261,6 +267,33 @@ impl Engine {
 impl EngineInner {
     pub(crate) fn model(&self) -> &Arc<Model> {
         self.forward.model()
+    }
+
+    /// Returns the engine of the heads that follow sessions, if the model has a head. It computes on the threads of the
+    /// model, and its share of the memory of keys and values is that of its block.
+    pub(crate) fn mtp(&self) -> Option<&Engine> {
+        let make = || {
+            let (model, head) = (self.model(), self.model().mtp()?);
+            let (context, format) = (self.settings.context, self.memory.format());
+            let bytes_of = |model: &Model| KvMemory::bytes_of(model.description(), format, context);
+            let kv_memory = self.options.kv_memory.map(|bytes| {
+                let share = bytes_of(head) as f64 / bytes_of(model).max(1) as f64;
+                (bytes as f64 * share) as usize
+            });
+            let session = SessionOptions {
+                context,
+                chunk: self.settings.chunk,
+                kv_format: format,
+            };
+            let options = EngineOptions {
+                session,
+                kv_memory,
+                ..self.options.clone()
+            };
+            // The options are those of an engine that runs.
+            Engine::new(head, &options).ok()
+        };
+        self.mtp.get_or_init(make).as_ref()
     }
 
     /// Returns the number of a new sequence.

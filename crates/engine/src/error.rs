@@ -176,6 +176,9 @@ pub enum Error {
         /// The property of the model.
         expected: String,
     },
+    /// The head of the model was asked for proposals, and there is none.
+    #[error("{0}: expected a model with one, whose `triad info` names its bytes")]
+    NoHead(NoHead),
     /// An answer cannot satisfy its constraint.
     #[error("the answer cannot be kept in its form: {0}")]
     Constraint(Box<dyn std::error::Error + Send + Sync>),
@@ -197,3 +200,23 @@ pub enum Error {
 
 /// The result type of this crate's functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// The reason why no head that predicts more tokens can follow a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoHead {
+    /// The model has none that Triad runs.
+    OfModel,
+    /// The processors do not give the states that it reads.
+    OfProcessors,
+}
+
+impl std::fmt::Display for NoHead {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::OfModel => "the model has no head that predicts more tokens (MTP)",
+            Self::OfProcessors => {
+                "the processors that run the model do not give a head that predicts more tokens (MTP) what it reads"
+            }
+        })
+    }
+}

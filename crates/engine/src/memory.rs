@@ -80,6 +80,11 @@ pub fn of_weights(checkpoint: &Checkpoint) -> usize {
     let token_inputs = map.token_inputs.iter();
     let of_streams = map.blocks.iter().filter_map(|block| block.streams.as_ref());
     let streams = map.streams.iter();
+    let head = map.mtp.iter();
+    let head = head.flat_map(|it| {
+        let linears = it.block.linears.values();
+        linears.map(|linear| &linear.weight).chain([&it.projection])
+    });
     linears
         .map(|linear| &linear.weight)
         .chain([&map.embedding])
@@ -90,6 +95,7 @@ pub fn of_weights(checkpoint: &Checkpoint) -> usize {
         .chain(token_inputs.flat_map(|inputs| [&inputs.table, &inputs.projection]))
         .chain(of_streams.flat_map(|it| [&it.router, &it.left, &it.right]))
         .chain(streams.flat_map(|it| it.projections.iter().chain(&it.outputs)))
+        .chain(head)
         .map(bytes_of)
         .sum::<usize>()
         + of_mixers(checkpoint.description())

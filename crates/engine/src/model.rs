@@ -1,12 +1,15 @@
 //! A model ready to run.
 
+mod head;
+mod text;
+
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use sha2::{Digest, Sha256};
 use triad_kernels::pool::Pool;
 use triad_model::ErrorKind;
-use triad_model::checkpoint::{Checkpoint, EmbeddingDefaults, GenerationDefaults, Source};
+use triad_model::checkpoint::{Checkpoint, EmbeddingDefaults, GenerationDefaults};
 use triad_model::description::{self, ModelDescription};
 use triad_model::mapped::MappedFile;
 use triad_model::template::ChatTemplate;
@@ -23,6 +26,7 @@ use crate::quantization::{LinearFormat, OutputWeights, Quantization};
 use crate::threads::Threads;
 use crate::vision::VisionModel;
 use crate::weights::{ExpertMemory, ExpertUse, Linear, Weights};
+use text::{Text, text};
 
 /// Description, weights, tokenizer, template and threads: everything that sessions share.
 pub struct Model {
@@ -40,6 +44,8 @@ pub struct Model {
     fingerprint: OnceLock<String>,
     /// The encoder of pictures, or the reason why there is none.
     vision: Arc<VisionResult>,
+    /// The head that predicts one more token.
+    mtp: Option<Arc<Model>>,
 }
 
 type VisionResult = Result<VisionModel, Arc<triad_model::Error>>;
@@ -81,12 +87,19 @@ impl Model {
             )
         };
         let (weights, text) = concurrently(
-            || pool.install(|| Weights::load(checkpoint, options.block_arithmetic)),
+            || {
+                pool.install(|| {
+                    let weights = Weights::load(checkpoint, options.block_arithmetic)?;
+                    let head = Weights::load_mtp(checkpoint, options.block_arithmetic, &weights)?;
+                    Ok::<_, triad_model::Error>((weights, head))
+                })
+            },
             text,
         );
+        let (weights, head) = weights?;
         let model = Self {
             description: checkpoint.description().clone(),
-            weights: limited(weights?, options)?,
+            weights: limited(weights, options)?,
             text: Arc::new(text?),
             generation_defaults: checkpoint.generation_defaults().clone(),
             pool,
@@ -94,7 +107,9 @@ impl Model {
             package: None,
             fingerprint: OnceLock::new(),
             vision: vision(Some(checkpoint.path()), checkpoint.description(), options)?,
-        };
+            mtp: None,
+        }
+        .with_head(head);
         model.check_unchanged()?;
         Ok(model)
     }
@@ -115,9 +130,11 @@ impl Model {
             )
         };
         let (weights, text) = concurrently(|| pool.install(|| package.weights()), text);
+        let weights = weights?;
+        let head = package.mtp(&weights)?;
         let model = Self {
             description: package.description().clone(),
-            weights: limited(weights?, options)?,
+            weights: limited(weights, options)?,
             text: Arc::new(text?),
             generation_defaults: generation_defaults.clone(),
             pool,
@@ -133,7 +150,9 @@ impl Model {
                 (None, Some(vision)) => Arc::new(Ok(vision)),
                 _ => vision(None, package.description(), options)?,
             },
-        };
+            mtp: None,
+        }
+        .with_head(head);
         model.check_unchanged()?;
         Ok(model)
     }
@@ -189,6 +208,7 @@ impl Model {
             package: None,
             fingerprint: OnceLock::new(),
             vision: Arc::new(Err(Arc::new(no_text()))),
+            mtp: None,
         })
     }
 
@@ -197,11 +217,15 @@ impl Model {
     /// # Errors
     /// If the threads cannot be started.
     pub fn with_threads(self, threads: usize) -> Result<Self> {
+        let pool = pool(&LoadOptions {
+            threads: Threads::Count(threads),
+            ..Default::default()
+        })?;
+        let mtp = self.mtp.as_deref();
+        let mtp = mtp.map(|head| head.derived(head.weights.of_head_for(&head.weights), &pool));
         Ok(Self {
-            pool: pool(&LoadOptions {
-                threads: Threads::Count(threads),
-                ..Default::default()
-            })?,
+            mtp: mtp.map(Arc::new),
+            pool,
             ..self
         })
     }
@@ -248,16 +272,24 @@ impl Model {
     }
 
     fn with_weights(&self, weights: Weights) -> Self {
+        let head = self.mtp.as_ref();
+        let head = head.map(|head| head.weights.of_head_for(&weights));
+        self.derived(weights, &self.pool).with_head(head)
+    }
+
+    /// Returns a model of the same files with other weights, without a head.
+    fn derived(&self, weights: Weights, pool: &Arc<Pool>) -> Self {
         Self {
             description: self.description.clone(),
             weights,
             text: Arc::clone(&self.text),
             generation_defaults: self.generation_defaults.clone(),
-            pool: Arc::clone(&self.pool),
+            pool: Arc::clone(pool),
             files: self.files.clone(),
             package: None,
             fingerprint: OnceLock::new(),
             vision: Arc::clone(&self.vision),
+            mtp: None,
         }
     }
 
@@ -281,7 +313,12 @@ impl Model {
     pub fn fingerprint(&self) -> String {
         let name = self.fingerprint.get_or_init(|| {
             let mut hash = Sha256::new();
-            hash.update(format!("{:?}", self.description));
+            // A head changes no answer.
+            let description = ModelDescription {
+                mtp: None,
+                ..self.description.clone()
+            };
+            hash.update(format!("{description:?}"));
             self.weights.visit(&mut |bytes| hash.update(bytes));
             hexadecimal(&hash.finalize())
         });
@@ -387,53 +424,6 @@ impl std::fmt::Debug for Model {
             .field("description", &self.description)
             .field("threads", &threads)
             .finish_non_exhaustive()
-    }
-}
-
-/// Tokenizer and template of a model.
-struct Text {
-    /// The tokenizer, or the reason why there is none.
-    tokenizer: Result<Tokenizer, Arc<triad_model::Error>>,
-    template: Option<ChatTemplate>,
-    /// The template of a query and a document.
-    pairs: Option<ChatTemplate>,
-    embedding: EmbeddingDefaults,
-}
-
-/// Reads tokenizer and template, and that of a query and a document if `reads_pairs`. A missing tokenizer is not an error
-/// yet; a damaged one is.
-fn text(
-    source: &Source,
-    defaults: &GenerationDefaults,
-    path: &Path,
-    reads_pairs: bool,
-) -> Result<Text> {
-    match Tokenizer::from_source(source, &defaults.end_tokens).map_err(|error| error.at(path)) {
-        Ok(tokenizer) => {
-            let template =
-                ChatTemplate::from_source(source, &tokenizer).map_err(|error| error.at(path))?;
-            let pairs = match reads_pairs {
-                true => {
-                    ChatTemplate::of_pairs(source, &tokenizer).map_err(|error| error.at(path))?
-                }
-                false => None,
-            };
-            let embedding =
-                EmbeddingDefaults::from_source(source).map_err(|error| error.at(path))?;
-            Ok(Text {
-                tokenizer: Ok(tokenizer),
-                template,
-                pairs,
-                embedding,
-            })
-        }
-        Err(error) if error.kind() == ErrorKind::Missing => Ok(Text {
-            tokenizer: Err(Arc::new(error)),
-            template: None,
-            pairs: None,
-            embedding: EmbeddingDefaults::default(),
-        }),
-        Err(error) => Err(error.into()),
     }
 }
 

@@ -135,6 +135,7 @@ impl Session {
                 rows: row..row + part.len(),
                 position,
                 is_branch: part.start == 0,
+                states: &[],
                 second: None,
                 layout: RowLayout::default(),
             });

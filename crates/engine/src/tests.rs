@@ -2,6 +2,7 @@
 
 mod adapters;
 mod ends;
+mod mtp;
 mod operators;
 mod prefixes;
 mod probed;

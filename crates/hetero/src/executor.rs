@@ -291,6 +291,10 @@ impl Executor for HeteroExecutor {
         worker::run_inline(&self.shared, is_enough)
     }
 
+    fn gives_states(&self) -> bool {
+        self.shared.units.iter().all(|unit| unit.whole.is_none())
+    }
+
     fn encode(&self, pixels: Pixels, cancel: &Cancel) -> triad_engine::Result<Vec<f32>> {
         let vision = self.shared.forward.model().vision()?.description();
         for unit in self.shared.units.iter().filter(|unit| unit.whole.is_some()) {

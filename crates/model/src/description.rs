@@ -78,6 +78,22 @@ pub struct ModelDescription {
     /// The axes of RoPE that rows of pictures have positions on (Qwen). All positions of a token of text are the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub picture_rope: Option<PictureRope>,
+    /// The head that predicts one more token, if the file has one that Triad runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtp: Option<Box<Mtp>>,
+}
+
+/// The head of a model that predicts the token after the next one
+/// ([DeepSeek-V3](https://arxiv.org/abs/2412.19437), section 2.2). One block reads a projection of two normed rows: the
+/// embedding of the next token, and the hidden state of the model at the position before it, after the last norm. A norm
+/// and the output matrix of the model follow. The hidden state of the head stands for that of the model one position later,
+/// so that the head predicts further tokens.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Mtp {
+    /// The block, with attention and keys and values of its own.
+    pub block: BlockDescription,
+    /// The kind of the three norms outside the block: of the embedding, of the state, and before the output matrix.
+    pub norm: Norm,
 }
 
 pub(crate) fn one() -> f32 {
@@ -142,7 +158,8 @@ pub enum NormKind {
 }
 
 impl ModelDescription {
-    /// Returns the parameters of the model: every weight, bias and norm; a tied output counts once.
+    /// Returns the parameters of the model: every weight, bias and norm; a tied output counts once. Those of the
+    /// [head](Mtp) are not among them.
     pub fn parameters(&self) -> usize {
         let norm = |norm: &Norm| norm.parameters(self.hidden);
         let blocks: usize = self
@@ -202,6 +219,35 @@ impl ModelDescription {
                 .map_or(0, |it| it.shared_parameters(self.hidden))
             + self.added_inputs.parameters(self.hidden)
             + self.head.as_ref().map_or(0, Head::parameters)
+    }
+
+    /// Returns the parameters of the [head](Mtp), without the embedding and the output matrix that it shares; 0 if there is
+    /// none.
+    pub fn mtp_parameters(&self) -> usize {
+        let Some(head) = self.mtp_model() else {
+            return 0;
+        };
+        let output = if head.tied_output { 1 } else { 2 };
+        let bias = if head.output_bias { head.vocab } else { 0 };
+        let shared = output * head.vocab * head.hidden + bias;
+        let joined = 2 * head.output_norm.parameters(self.hidden) + 2 * self.hidden * self.hidden;
+        head.parameters() - shared + joined
+    }
+
+    /// Returns the description of the [head](Mtp) as a model of one block.
+    pub fn mtp_model(&self) -> Option<Self> {
+        let mtp = self.mtp.as_deref()?;
+        Some(Self {
+            blocks: vec![mtp.block.clone()],
+            output_norm: mtp.norm,
+            token_inputs: None,
+            streams: None,
+            added_inputs: AddedInputs::default(),
+            head: None,
+            picture_rope: None,
+            mtp: None,
+            ..self.clone()
+        })
     }
 
     /// Returns whether the model reads each text as a whole, without an order of its tokens in attention. Such a model

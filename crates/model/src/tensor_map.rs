@@ -326,6 +326,21 @@ pub struct BlockTensors {
     pub scale: Option<TensorSlice>,
 }
 
+/// The tensors of the head that predicts one more token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MtpTensors {
+    /// The block.
+    pub block: BlockTensors,
+    /// Norm of the next token's embedding.
+    pub embedding_norm: NormTensors,
+    /// Norm of the hidden state.
+    pub state_norm: NormTensors,
+    /// Projection `[hidden, 2 · hidden]` of the embedding and, after it, the state.
+    pub projection: TensorSlice,
+    /// Norm before the output matrix, which is that of the model.
+    pub output_norm: NormTensors,
+}
+
 /// The tensors of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorMap {
@@ -347,7 +362,11 @@ pub struct TensorMap {
     pub head: Vec<DenseTensors>,
     /// Names of tensors that the model does not use, such as those for images, but for those that predict more tokens.
     pub unused: Vec<String>,
-    /// Names of tensors that predict more than one token (MTP), which the model does not use, either.
+    /// The head that predicts one more token; present exactly if the description has one.
+    pub mtp: Option<Box<MtpTensors>>,
+    /// The reason why the head of the file is not used, if it has one that is not.
+    pub mtp_refused: Option<String>,
+    /// Names of tensors that predict more than one token (MTP) and are not a part of a head that is used.
     pub more_tokens: Vec<String>,
 }
 

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::task::AbortHandle;
+use triad_engine::speculate::Speculation;
 use triad_engine::{
     Adapters, Cancel, Event, Finish, GenerateOptions, LogProbabilities, Session, Timing, generate,
 };
@@ -81,6 +82,8 @@ pub(crate) struct End {
     /// The number of tokens of the completion.
     pub(crate) tokens: usize,
     pub(crate) timing: Timing,
+    /// Counts of tokens that were proposed, if any were.
+    pub(crate) speculation: Option<Speculation>,
     /// The timeline of the prompt, if recorded.
     pub(crate) timeline: Option<Box<PromptTimeline>>,
 }
@@ -207,6 +210,7 @@ impl GenerationJob {
         }
         let options = GenerateOptions {
             max_tokens: Some(0),
+            speculate: self.options.speculate.clone(),
             ..GenerateOptions::default()
         };
         let shared = generate(&mut session, prompt, &options, cancel, &mut |_| {})?;
@@ -305,6 +309,7 @@ impl GenerationJob {
             stop: answer.stop,
             tokens: answer.tokens.len(),
             timing,
+            speculation: answer.speculation.filter(|it| it.proposed > 0),
             timeline,
         };
         let is_first = choice.is_multiple_of(self.choices);

@@ -69,7 +69,7 @@ impl Reply {
         if choice.is_multiple_of(self.choices) {
             self.usage.add_cached(end.timing.reused_tokens);
         }
-        self.timings = Some(Timings::new(&end.timing, end.tokens));
+        self.timings = Some(Timings::new(&end.timing, end.tokens, end.speculation));
         self.ends[choice] = Some(end);
     }
 

@@ -10,6 +10,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Number;
 use triad_engine::GenerateOptions;
 use triad_engine::sampler::SamplerOptions;
+use triad_engine::speculate::Speculate;
 use utoipa::ToSchema;
 
 use crate::adapters::{self, LoraField};
@@ -172,6 +173,7 @@ impl Sampling {
             stop: self.stops()?,
             ignores_end_tokens: self.ignore_eos.unwrap_or(false),
             log_probabilities,
+            speculate: model.speculates().then(Speculate::automatic),
             ..GenerateOptions::default()
         })
     }

@@ -100,6 +100,11 @@ impl ServedModel {
         &self.adapters
     }
 
+    /// Returns whether the model has a head that proposes tokens.
+    pub(crate) fn speculates(&self) -> bool {
+        self.model().mtp().is_some()
+    }
+
     pub(crate) fn model(&self) -> &Arc<Model> {
         self.engine.model()
     }

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 use triad_engine::Timing;
+use triad_engine::speculate::Speculation;
 use utoipa::ToSchema;
 
 /// Token counts of a request.
@@ -68,12 +69,18 @@ pub(crate) struct Timings {
     pub(crate) predicted_ms: f64,
     /// `predicted_n` per second of `predicted_ms`.
     pub(crate) predicted_per_second: f64,
+    /// Number of tokens that were proposed by a head of the model or a lookup, if any were.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) draft_n: Option<usize>,
+    /// Number of those that are part of the completion.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) draft_n_accepted: Option<usize>,
 }
 
 impl Timings {
     /// Returns the timings of a completion of `tokens` tokens, as llama.cpp's server counts them: the first token adds
     /// to the number, but its time is that of the prompt. A completion therefore takes at least a microsecond.
-    pub(crate) fn new(timing: &Timing, tokens: usize) -> Self {
+    pub(crate) fn new(timing: &Timing, tokens: usize, speculation: Option<Speculation>) -> Self {
         let predicted_ms = match tokens {
             0 => 0.0,
             _ => (1e3 * timing.decode_seconds).max(1e-3),
@@ -90,6 +97,8 @@ impl Timings {
             predicted_n: tokens,
             predicted_ms,
             predicted_per_second,
+            draft_n: speculation.map(|it| it.proposed),
+            draft_n_accepted: speculation.map(|it| it.accepted),
         }
     }
 }

@@ -134,7 +134,7 @@ impl GenerateOptions {
             max_tokens: self.max_tokens,
             sampler,
             stop: self.stop.clone(),
-            speculate: Some(Speculate::lookup()),
+            speculate: Some(Speculate::automatic()),
             form,
             ..EngineOptions::default()
         })

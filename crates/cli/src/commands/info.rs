@@ -75,10 +75,14 @@ struct Info {
     unused_tensors: usize,
     #[serde(skip)]
     unused: Option<String>,
-    /// The number of tensors that predict more than one token, which the model does not use, and the first one's name.
+    /// Parameters of the head that predicts one more token, without those of the model; 0 if there is none that is used.
+    mtp_parameters: usize,
+    /// The number of tensors that predict more than one token and are not used, the first one's name, and the reason.
     more_tokens_tensors: usize,
     #[serde(skip)]
     more_tokens: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mtp_refused: Option<String>,
     /// Bytes of all tensors, by format.
     stored_bytes: BTreeMap<String, usize>,
     /// Quantized matrices of safetensors by scheme and format of the computation.
@@ -275,6 +279,8 @@ fn inspect(checkpoint: &Arc<Checkpoint>, arguments: &Arguments) -> Result<Info> 
         unused: checkpoint.tensor_map().unused.first().cloned(),
         more_tokens_tensors: checkpoint.tensor_map().more_tokens.len(),
         more_tokens: checkpoint.tensor_map().more_tokens.first().cloned(),
+        mtp_refused: checkpoint.tensor_map().mtp_refused.clone(),
+        mtp_parameters: description.mtp_parameters(),
         stored_bytes,
         quantized,
         tokenizer: tokenizer.map(|tokenizer| TokenizerInfo {
@@ -381,8 +387,17 @@ fn print(info: &Info) -> Result<()> {
     }
     if let Some(name) = &info.more_tokens {
         let tensors = tensors(name, info.more_tokens_tensors);
-        let more = format!("prediction of more than one token (MTP): {tensors}");
+        let reason = info.mtp_refused.iter();
+        let reason: String = reason.map(|reason| format!("; {reason}")).collect();
+        let more = format!("prediction of more than one token (MTP): {tensors}{reason}");
         fields.push(("not used", more));
+    }
+    if info.mtp_parameters > 0 {
+        let parameters = output::count(info.mtp_parameters);
+        fields.push((
+            "MTP head",
+            format!("{parameters} parameters, which propose tokens"),
+        ));
     }
     if !info.quantized.is_empty() {
         let quantized: Vec<_> = info.quantized.iter().map(|it| it.text.as_str()).collect();

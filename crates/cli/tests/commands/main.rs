@@ -11,6 +11,7 @@ mod form;
 mod gpu_lists;
 #[cfg(all(feature = "server", target_os = "linux"))]
 mod grammar_check;
+mod heads;
 #[cfg(feature = "mcp")]
 #[path = "../../../mcp/tests/support/mod.rs"]
 mod mcp_server;

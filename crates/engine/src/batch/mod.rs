@@ -10,8 +10,8 @@ use std::time::Instant;
 use smallvec::SmallVec;
 use triad_kernels::Phase;
 
-pub(crate) use request::Outcome;
 pub use request::{LogitsMode, Report, Request, SequenceId};
+pub(crate) use request::{Outcome, RequestStates};
 
 use crate::error::Error;
 use crate::forward::Segment;
@@ -187,6 +187,7 @@ impl Batch {
                 position: request.position() + own.start,
                 is_branch: false,
                 second: None,
+                states: request.given(own.clone()),
                 layout: request.layout(own),
             });
         }
@@ -207,6 +208,25 @@ impl Batch {
                 of_request: mine.start - wanted.start..mine.end - wanted.start,
             })
         })
+    }
+
+    /// Hands the hidden states of `rows`, which are through all layers, to the requests that want them. `states` returns
+    /// those of some rows, numbered from the first of `rows`.
+    pub fn keep_states(
+        &self,
+        rows: &Range<usize>,
+        mut states: impl FnMut(Range<usize>) -> Vec<f32>,
+    ) {
+        let mut at = 0;
+        for (request, own) in self.parts_in(rows) {
+            let wanted = request.rows_with_states();
+            let mine = own.start.max(wanted.start)..own.end.min(wanted.end);
+            if !mine.is_empty() {
+                let first = at + mine.start - own.start;
+                request.write_states(mine.clone(), &states(first..first + mine.len()));
+            }
+            at += own.len();
+        }
     }
 
     /// Records that the first `rows` rows are through all layers.

@@ -60,6 +60,19 @@ pub struct Request {
     changed: Condvar,
     /// The reports on its batches; only of prompts.
     reports: Mutex<Vec<Report>>,
+    /// The hidden states that its rows read, `[rows, hidden]`, in a model that reads some.
+    given: Vec<f32>,
+    /// The number of its last rows whose hidden states are wanted.
+    kept: usize,
+}
+
+/// The hidden states that go into a request and come out of it.
+#[derive(Default)]
+pub(crate) struct RequestStates {
+    /// States that its rows read, `[rows, hidden]`; empty if the model reads none.
+    pub(crate) given: Vec<f32>,
+    /// The number of its last rows whose states are wanted.
+    pub(crate) kept: usize,
 }
 
 struct Progress {
@@ -69,6 +82,8 @@ struct Progress {
     logits_done: usize,
     /// `[wanted rows, vocab]`.
     logits: Vec<f32>,
+    /// `[kept rows, hidden]`; empty until the first of them is written.
+    states: Vec<f32>,
     /// Set once; nothing changes after it.
     result: Option<Result<()>>,
     /// Whether the waiting thread was asked to look for a batch.
@@ -83,6 +98,8 @@ pub(crate) struct Outcome {
     pub(crate) done: usize,
     /// `[wanted rows, vocab]`; unspecified if `result` is an error.
     pub(crate) logits: Vec<f32>,
+    /// `[kept rows, hidden]`; unspecified if `result` is an error.
+    pub(crate) states: Vec<f32>,
     /// Whether a processor that hangs may still write to the cache.
     pub(crate) is_tainted: bool,
     /// The reports on its batches; only of prompts.
@@ -97,12 +114,14 @@ impl Request {
         (tokens, position, layout): (Vec<u32>, usize, Layout),
         (phase, wanted): (Phase, LogitsMode),
         (vocab, mut logits): (usize, Vec<f32>),
+        states: RequestStates,
         cancel: &Cancel,
     ) -> Arc<Self> {
         let rows = match wanted {
             LogitsMode::Last => 1,
             LogitsMode::All => tokens.len(),
         };
+        let tokens_len = tokens.len();
         logits.resize(rows * vocab, 0.0);
         Arc::new(Self {
             sequence,
@@ -122,11 +141,14 @@ impl Request {
                 done: 0,
                 logits_done: 0,
                 logits,
+                states: Vec::new(),
                 result: None,
                 is_woken: false,
             }),
             changed: Condvar::new(),
             reports: Mutex::default(),
+            kept: states.kept.min(tokens_len),
+            given: states.given,
         })
     }
 
@@ -136,6 +158,26 @@ impl Request {
             LogitsMode::Last => self.tokens.len() - 1..self.tokens.len(),
             LogitsMode::All => 0..self.tokens.len(),
         }
+    }
+
+    /// Returns the rows whose hidden states are wanted.
+    pub fn rows_with_states(&self) -> std::ops::Range<usize> {
+        self.tokens.len() - self.kept..self.tokens.len()
+    }
+
+    /// Returns the hidden states that some of its rows read, `[rows, hidden]`; empty if its rows read none.
+    pub(crate) fn given(&self, rows: std::ops::Range<usize>) -> &[f32] {
+        let hidden = self.given.len() / self.tokens.len().max(1);
+        &self.given[rows.start * hidden..rows.end * hidden]
+    }
+
+    /// Writes the hidden states of `rows`, which are among [those that are wanted](Self::rows_with_states).
+    pub fn write_states(&self, rows: std::ops::Range<usize>, states: &[f32]) {
+        let hidden = states.len() / rows.len();
+        let first = rows.start - self.rows_with_states().start;
+        let mut progress = self.lock();
+        progress.states.resize(self.kept * hidden, 0.0);
+        progress.states[first * hidden..][..states.len()].copy_from_slice(states);
     }
 
     /// Returns the arithmetic of its logits.
@@ -358,6 +400,7 @@ impl Request {
             result: progress.result.take().expect("the request has ended"),
             done: progress.done,
             logits: std::mem::take(&mut progress.logits),
+            states: std::mem::take(&mut progress.states),
             is_tainted: self.is_tainted.load(Ordering::Relaxed),
             reports: std::mem::take(&mut lock(&self.reports)),
         }
@@ -387,6 +430,7 @@ mod tests {
                 (vec![1, 2, 3], 0, Layout::default()),
                 what,
                 (5, Vec::new()),
+                RequestStates::default(),
                 &Cancel::new(),
             )
         };

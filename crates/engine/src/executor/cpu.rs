@@ -104,6 +104,7 @@ impl CpuExecutor {
         })?;
         times.end_layer();
         let _ = batch.report().set(Box::new(times));
+        batch.keep_states(&rows, |rows| context.hidden_states(&buffers, rows));
         batch.advance(batch.rows());
         let wanted: Vec<_> = batch.wanted(&rows).collect();
         for phase in [Phase::Prefill, Phase::Decode] {
@@ -204,6 +205,10 @@ impl Executor for CpuExecutor {
         batch.end();
     }
 
+    fn gives_states(&self) -> bool {
+        true
+    }
+
     fn encode(&self, pixels: Pixels, cancel: &Cancel) -> Result<Vec<f32>> {
         let model = self.forward.model();
         let vision = model.vision()?;
@@ -223,7 +228,8 @@ impl Executor for CpuExecutor {
     }
 }
 
-/// Computes the logits of a decode step in `logits[rows, vocab]`, and hands them to the requests.
+/// Computes the logits of a decode step in `logits[rows, vocab]`, and hands them to the requests, and the hidden states
+/// to those that want them.
 pub fn step_logits(
     context: &ForwardContext,
     batch: &Batch,
@@ -231,6 +237,9 @@ pub fn step_logits(
     logits: &mut Vec<f32>,
 ) {
     let vocab = context.description.vocab;
+    batch.keep_states(&(0..batch.rows()), |rows| {
+        context.hidden_states(buffers, rows)
+    });
     let wanted: SmallVec<[WantedRows; ROWS]> = batch.wanted(&(0..batch.rows())).collect();
     let rows: SmallVec<[usize; ROWS]> = wanted.iter().flat_map(|one| one.rows.clone()).collect();
     logits.resize(rows.len() * vocab, 0.0);

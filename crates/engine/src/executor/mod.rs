@@ -47,6 +47,11 @@ pub trait Executor: Any + Send + Sync {
     /// Checks for threads that hang; called now and then by threads that wait.
     fn watch(&self) {}
 
+    /// Returns whether it gives the [hidden states](Batch::keep_states) of its rows to requests that want them.
+    fn gives_states(&self) -> bool {
+        false
+    }
+
     /// Drops what it keeps of a sequence, which has ended or gets another number.
     fn forget(&self, sequence: SequenceId) {
         let _ = sequence;

@@ -12,6 +12,7 @@ mod attention;
 mod buffers;
 mod experts;
 mod feed_forward;
+mod joined_input;
 mod kernels;
 mod mixer;
 mod outputs;
@@ -148,15 +149,15 @@ impl ForwardContext<'_> {
         );
     }
 
-    /// Returns the input of the output matrix for the first `rows` rows, `[rows, hidden]`: the residual stream after
-    /// the last norm.
-    pub fn hidden_states(&self, buffers: &Buffers, rows: usize) -> Vec<f32> {
+    /// Returns the input of the output matrix for some rows, `[rows, hidden]`: the residual stream after the last norm.
+    pub fn hidden_states(&self, buffers: &Buffers, rows: Range<usize>) -> Vec<f32> {
         let hidden = self.description.hidden;
-        let mut states = vec![0.0; rows * hidden];
-        self.weights
-            .output_norm
-            .normalize(&buffers.x.read(hidden, 0..rows), &mut states);
-        states
+        self.states_of(&buffers.x.read(hidden, rows))
+    }
+
+    /// Returns the input of the output matrix for the residual stream `x[rows, hidden]` after the last block.
+    pub fn states_of(&self, x: &[f32]) -> Vec<f32> {
+        self.weights.output_norm.normalized(x)
     }
 
     /// Computes the logits `[rows, vocab]` of the residual stream `x[rows, hidden]` after the last block. Overwrites

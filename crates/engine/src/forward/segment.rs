@@ -22,6 +22,8 @@ pub struct Segment<'a> {
     pub is_branch: bool,
     /// The row from which on tokens are of the second text of a pair.
     pub second: Option<usize>,
+    /// The hidden states that its rows read, `[rows, hidden]`; empty if the model reads none.
+    pub states: &'a [f32],
     /// Where pictures put its rows.
     pub layout: RowLayout<'a>,
 }

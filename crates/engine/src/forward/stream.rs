@@ -34,6 +34,7 @@ impl ForwardContext<'_> {
             }
         }
         drop(added);
+        self.join_states(segments, &mut x);
         self.add_inputs(tokens, chunk, &mut x);
         self.token_inputs(tokens, &x, buffers);
         self.begin_streams(&x, buffers);

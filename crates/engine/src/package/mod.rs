@@ -27,6 +27,7 @@ mod names;
 pub mod preparation;
 mod read;
 mod read_vision;
+mod stream_names;
 mod tensor_file;
 pub mod tensors;
 pub mod vision;
@@ -42,6 +43,7 @@ use triad_model::{Error, ErrorKind, Result, files};
 pub use digest::{FileDigest, compare, sha256};
 pub use manifest::Manifest;
 pub use names::{FORMAT, WEIGHTS, is_content};
+pub use stream_names::StreamNames;
 use tensor_file::TensorFile;
 
 /// The file that makes a folder a package.

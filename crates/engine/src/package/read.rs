@@ -8,16 +8,16 @@ use triad_model::tensor::Format;
 
 use super::tensor_file::changed;
 use super::tensors::{
-    self, EMBEDDING, NormPlace, OUTPUT, OUTPUT_NORM, StreamNames, TOKEN_NORM, TOKEN_PROJECTION,
-    TOKEN_TABLE, TokenInputFormats, linear_name, malformed, mixer_name, norm_name, router_name,
-    scale_name, token_input_names,
+    self, EMBEDDING, MTP, MTP_NORMS, MTP_PROJECTION, NormPlace, OUTPUT, OUTPUT_NORM, TOKEN_NORM,
+    TOKEN_PROJECTION, TOKEN_TABLE, TokenInputFormats, linear_name, malformed, mixer_name,
+    norm_name, router_name, scale_name, token_input_names,
 };
-use super::{Package, WEIGHTS};
+use super::{Package, StreamNames, WEIGHTS};
 use crate::linear_input::Inputs;
 use crate::quantization::{InputQuantization, LinearFormat};
 use crate::weights::{
-    Block, BlockStreams, Embedding, EncoderWeights, Linear, Norm, Router, RouterPart, Streams,
-    TokenInput, TokenInputs, Weight, WeightMatrix, Weights,
+    Block, BlockStreams, Embedding, EncoderWeights, JoinedInput, Linear, Norm, Router, RouterPart,
+    Streams, TokenInput, TokenInputs, Weight, WeightMatrix, Weights,
 };
 
 impl Package {
@@ -53,7 +53,7 @@ impl Package {
                     .map(|formats| self.token_input(index, formats))
                     .transpose()?,
                 streams: self.block_streams(index, formats_of_inputs)?,
-                ..self.block(index, block, inputs)?
+                ..self.block(("", index), block, inputs)?
             })
         };
         Ok(Weights {
@@ -65,10 +65,43 @@ impl Package {
                 .map(|formats| self.token_inputs(formats))
                 .transpose()?,
             streams: self.streams(formats_of_inputs)?,
+            joined_input: None,
             // Models with layers after pooling, and encoders, are not prepared.
             encoder: EncoderWeights::default(),
             expert_memory: None,
         })
+    }
+
+    /// Returns the head that predicts one more token, if the package has one, whose model has the weights `model`.
+    ///
+    /// # Errors
+    /// As [`Package::weights`].
+    pub(crate) fn mtp(&self, model: &Weights) -> Result<Option<Weights>> {
+        let at = |error: triad_model::Error| error.at(self.path.join(WEIGHTS));
+        let Some(mtp) = &self.manifest.model.mtp else {
+            return Ok(None);
+        };
+        let [embedding_norm, state_norm, output_norm] =
+            MTP_NORMS.map(|name| self.weights.norm(name, &mtp.norm).map_err(at));
+        let hidden = self.manifest.model.hidden;
+        let joined_input = JoinedInput {
+            embedding_norm: embedding_norm?,
+            state_norm: state_norm?,
+            projection: self
+                .rowwise(MTP_PROJECTION, (hidden, 2 * hidden))
+                .map_err(at)?,
+        };
+        let block = self.block((MTP, 0), &mtp.block, None).map_err(at)?;
+        let head = Weights::of_head(model, block, output_norm?, joined_input);
+        Ok(Some(head))
+    }
+
+    /// Returns a matrix of INT8 numbers with a scale for each row.
+    fn rowwise(&self, name: &str, (rows, columns): (usize, usize)) -> Result<WeightMatrix> {
+        let values = self.weights.bytes_of(&format!("{name}.weight"))?;
+        let scales = self.weights.scales(&format!("{name}.scales"))?;
+        let matrix = WeightMatrix::mapped_int8(rows, columns, values, scales);
+        matrix.ok_or_else(|| changed(name))
     }
 
     /// Returns a matrix of which single rows are used.
@@ -160,22 +193,21 @@ impl Package {
 
     fn block(
         &self,
-        index: usize,
+        (prefix, index): (&str, usize),
         block: &BlockDescription,
         inputs: Option<Inputs<InputQuantization>>,
     ) -> Result<Block> {
         let hidden = self.manifest.model.hidden;
+        let named = |name: String| format!("{prefix}{name}");
         let norm = |place: NormPlace| {
             let described = place.described(block, hidden);
             described
-                .map(|(norm, _)| self.weights.norm(&norm_name(index, place), &norm))
+                .map(|(norm, _)| self.weights.norm(&named(norm_name(index, place)), &norm))
                 .transpose()
         };
         let linear = |shape: LinearShape| -> Result<(LinearName, Linear)> {
-            Ok((
-                shape.linear,
-                self.linear(&linear_name(index, shape.linear), &shape)?,
-            ))
+            let name = named(linear_name(index, shape.linear));
+            Ok((shape.linear, self.linear(&name, &shape)?))
         };
         Ok(Block {
             attention_norm: norm(NormPlace::Attention)?,
@@ -187,13 +219,16 @@ impl Package {
             value_norm: Norm::of_values(block),
             inputs,
             router: match &block.feed_forward.experts {
-                Some(experts) => Some(self.router(index, experts)?),
+                Some(experts) => Some(self.router((prefix, index), experts)?),
                 None => None,
             },
             token_input: None,
             streams: None,
             scale: match block.scaled {
-                true => self.weights.floats(&scale_name(index))?.first().copied(),
+                true => {
+                    let scale = self.weights.floats(&named(scale_name(index)))?;
+                    scale.first().copied()
+                }
                 false => None,
             },
             linears: block
@@ -205,17 +240,21 @@ impl Package {
                 .mixer
                 .weights()
                 .into_iter()
-                .map(|(weight, _)| Ok((weight, self.weights.floats(&mixer_name(index, weight))?)))
+                .map(|(weight, _)| {
+                    let name = named(mixer_name(index, weight));
+                    Ok((weight, self.weights.floats(&name)?))
+                })
                 .collect::<Result<_>>()?,
         })
     }
 
-    fn router(&self, index: usize, experts: &Experts) -> Result<Router> {
+    fn router(&self, (prefix, index): (&str, usize), experts: &Experts) -> Result<Router> {
+        let named = |part| format!("{prefix}{}", router_name(index, part));
         let vector = |part: RouterPart, exists: bool| {
-            let name = router_name(index, part);
+            let name = named(part);
             exists.then(|| self.weights.floats(&name)).transpose()
         };
-        let name = router_name(index, RouterPart::Weight);
+        let name = named(RouterPart::Weight);
         let (hidden, values) = (self.manifest.model.hidden, self.weights.bytes_of(&name)?);
         let weight = WeightMatrix::mapped_float(experts.count, hidden, Element::F32, values);
         Ok(Router {
@@ -230,7 +269,9 @@ impl Package {
     }
 
     fn linear(&self, name: &str, shape: &LinearShape) -> Result<Linear> {
+        let shape_of = (shape.out_features, shape.in_features);
         let (weight, decode_weight) = match self.manifest.preparation.options.plan.linears {
+            _ if name.starts_with(MTP) => (Weight::Float(self.rowwise(name, shape_of)?), None),
             LinearFormat::W8a8 => {
                 let decode = self.manifest.preparation.options.plan.decode_weights;
                 self.weights.int8(name, shape, decode)?

@@ -4,14 +4,15 @@ use std::cmp::Reverse;
 
 use triad_kernels::{int4, int8};
 use triad_model::description::{
-    BlockDescription, Linear, LinearShape, MixerWeight, ModelDescription, Norm as NormDescription,
-    NormKind,
+    BlockDescription, Linear, LinearShape, MixerWeight, ModelDescription, Mtp,
+    Norm as NormDescription, NormKind,
 };
 use triad_model::safetensors::Element;
 use triad_model::safetensors::write::{ALIGNMENT, Entry};
 use triad_model::tensor::Format;
 use triad_model::{Error, ErrorKind, Result};
 
+use super::stream_names::StreamNames;
 use crate::quantization::{DecodeWeights, LinearFormat, OutputWeights};
 use crate::weights::{Block, Norm, RouterPart};
 
@@ -164,46 +165,6 @@ pub fn token_input_names(block: usize) -> [String; 3] {
     ["input-gate", "input-output", "input-norm"].map(|name| format!("blocks.{block}.{name}"))
 }
 
-/// The names of the tensors of several residual streams of a block; the last two are prefixes of a norm's tensors.
-#[derive(Clone, Debug)]
-pub struct StreamNames {
-    /// Matrices: the router, and the two layers next to attention.
-    pub matrices: [String; 3],
-    /// The weights of prediction.
-    pub prediction: String,
-    /// The weights of correction.
-    pub correction: String,
-    /// Factors on what the gate of the input by token reads.
-    pub scale: String,
-    /// The norm of the router's input.
-    pub router_norm: String,
-    /// The norm of the layers next to attention.
-    pub norm: String,
-}
-
-impl StreamNames {
-    /// Returns the names in a block.
-    pub fn of_block(block: usize) -> Self {
-        let name = |part: &str| format!("blocks.{block}.streams.{part}");
-        Self {
-            matrices: ["router", "left", "right"].map(name),
-            prediction: name("prediction"),
-            correction: name("correction"),
-            scale: name("scale"),
-            router_norm: name("router-norm"),
-            norm: name("norm"),
-        }
-    }
-
-    /// Returns the names of the projections and of the outputs of all streams but the first.
-    pub fn shared(count: usize) -> [Vec<String>; 2] {
-        ["projections", "outputs"].map(|part| {
-            let others = (1..count).map(|stream| format!("streams.{part}.{stream}"));
-            others.collect()
-        })
-    }
-}
-
 /// Returns the name of the factor on the residual stream after a block.
 pub fn scale_name(block: usize) -> String {
     format!("blocks.{block}.scale")
@@ -221,6 +182,13 @@ pub const OUTPUT_NORM: &str = "output-norm";
 pub const OUTPUT: &str = "output";
 /// The name of the embedding.
 pub const EMBEDDING: &str = "embedding";
+
+/// The beginning of the names of the tensors of the head that predicts one more token.
+pub const MTP: &str = "mtp.";
+/// The prefix of the names of the head's projection of embedding and state.
+pub const MTP_PROJECTION: &str = "mtp.projection";
+/// The prefixes of the names of the head's norms: of the embedding, of the state, and before the output matrix.
+pub const MTP_NORMS: [&str; 3] = ["mtp.embedding-norm", "mtp.state-norm", "mtp.output-norm"];
 
 /// Returns whether an INT8 linear layer has a second copy of its weights in INT4.
 pub fn has_int4(decode: DecodeWeights, in_features: usize) -> bool {
@@ -243,7 +211,9 @@ pub fn output_element(weights: OutputWeights, stored: Element) -> Element {
 /// Returns the required alignment of a tensor in bytes.
 pub(super) fn alignment(entry: &Entry) -> usize {
     // Packed weights must begin at a cache line. They consist of whole cache lines and come first, so every one does.
-    if entry.element == Element::I8 && entry.name != format!("{OUTPUT}.weight") {
+    // INT8 matrices that read floats are not packed.
+    let is_packed = entry.name != format!("{OUTPUT}.weight") && !entry.name.starts_with(MTP);
+    if entry.element == Element::I8 && is_packed {
         ALIGNMENT
     } else {
         entry.element.bytes()
@@ -266,23 +236,10 @@ pub fn entries(description: &ModelDescription, formats: &Formats) -> Result<Vec<
         for shape in block.linears(hidden) {
             table.linear(&linear_name(index, shape.linear), &shape, formats)?;
         }
-        for place in NormPlace::ALL {
-            if let Some((norm, features)) = place.described(block, hidden) {
-                table.norm(&norm_name(index, place), &norm, features);
-            }
-        }
-        for (weight, shape) in block.mixer.weights() {
-            table.add(mixer_name(index, weight), Element::F32, &shape);
-        }
-        if let Some(experts) = &block.feed_forward.experts {
-            for part in RouterPart::present_in(experts) {
-                let shape = part.shape(experts, hidden);
-                table.add(router_name(index, part), Element::F32, &shape);
-            }
-        }
-        if block.scaled {
-            table.add(scale_name(index), Element::F32, &[1]);
-        }
+        table.rest_of_block("", index, (block, hidden));
+    }
+    if let Some(mtp) = &description.mtp {
+        table.head(mtp, hidden);
     }
     table.token_inputs(description, formats)?;
     table.streams(description, formats);
@@ -338,6 +295,57 @@ impl Table {
             element,
             shape: shape.into(),
         });
+    }
+
+    /// Adds what a block has in addition to linear layers, with names after `prefix`.
+    fn rest_of_block(
+        &mut self,
+        prefix: &str,
+        index: usize,
+        (block, hidden): (&BlockDescription, usize),
+    ) {
+        for place in NormPlace::ALL {
+            if let Some((norm, features)) = place.described(block, hidden) {
+                let name = format!("{prefix}{}", norm_name(index, place));
+                self.norm(&name, &norm, features);
+            }
+        }
+        for (weight, shape) in block.mixer.weights() {
+            let name = format!("{prefix}{}", mixer_name(index, weight));
+            self.add(name, Element::F32, &shape);
+        }
+        if let Some(experts) = &block.feed_forward.experts {
+            for part in RouterPart::present_in(experts) {
+                let name = format!("{prefix}{}", router_name(index, part));
+                self.add(name, Element::F32, &part.shape(experts, hidden));
+            }
+        }
+        if block.scaled {
+            let name = format!("{prefix}{}", scale_name(index));
+            self.add(name, Element::F32, &[1]);
+        }
+    }
+
+    /// Adds the head that predicts one more token. Its matrices are INT8 with a scale for each row and read floats, in
+    /// every format of the model's layers, so that they need no calibration.
+    fn head(&mut self, mtp: &Mtp, hidden: usize) {
+        let shapes = mtp.block.linears(hidden);
+        let matrices = shapes.iter().map(|shape| {
+            let name = format!("{MTP}{}", linear_name(0, shape.linear));
+            (name, [shape.out_features, shape.in_features], shape.bias)
+        });
+        let projection = (MTP_PROJECTION.into(), [hidden, 2 * hidden], false);
+        for (name, shape, bias) in matrices.chain([projection]) {
+            self.add(format!("{name}.weight"), Element::I8, &shape);
+            self.add(format!("{name}.scales"), Element::F32, &shape[..1]);
+            if bias {
+                self.add(format!("{name}.bias"), Element::F32, &shape[..1]);
+            }
+        }
+        self.rest_of_block(MTP, 0, (&mtp.block, hidden));
+        for name in MTP_NORMS {
+            self.norm(name, &mtp.norm, hidden);
+        }
     }
 
     /// Adds a matrix as the model's file has it.

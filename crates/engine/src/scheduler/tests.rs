@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::adapter::Adapters;
-use crate::batch::LogitsMode;
+use crate::batch::{LogitsMode, RequestStates};
 use crate::cancel::Cancel;
 use crate::error::Result;
 use crate::executor::ProcessorUse;
@@ -72,6 +72,7 @@ fn with_layout(
         tokens,
         what,
         logits,
+        RequestStates::default(),
         &Cancel::new(),
     )
 }

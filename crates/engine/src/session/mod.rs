@@ -1,17 +1,20 @@
 //! Sessions: one conversation with a model, with its tokens and its part of the KV cache.
 
+mod follower;
 mod phases;
 mod pictures;
 mod prompt_run;
 mod resume;
 mod saved;
+mod states;
+mod together;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-use triad_kernels::Phase;
+use triad_kernels::{Phase, lock};
 
 use crate::adapter::Adapters;
-use crate::batch::{LogitsMode, Outcome, Report, Request, SequenceId};
+use crate::batch::{LogitsMode, Outcome, Report, Request, RequestStates, SequenceId};
 use crate::cancel::Cancel;
 use crate::engine::{Engine, EngineOptions, SessionOptions};
 use crate::error::{Error, Result};
@@ -19,6 +22,7 @@ use crate::forward::Buffers;
 use crate::kv::{KvCache, PrefixSalt};
 use crate::model::Model;
 use crate::pictures::Held;
+pub(crate) use follower::{Follower, PROMPT_ROWS};
 use phases::Phases;
 
 /// A sequence of tokens that an [`Engine`] computes: the tokens so far, and their keys and values.
@@ -41,6 +45,10 @@ pub struct Session {
     is_shared: bool,
     /// The pictures that its tokens may be rows of.
     pictures: Held,
+    /// The head that follows it, if one does.
+    follower: Option<Arc<Mutex<dyn Follower>>>,
+    /// The hidden states of the last row of the latest request, in the session of a head.
+    states: Vec<f32>,
 }
 
 impl Session {
@@ -73,6 +81,8 @@ impl Session {
             buffers: None,
             is_shared: false,
             pictures: Held::default(),
+            follower: None,
+            states: Vec::new(),
         }
     }
 
@@ -130,6 +140,9 @@ impl Session {
         fork.phases = self.phases.clone();
         fork.is_shared = self.is_shared;
         fork.pictures = self.pictures.clone();
+        let head = self.follower.as_ref();
+        fork.follower = head.map(|head| lock(head).fork());
+        fork.states.clone_from(&self.states);
         fork.logits.clone_from(&self.logits);
         fork
     }
@@ -186,6 +199,9 @@ impl Session {
         self.phases.truncate(self.tokens.len());
         self.cache.truncate(self.tokens.len());
         self.pictures.truncate(self.tokens.len());
+        if let Some(head) = &self.follower {
+            lock(head).truncate(length);
+        }
     }
 
     /// Returns the logits `[rows, vocab]` of the latest request.
@@ -298,42 +314,6 @@ impl Session {
         Ok(&self.logits)
     }
 
-    /// Runs some tokens of an answer in each of several sessions of one engine, in a single step if they fit.
-    /// Afterwards each session has its [`logits`](Session::logits).
-    ///
-    /// # Errors
-    /// The first error of any session, as [`Session::prefill`]; the others may have succeeded.
-    pub fn decode_together<'a>(
-        sessions: impl IntoIterator<Item = (&'a mut Self, &'a [u32])>,
-        cancel: &Cancel,
-    ) -> Result<()> {
-        let sessions: Vec<_> = sessions.into_iter().collect();
-        // No session begins before all are checked.
-        for (session, tokens) in &sessions {
-            session.check_tokens(tokens, Phase::Decode)?;
-            session.reserve(tokens.len())?;
-        }
-        let begin = |(session, tokens): (&'a mut Self, &'a [u32])| {
-            let request = session.begin(tokens, (Phase::Decode, LogitsMode::All), cancel)?;
-            Ok((session, request))
-        };
-        let begun: Vec<_> = sessions.into_iter().map(begin).collect::<Result<_>>()?;
-        let Some((first, _)) = begun.first() else {
-            return Ok(());
-        };
-        let engine = first.engine.clone();
-        let requests: Vec<_> = begun
-            .iter()
-            .map(|(_, request)| Arc::clone(request))
-            .collect();
-        engine.shared().scheduler.submit(&requests);
-        let ends = begun
-            .into_iter()
-            .map(|(session, request)| session.end(&request, cancel, &mut |_| {}));
-        // Collects all results before the first error.
-        ends.collect::<Vec<_>>().into_iter().collect()
-    }
-
     /// Returns the session's keys and values, with pages for `tokens` more.
     pub(crate) fn reserve(&self, tokens: usize) -> Result<Arc<KvCache>> {
         self.cache
@@ -377,7 +357,19 @@ impl Session {
         cancel: &Cancel,
         progress: &mut dyn FnMut(usize),
     ) -> Result<()> {
-        let request = self.begin(tokens, what, cancel)?;
+        let states = self.wanted_states(tokens.len());
+        self.run_with(tokens, what, states, cancel, progress)
+    }
+
+    fn run_with(
+        &mut self,
+        tokens: &[u32],
+        what: (Phase, LogitsMode),
+        states: RequestStates,
+        cancel: &Cancel,
+        progress: &mut dyn FnMut(usize),
+    ) -> Result<()> {
+        let request = self.begin(tokens, what, states, cancel)?;
         self.engine
             .shared()
             .scheduler
@@ -390,6 +382,7 @@ impl Session {
         &mut self,
         tokens: &[u32],
         what: (Phase, LogitsMode),
+        states: RequestStates,
         cancel: &Cancel,
     ) -> Result<Arc<Request>> {
         cancel.check()?;
@@ -407,6 +400,7 @@ impl Session {
             (tokens.to_vec(), self.tokens.len(), layout),
             what,
             (vocab, logits),
+            states,
             cancel,
         ))
     }
@@ -427,6 +421,7 @@ impl Session {
             result,
             done,
             logits,
+            states,
             reports,
             is_tainted,
         } = outcome;
@@ -441,7 +436,9 @@ impl Session {
             self.cache = Arc::new(self.cache.fork());
         }
         self.extend(&request.tokens()[..done], request.phase());
-        if result.is_err() {
+        if result.is_ok() {
+            self.keep_states(request.rows_with_states().len(), states);
+        } else {
             // Releases the pages of tokens that were not computed.
             self.cache.truncate(self.tokens.len());
         }

@@ -59,6 +59,7 @@ impl Session {
                 rows: 0..chunk.len(),
                 position: self.tokens.len(),
                 is_branch: false,
+                states: &[],
                 second: None,
                 layout: RowLayout::default(),
             };
@@ -98,13 +99,14 @@ impl Session {
                 rows: 0..chunk.len(),
                 position: self.tokens.len(),
                 is_branch: false,
+                states: &[],
                 second: None,
                 layout: RowLayout::default(),
             };
             let mut run = self.prompt_run();
             let states = model.pool().install(|| {
                 run.run(chunk, &[segment], cancel)?;
-                Ok::<_, Error>(run.context.hidden_states(run.buffers, chunk.len()))
+                Ok::<_, Error>(run.context.hidden_states(run.buffers, 0..chunk.len()))
             })?;
             drop(run);
             model.check_unchanged()?;

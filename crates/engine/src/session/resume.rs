@@ -3,7 +3,7 @@
 use triad_kernels::Phase;
 
 use super::Session;
-use crate::batch::{LogitsMode, Request};
+use crate::batch::{LogitsMode, Request, RequestStates};
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
 
@@ -57,6 +57,7 @@ impl Session {
             ),
             (phase, LogitsMode::Last),
             (vocab, logits),
+            RequestStates::default(),
             cancel,
         );
         let scheduler = &self.engine.shared().scheduler;

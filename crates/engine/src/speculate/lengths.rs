@@ -132,7 +132,7 @@ impl Lengths {
         let fits = |count: &usize, most_lost: f64| {
             self.lost + self.expected_seconds(*count) - plain <= most_lost
         };
-        let rate = |count: usize| acceptance.tokens(count) / self.expected_seconds(count);
+        let rate = |count: usize| self.rate_with(&acceptance, count);
         let best = (1..=most)
             .filter(|count| fits(count, most_lost))
             .max_by(|a, b| rate(*a).total_cmp(&rate(*b)));
@@ -141,6 +141,19 @@ impl Lengths {
             Some(_) if fits(&1, TRIES * most_lost) => 1,
             _ => 0,
         }
+    }
+
+    /// Returns the expected tokens per second of a step with `count` proposals of `kind`; tokens, if no step was measured.
+    pub(super) fn rate(&mut self, kind: usize, count: usize) -> f64 {
+        let acceptance = *self.of_kind(kind);
+        match self.seconds[0].count {
+            0 => acceptance.tokens(count),
+            _ => self.rate_with(&acceptance, count),
+        }
+    }
+
+    fn rate_with(&self, acceptance: &Acceptance, count: usize) -> f64 {
+        acceptance.tokens(count) / self.expected_seconds(count)
     }
 
     /// Records a step with `proposed` proposals of `kind` that took `seconds`; `accepted` of them were accepted.

@@ -11,12 +11,14 @@
 //! | --- | --- |
 //! | [`lookup`] | proposes the tokens that followed the same tokens earlier |
 //! | [`draft`] | proposes the likeliest tokens of a smaller model |
+//! | [`mtp`] | proposes the likeliest tokens of the model's head that predicts one more token |
 //! | [`step`] | one step: propose, run, verify |
 //! | [`lengths`] | the number of proposals that pays, by measured times of steps and recent acceptance |
 
 mod draft;
 mod lengths;
 mod lookup;
+mod mtp;
 mod propose;
 mod step;
 #[cfg(test)]
@@ -56,6 +58,12 @@ pub enum Source {
     Lookup(Lookup),
     /// A smaller model.
     Draft(Draft),
+    /// The model's own head that predicts one more token (MTP). Refused if [no head](crate::Session::no_head) can follow
+    /// the session.
+    Mtp,
+    /// All sources of the session: the head if it has one, and earlier occurrences. Before each step, the one with the
+    /// most expected tokens per second is chosen.
+    Automatic,
 }
 
 impl Speculate {
@@ -65,6 +73,22 @@ impl Speculate {
             source: Source::Lookup(Lookup::default()),
             most: MAX,
             is_fixed: false,
+        }
+    }
+
+    /// Creates the default options of all sources that the session of an answer has by itself.
+    pub fn automatic() -> Self {
+        Self {
+            source: Source::Automatic,
+            ..Self::lookup()
+        }
+    }
+
+    /// Creates the default options of the model's head that predicts one more token.
+    pub fn mtp() -> Self {
+        Self {
+            source: Source::Mtp,
+            ..Self::lookup()
         }
     }
 
@@ -88,7 +112,7 @@ impl Speculate {
         }
         match &self.source {
             Source::Lookup(lookup) => lookup.check(),
-            Source::Draft(_) => Ok(()),
+            Source::Draft(_) | Source::Mtp | Source::Automatic => Ok(()),
         }
     }
 }
@@ -102,6 +126,10 @@ pub struct Speculation {
     pub proposed: usize,
     /// Proposed tokens that are part of the answer.
     pub accepted: usize,
+    /// Tokens among `proposed` that the model's head proposed.
+    pub mtp_proposed: usize,
+    /// Tokens among `accepted` that the model's head proposed.
+    pub mtp_accepted: usize,
     /// Mean seconds of the steps without proposals; 0 if there were none.
     pub plain_step_seconds: f64,
 }

@@ -3,7 +3,8 @@
 use std::time::Instant;
 
 use super::lengths::Lengths;
-use super::lookup::LookupProposer;
+use super::lookup::{Lookup, LookupProposer};
+use super::mtp::MtpProposer;
 use super::{Proposal, Propose, Source, Speculate, Speculation};
 use crate::cancel::Cancel;
 use crate::constraint::{Allowed, ConstraintUse, Guide};
@@ -13,60 +14,104 @@ use crate::session::Session;
 
 /// Runs the decode steps of one answer.
 pub(crate) struct Speculator {
-    /// `None`: one token per step.
-    proposer: Option<Box<dyn Propose>>,
+    /// Empty: one token per step.
+    sources: Vec<ProposalSource>,
     /// The constraint of the answer, if there is one.
     guide: Option<Guide>,
-    lengths: Lengths,
     /// The tokens that the session holds; during a step, also the token that it runs first.
     history: Vec<u32>,
     proposals: Vec<Proposal>,
     rows: Vec<u32>,
     chosen: Vec<u32>,
-    /// Whether the rows of the latest step were forced by the constraint and not proposed.
-    is_forced: bool,
+    /// The rows of the latest step.
+    latest: StepRows,
     statistics: Speculation,
     plain_steps: usize,
+}
+
+/// A source of proposals, and how many of them pay.
+struct ProposalSource {
+    proposer: Box<dyn Propose>,
+    lengths: Lengths,
+    is_mtp: bool,
+}
+
+/// The origin of the rows of a step.
+#[derive(Clone, Copy, PartialEq)]
+enum StepRows {
+    /// Only one row, or the constraint forced the others.
+    Plain { is_forced: bool },
+    /// The source with this index proposed them, and their kind.
+    Proposed { source: usize, kind: usize },
 }
 
 impl Speculator {
     /// Creates a speculator for an answer of `session` with the options of `sampler`.
     ///
     /// # Errors
-    /// If an option is out of range, or a draft model has other tokens.
+    /// If an option is out of range, a draft model has other tokens, or the head of a model is asked for that has none.
     pub(crate) fn new(
         options: Option<&Speculate>,
-        session: &Session,
+        session: &mut Session,
         sampler: &SamplerOptions,
     ) -> Result<Self> {
         let Some(options) = options else {
-            return Ok(Self::with(None, Lengths::fixed(0)));
+            return Ok(Self::of(Vec::new()));
         };
         options.check()?;
-        let proposer: Box<dyn Propose> = match &options.source {
-            Source::Lookup(lookup) => Box::new(LookupProposer::new(*lookup)),
+        let lookup = |lookup| (Box::new(LookupProposer::new(lookup)) as _, false);
+        let mut proposers: Vec<(Box<dyn Propose>, bool)> = Vec::new();
+        match &options.source {
+            Source::Lookup(options) => proposers.push(lookup(*options)),
             Source::Draft(draft) => {
-                Box::new(draft.proposer(session.model(), session.salt(), sampler)?)
+                let proposer = draft.proposer(session.model(), session.salt(), sampler)?;
+                proposers.push((Box::new(proposer), false));
             }
-        };
+            Source::Mtp | Source::Automatic => match session.lead_mtp() {
+                Ok(head) => {
+                    proposers.push((Box::new(MtpProposer::new(head, sampler)?), true));
+                }
+                Err(reason) if matches!(options.source, Source::Mtp) => {
+                    return Err(Error::NoHead(reason));
+                }
+                Err(_) => {}
+            },
+        }
+        if matches!(options.source, Source::Automatic) {
+            proposers.push(lookup(Lookup::default()));
+        }
         let lengths = if options.is_fixed {
             Lengths::fixed(options.most)
         } else {
             Lengths::measured(options.most)
         };
-        Ok(Self::with(Some(proposer), lengths))
+        let source = |(proposer, is_mtp)| ProposalSource {
+            proposer,
+            lengths: lengths.clone(),
+            is_mtp,
+        };
+        Ok(Self::of(proposers.into_iter().map(source).collect()))
     }
 
+    #[cfg(test)]
     pub(super) fn with(proposer: Option<Box<dyn Propose>>, lengths: Lengths) -> Self {
-        Self {
+        let source = proposer.map(|proposer| ProposalSource {
             proposer,
-            guide: None,
             lengths,
+            is_mtp: false,
+        });
+        Self::of(source.into_iter().collect())
+    }
+
+    fn of(sources: Vec<ProposalSource>) -> Self {
+        Self {
+            sources,
+            guide: None,
             history: Vec::new(),
             proposals: Vec::new(),
             rows: Vec::new(),
             chosen: Vec::new(),
-            is_forced: false,
+            latest: StepRows::Plain { is_forced: false },
             statistics: Speculation::default(),
             plain_steps: 0,
         }
@@ -87,12 +132,11 @@ impl Speculator {
     /// # Errors
     /// If the proposer cannot run them, or `cancel` is set.
     pub(crate) fn begin(&mut self, prompt: &[u32], cancel: &Cancel) -> Result<()> {
-        let Some(proposer) = &mut self.proposer else {
-            return Ok(());
-        };
         self.history.clear();
         self.history.extend_from_slice(prompt);
-        proposer.begin(prompt, cancel)
+        self.sources
+            .iter_mut()
+            .try_for_each(|source| source.proposer.begin(prompt, cancel))
     }
 
     /// Samples the first token after the prompt; `None` if the answer must be empty.
@@ -135,31 +179,40 @@ impl Speculator {
         let (start, before) = (Instant::now(), session.tokens().len());
         self.rows.clear();
         self.rows.push(token);
-        let kind = self.propose(token, most, cancel)?;
+        let latest = self.propose(token, most, cancel)?;
         if let Err(error) = self.run(session, sampler, before, cancel) {
             session.truncate(before + 1);
             return Err(error);
         }
         let (rows, accepted) = (self.rows.len() - 1, self.chosen.len() - 1);
         session.forget_rows(rows - accepted);
-        if self.proposer.is_some() {
+        if !self.sources.is_empty() {
             self.history.extend_from_slice(&self.chosen[..accepted]);
         }
         let seconds = start.elapsed().as_secs_f64();
-        let statistics = &mut self.statistics;
+        self.latest = latest;
+        let (proposed, statistics) = (self.proposals.len(), &mut self.statistics);
         statistics.steps += 1;
-        self.is_forced = kind.is_none();
-        let Some(kind) = kind else {
-            return Ok(&self.chosen);
-        };
-        let proposed = self.proposals.len();
-        self.lengths.observe(kind, proposed, accepted, seconds);
-        statistics.proposed += proposed;
-        statistics.accepted += accepted;
-        if proposed == 0 {
-            self.plain_steps += 1;
-            statistics.plain_step_seconds +=
-                (seconds - statistics.plain_step_seconds) / self.plain_steps as f64;
+        match latest {
+            StepRows::Plain { is_forced: true } => {}
+            StepRows::Plain { is_forced: false } => {
+                for source in &mut self.sources {
+                    source.lengths.observe(0, 0, 0, seconds);
+                }
+                self.plain_steps += 1;
+                statistics.plain_step_seconds +=
+                    (seconds - statistics.plain_step_seconds) / self.plain_steps as f64;
+            }
+            StepRows::Proposed { source, kind } => {
+                let source = &mut self.sources[source];
+                source.lengths.observe(kind, proposed, accepted, seconds);
+                statistics.proposed += proposed;
+                statistics.accepted += accepted;
+                if source.is_mtp {
+                    statistics.mtp_proposed += proposed;
+                    statistics.mtp_accepted += accepted;
+                }
+            }
         }
         Ok(&self.chosen)
     }
@@ -168,8 +221,12 @@ impl Speculator {
     /// session holds all but the last of those; it drops them and the answer's last token.
     pub(crate) fn end(&mut self, session: &mut Session, remaining: usize) {
         session.forget_rows(remaining);
-        if !self.is_forced {
-            self.statistics.accepted -= remaining.saturating_sub(1);
+        if let StepRows::Proposed { source, .. } = self.latest {
+            let dropped = remaining.saturating_sub(1);
+            self.statistics.accepted -= dropped;
+            if self.sources[source].is_mtp {
+                self.statistics.mtp_accepted -= dropped;
+            }
         }
     }
 
@@ -178,9 +235,9 @@ impl Speculator {
         self.guide.as_ref().map(Guide::statistics)
     }
 
-    /// Returns the counts of proposals; `None` if there is no proposer.
+    /// Returns the counts of proposals; `None` if there is no source of proposals.
     pub(crate) fn statistics(&self) -> Option<Speculation> {
-        self.proposer.as_ref().map(|_| self.statistics)
+        (!self.sources.is_empty()).then_some(self.statistics)
     }
 
     /// Runs the rows of a step after the `before` tokens that the session holds, and fills `chosen` with the tokens
@@ -232,11 +289,10 @@ impl Speculator {
             .map_or(Ok(()), |guide| guide.settle(&self.chosen))
     }
 
-    /// Fills the proposals of what follows `token`, and the rows after it. Returns the kind of the proposals, or `None`
-    /// if the rows are forced by the constraint.
-    fn propose(&mut self, token: u32, most: usize, cancel: &Cancel) -> Result<Option<usize>> {
+    /// Fills the proposals of what follows `token`, and the rows after it. Returns their origin.
+    fn propose(&mut self, token: u32, most: usize, cancel: &Cancel) -> Result<StepRows> {
         self.proposals.clear();
-        if self.proposer.is_some() {
+        if !self.sources.is_empty() {
             self.history.push(token);
         }
         if let Some(guide) = &mut self.guide {
@@ -248,20 +304,16 @@ impl Speculator {
                 };
                 self.rows.extend(forced);
                 self.proposals.extend(forced.iter().map(proposal));
-                return Ok(None);
+                return Ok(StepRows::Plain { is_forced: true });
             }
         }
-        let Some(proposer) = &mut self.proposer else {
-            return Ok(Some(0));
+        let plain = Ok(StepRows::Plain { is_forced: false });
+        let Some((source, kind, count)) = self.choose(most) else {
+            return plain;
         };
-        let Some(kind) = proposer.find(&self.history) else {
-            return Ok(Some(0));
-        };
-        let count = self.lengths.choose(kind, most);
-        if count > 0 {
-            proposer.propose(&self.history, count, cancel, &mut self.proposals)?;
-            self.proposals.truncate(count);
-        }
+        let proposer = &mut self.sources[source].proposer;
+        proposer.propose(&self.history, count, cancel, &mut self.proposals)?;
+        self.proposals.truncate(count);
         let mut rows = self.proposals.len();
         if let Some(guide) = &mut self.guide {
             let tokens: Vec<_> = self
@@ -281,7 +333,27 @@ impl Speculator {
         }
         self.rows
             .extend(self.proposals[..rows].iter().map(|proposal| proposal.token));
-        Ok(Some(kind))
+        if self.proposals.is_empty() {
+            return plain;
+        }
+        Ok(StepRows::Proposed { source, kind })
+    }
+
+    /// Returns the source with the most expected tokens per second, the kind of its proposals and their number; `None` if
+    /// none pays.
+    fn choose(&mut self, most: usize) -> Option<(usize, usize, usize)> {
+        let mut best: Option<(f64, (usize, usize, usize))> = None;
+        for (index, source) in self.sources.iter_mut().enumerate() {
+            let Some(kind) = source.proposer.find(&self.history) else {
+                continue;
+            };
+            let count = source.lengths.choose(kind, most);
+            let rate = source.lengths.rate(kind, count);
+            if count > 0 && best.is_none_or(|(other, _)| rate > other) {
+                best = Some((rate, (index, kind, count)));
+            }
+        }
+        best.map(|(_, chosen)| chosen)
     }
 }
 

@@ -349,6 +349,7 @@ pub fn description() -> ModelDescription {
         streams: None,
         added_inputs: AddedInputs::default(),
         picture_rope: None,
+        mtp: None,
         head: None,
     }
 }

@@ -71,6 +71,7 @@ fn check_chunk(engine: &Engine, each: &[&Adapters], prompts: &[Vec<u32>], name: 
                 rows,
                 position: 0,
                 is_branch: false,
+                states: &[],
                 second: None,
                 layout: crate::forward::RowLayout::default(),
             }

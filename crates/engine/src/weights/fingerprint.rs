@@ -22,6 +22,11 @@ impl Weights {
             projection.visit(visit);
             norm.visit(visit);
         }
+        if let Some(joined) = &self.joined_input {
+            joined.embedding_norm.visit(visit);
+            joined.state_norm.visit(visit);
+            joined.projection.visit(visit);
+        }
         if let Some(streams) = &self.streams {
             streams.matrices().for_each(|matrix| matrix.visit(visit));
         }

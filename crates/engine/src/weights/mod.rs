@@ -10,9 +10,11 @@ mod expert_memory;
 mod fingerprint;
 mod from_quantized;
 mod int8;
+mod joined_input;
 mod linear;
 mod matrix;
 mod mixer;
+mod mtp;
 mod norm;
 mod quantized;
 mod random;
@@ -37,6 +39,7 @@ pub use embedding::Embedding;
 pub use encoder::{DenseWeights, EncoderWeights};
 pub use expert_memory::{ExpertMemory, ExpertUse};
 pub use int8::Int8Matrix;
+pub use joined_input::JoinedInput;
 pub use linear::{Linear, Weight};
 pub use matrix::WeightMatrix;
 pub use mixer::MixerWeights;
@@ -64,6 +67,8 @@ pub struct Weights {
     pub token_inputs: Option<TokenInputs>,
     /// Several residual streams.
     pub streams: Option<Streams>,
+    /// In a head that predicts one more token: the weights that join an embedding and a state.
+    pub joined_input: Option<JoinedInput>,
     /// The weights that only encoders have, and the layers after pooling.
     pub encoder: EncoderWeights,
 }
@@ -110,6 +115,7 @@ impl Weights {
         self.blocks.iter().map(of_block).sum::<usize>()
             + of_linear(&self.output)
             + token_inputs.map_or(0, |inputs| inputs.projection.bytes())
+            + self.joined_input.as_ref().map_or(0, JoinedInput::bytes)
             + streams.map_or(0, Streams::bytes)
     }
 }
@@ -137,6 +143,7 @@ impl Weights {
             embedding: reader.embedding(&map.embedding, &map.output.weight, &output)?,
             token_inputs: reader.token_inputs(description, map.token_inputs.as_ref())?,
             streams: reader.streams(description.hidden, map.streams.as_ref())?,
+            joined_input: None,
             encoder: reader.encoder(description, map)?,
             output,
             expert_memory: None,

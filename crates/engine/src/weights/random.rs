@@ -98,6 +98,7 @@ impl Weights {
             streams,
             encoder,
             output,
+            joined_input: None,
             expert_memory: None,
         }
     }

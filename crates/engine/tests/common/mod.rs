@@ -253,6 +253,7 @@ prop_compose! {
         let description = ModelDescription {
             added_inputs: triad_model::description::AddedInputs::default(),
             picture_rope: None,
+            mtp: None,
             head: None,
             family: "random".into(),
             name: None,

@@ -165,6 +165,7 @@ impl TaskGraph {
         if !Self::chunk_task(&run, (number, tasks), slot, backend)? {
             return Ok(Vec::new());
         }
+        batch.keep_states(&rows, |rows| run.pass.hidden_states(&slot.buffers, rows));
         let hidden = run.pass.description.hidden;
         let pending = batch.wanted(&rows).map(|wanted| {
             let of_chunk = wanted.rows.start - rows.start..wanted.rows.end - rows.start;
@@ -246,6 +247,11 @@ impl TaskGraph {
             run.catch_up(&mut progress, last, backend)?;
         }
         drop(progress);
+        if output == 0 {
+            let rows = 0..self.rows();
+            let states = |rows| run.pass.hidden_states(&slot.buffers, rows);
+            self.batch().keep_states(&rows, states);
+        }
         self.output_part(&run.pass, &outputs[output], slot);
         Ok(())
     }

@@ -199,6 +199,7 @@ impl ModelProgram for WholeProgram {
                 rows: 0..*rows,
                 position,
                 is_branch: false,
+                states: &[],
                 second: None,
                 layout: triad_engine::forward::RowLayout::default(),
             };

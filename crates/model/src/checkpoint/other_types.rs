@@ -32,9 +32,13 @@ pub(super) fn describe(
     let mut all = floats.clone();
     all.extend(others.iter().map(info));
     // Some parts are there if their tensors are.
-    let (description, mut map) = describe(&all)?;
+    let (mut description, mut map) = describe(&all)?;
     map.unused.clone_from(&described.1.unused);
     map.more_tokens.clone_from(&described.1.more_tokens);
+    // A head with such tensors is not used.
+    map.mtp.clone_from(&described.1.mtp);
+    map.mtp_refused.clone_from(&described.1.mtp_refused);
+    description.mtp.clone_from(&described.0.mtp);
     if (&description, &map) == (&described.0, &described.1) {
         return Ok(described);
     }

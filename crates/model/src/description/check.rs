@@ -88,10 +88,25 @@ impl ModelDescription {
         self.blocks.iter().try_for_each(BlockDescription::check)?;
         self.check_second_mixers()?;
         encoder::check(self)?;
+        self.check_mtp()?;
         self.blocks
             .iter()
             .enumerate()
             .try_for_each(|(index, block)| self.check_source(index, block))
+    }
+
+    /// Checks the head that predicts one more token.
+    fn check_mtp(&self) -> Result<()> {
+        let Some(head) = self.mtp_model() else {
+            return Ok(());
+        };
+        let attention = head.blocks[0].attention();
+        if attention.is_none_or(|it| it.bidirectional) || self.is_encoder() {
+            return Err(malformed(
+                "the block of the head that predicts one more token has no attention to earlier tokens, expected some",
+            ));
+        }
+        head.check()
     }
 
     /// Checks that a mixer which reads the norm of the block before follows one that is alone in its block.

@@ -238,6 +238,7 @@ impl Draft {
             streams: self.streams,
             added_inputs: self.added_inputs,
             picture_rope: None,
+            mtp: None,
             head: None,
         };
         description.check()?;

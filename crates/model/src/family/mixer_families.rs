@@ -39,6 +39,7 @@ pub(super) const QWEN3_5: Family = Family {
     output_gate: true,
     mixers: Mixers::DeltaNet,
     predicts_more: true,
+    runs_mtp: true,
     rotary_fraction: Some(0.25),
     head_dim: Some(256),
     context: 32_768,

@@ -39,6 +39,7 @@ mod mixer_families;
 mod mixer_names;
 mod mixer_tensors;
 mod modules;
+mod mtp;
 mod multipliers;
 mod names;
 mod next_tokens;
@@ -105,7 +106,8 @@ pub fn from_hugging_face(
     description.picture_rope = picture_rope::of_config(family, &description, config)?;
     let predicted = hugging_face::more_tokens(config)?;
     let are_equal = (is_quantized, are_equal);
-    let map = tensors::hugging_face(family, &description, (tensors, predicted), are_equal)?;
+    let mut map = tensors::hugging_face(family, &description, (tensors, predicted), are_equal)?;
+    mtp::add_hugging_face(family, (&mut description, &mut map), tensors, is_quantized);
     Ok((description, map))
 }
 
@@ -123,7 +125,8 @@ pub fn from_gguf(
     description.head = classifier::gguf_head(family, metadata, &description, tensors)?;
     description.check()?;
     description.picture_rope = picture_rope::of_gguf(family, &description, metadata)?;
-    let map = tensors::gguf(family, &description, tensors)?;
+    let mut map = tensors::gguf(family, &description, tensors)?;
+    mtp::add_gguf(family, (&mut description, &mut map), tensors);
     Ok((description, map))
 }
 

@@ -1,4 +1,5 @@
-//! The tensors of a file that predict more than one token (MTP). Triad does not use them.
+//! The names of the tensors of a file that predict more than one token (MTP). They are no part of the model; the
+//! [head](super::mtp) of some families is used.
 
 use std::collections::BTreeMap;
 

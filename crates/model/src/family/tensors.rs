@@ -104,6 +104,38 @@ pub(super) fn gguf(
     description: &ModelDescription,
     tensors: &BTreeMap<String, TensorInfo>,
 ) -> Result<TensorMap> {
+    let names = gguf_names(family, tensors);
+    let used = BTreeSet::new();
+    let mut mapper = Mapper {
+        names: &names,
+        root: "",
+        output: names.output,
+        description,
+        places: places(family, description),
+        tensors,
+        // Blocks of GGUF have the shapes of floats.
+        is_quantized: &|_| false,
+        used,
+    };
+    let mut map = mapper.map()?;
+    mapper.used.extend(ROPE_TENSORS.map(String::from));
+    let mut others: Vec<String> = Vec::new();
+    if description.family == "gemma3" {
+        let images = tensors.keys().filter(|name| ollama::is_for_images(name));
+        others.extend(images.cloned());
+    }
+    if family.predicts_more {
+        map.more_tokens = next_tokens::gguf(description, tensors);
+    }
+    mapper.used.extend(others.iter().cloned());
+    mapper.used.extend(map.more_tokens.iter().cloned());
+    map.unused = mapper.account_for_the_rest(&[""])?;
+    map.unused.extend(others);
+    Ok(map)
+}
+
+/// Returns the names of a GGUF file.
+pub(super) fn gguf_names(family: &Family, tensors: &BTreeMap<String, TensorInfo>) -> Names {
     let has = |name: &str| tensors.contains_key(name);
     let mut names = match family.latent {
         Some(_) => mixer_names::DEEPSEEK2_GGUF,
@@ -139,37 +171,11 @@ pub(super) fn gguf(
         // llama.cpp calls the norm before the feed-forward of gpt-oss and GLM-4.5 by the place after attention.
         names.feed_forward_norm = names.attention_post_norm;
     }
-    let used = BTreeSet::new();
-    let mut mapper = Mapper {
-        names: &names,
-        root: "",
-        output: names.output,
-        description,
-        places: places(family, description),
-        tensors,
-        // Blocks of GGUF have the shapes of floats.
-        is_quantized: &|_| false,
-        used,
-    };
-    let mut map = mapper.map()?;
-    mapper.used.extend(ROPE_TENSORS.map(String::from));
-    let mut others: Vec<String> = Vec::new();
-    if description.family == "gemma3" {
-        let images = tensors.keys().filter(|name| ollama::is_for_images(name));
-        others.extend(images.cloned());
-    }
-    if family.predicts_more {
-        map.more_tokens = next_tokens::gguf(description, tensors);
-    }
-    mapper.used.extend(others.iter().cloned());
-    mapper.used.extend(map.more_tokens.iter().cloned());
-    map.unused = mapper.account_for_the_rest(&[""])?;
-    map.unused.extend(others);
-    Ok(map)
+    names
 }
 
 /// Returns the names for a file whose experts are stacked, if it is one.
-fn stacked(mut names: Names, tensors: &BTreeMap<String, TensorInfo>) -> Names {
+pub(super) fn stacked(mut names: Names, tensors: &BTreeMap<String, TensorInfo>) -> Names {
     let Some([router, gate_up, down]) = names.experts.stacked else {
         return names;
     };
@@ -188,10 +194,10 @@ pub(super) struct Mapper<'a> {
     pub(super) names: &'a Names,
     /// Prefix of every name except the output matrix's.
     pub(super) root: &'a str,
-    output: &'a str,
+    pub(super) output: &'a str,
     pub(super) description: &'a ModelDescription,
     /// The numbers in the file of the blocks with the mixer and with the feed-forward of each block.
-    places: Vec<[usize; 2]>,
+    pub(super) places: Vec<[usize; 2]>,
     pub(super) tensors: &'a BTreeMap<String, TensorInfo>,
     pub(super) is_quantized: &'a IsQuantized<'a>,
     pub(super) used: BTreeSet<String>,
@@ -239,11 +245,13 @@ impl Mapper<'_> {
             added_inputs: self.added_inputs()?,
             head: self.head()?,
             unused: Vec::new(),
+            mtp: None,
+            mtp_refused: None,
             more_tokens: Vec::new(),
         })
     }
 
-    fn block(&mut self, index: usize, block: &BlockDescription) -> Result<BlockTensors> {
+    pub(super) fn block(&mut self, index: usize, block: &BlockDescription) -> Result<BlockTensors> {
         let (names, hidden) = (self.names, self.description.hidden);
         let [prefix, prefix_of_second] =
             self.places[index].map(|place| format!("{}{}{place}.", self.root, names.block));

@@ -80,6 +80,8 @@ pub(super) struct Family {
     pub value_norm: bool,
     /// Whether files of GGUF may have blocks after those of the model that predict more than one token.
     pub predicts_more: bool,
+    /// Whether Triad runs a head that predicts one more token.
+    pub runs_mtp: bool,
     /// Whether attention reads later positions, too. Such models have no output matrix.
     pub bidirectional: bool,
     /// Learned embeddings of positions and token types, if the family has some.
@@ -178,6 +180,7 @@ pub(super) const LLAMA: Family = Family {
     shapes: BlockShapes::Same,
     value_norm: false,
     predicts_more: false,
+    runs_mtp: false,
     bidirectional: false,
     added: None,
     rope_base: 10_000.0,

@@ -2,6 +2,8 @@
 //! run), quantized and written ([`write`]) into a folder next to the package ([`part`]), which gets the package's name
 //! when it is complete. The same model, text and options give the same bytes.
 
+mod head;
+mod output;
 mod part;
 mod recipe;
 mod resume;
@@ -31,13 +33,14 @@ use crate::calibration::{self, Calibration};
 use crate::error::Result;
 use crate::int4::Rounding;
 use crate::int4::moments::Moments;
+use output::write_file;
 use part::{Opened, Part};
 pub use part::{UNFINISHED, is_being_prepared, is_in_use};
 pub use recipe::{Existing, Progress, Recipe};
 use recipe::{name_of, program};
 use resume::{Saved, State};
 use vision::Encoder;
-use write::{LinearPlan, write_file};
+use write::LinearPlan;
 
 /// Files by name.
 type Source = BTreeMap<String, FileDigest>;

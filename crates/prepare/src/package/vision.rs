@@ -19,10 +19,11 @@ use triad_model::mapped::MappedFile;
 use triad_model::safetensors::Element;
 use triad_model::{Error, ErrorKind, files, gguf};
 
+use super::output::{Output, write_file};
 use super::part::Part;
 use super::recipe::{Progress, Recipe, name_of, program};
 use super::resume::Saved;
-use super::write::{Output, float_element, write_file};
+use super::write::float_element;
 use crate::calibration::Calibration;
 use crate::calibration::pictures::CalibrationPictures;
 use crate::error::Result;

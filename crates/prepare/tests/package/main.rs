@@ -2,6 +2,7 @@
 
 mod damaged;
 mod extremes;
+mod heads;
 mod pictures;
 mod prepared;
 mod quantized;

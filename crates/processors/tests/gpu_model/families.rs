@@ -76,6 +76,7 @@ pub fn llama() -> ModelDescription {
         streams: None,
         added_inputs: AddedInputs::default(),
         picture_rope: None,
+        mtp: None,
         head: None,
     }
 }

@@ -15,7 +15,7 @@ pub(crate) struct Slot {
     id: usize,
     /// Maximum number of tokens of a prompt with its completion.
     n_ctx: usize,
-    /// Always false: the server does not use speculative decoding.
+    /// Whether the model has a head that proposes tokens to speculative decoding.
     speculative: bool,
     is_processing: bool,
     /// The model of the slot.
@@ -35,7 +35,7 @@ pub(crate) async fn slots(State(app): State<Arc<App>>) -> Json<Vec<Slot>> {
         .map(|(id, (model, is_processing))| Slot {
             id,
             n_ctx: model.context(),
-            speculative: false,
+            speculative: model.speculates(),
             is_processing,
             model: model.name().to_owned(),
         });

@@ -110,9 +110,9 @@ pub struct Arguments {
     #[arg(long, conflicts_with = "raw")]
     keep_letters: bool,
     /// Proposer of speculative decoding, which is used where measured times show a gain: `lookup` proposes what
-    /// followed the same tokens earlier, a MODEL with the same tokenizer its likeliest tokens, `off` nothing; the
-    /// answer stays the same
-    #[arg(long, value_name = "lookup|off|MODEL", default_value = "lookup")]
+    /// followed the same tokens earlier, `mtp` what the model's own head for more tokens predicts, `auto` the better of
+    /// both, a MODEL with the same tokenizer its likeliest tokens, `off` nothing; the answer stays the same
+    #[arg(long, value_name = "auto|lookup|mtp|off|MODEL", default_value = "auto")]
     speculate: Proposer,
     #[command(flatten)]
     form: FormArguments,

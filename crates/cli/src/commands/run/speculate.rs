@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use triad_engine::speculate::{Draft, Speculate, Speculation};
 use triad_engine::{EngineOptions, Generation, Model, Session, SessionOptions};
 use triad_frontend::answer;
@@ -14,8 +14,12 @@ use triad_console::arguments::{FloatArguments, ModelArguments};
 /// The source of proposed tokens.
 #[derive(Clone, Debug)]
 pub enum Proposer {
+    /// The head of the model, if it has one, and the tokens so far.
+    Automatic,
     /// No tokens are proposed.
     Off,
+    /// The head of the model that predicts one more token.
+    Mtp,
     /// The tokens so far.
     Lookup,
     /// A draft model, by the name that the user gave.
@@ -27,7 +31,9 @@ impl FromStr for Proposer {
 
     fn from_str(text: &str) -> Result<Self, Infallible> {
         Ok(match text {
+            "auto" => Self::Automatic,
             "off" => Self::Off,
+            "mtp" => Self::Mtp,
             "lookup" => Self::Lookup,
             model => Self::Draft(model.to_owned()),
         })
@@ -44,7 +50,12 @@ impl Proposer {
         session: &Session,
     ) -> Result<Option<Speculate>> {
         match self {
+            Self::Automatic => Ok(Some(Speculate::automatic())),
             Self::Off => Ok(None),
+            Self::Mtp => match session.no_head() {
+                None => Ok(Some(Speculate::mtp())),
+                Some(reason) => bail!("--speculate mtp: {reason}; see `triad info`"),
+            },
             Self::Lookup => Ok(Some(Speculate::lookup())),
             Self::Draft(name) => {
                 // It need not have experts.
@@ -92,11 +103,17 @@ pub fn statistics(answer: &Generation) -> String {
         proposed,
         accepted,
         steps,
+        mtp_proposed,
+        mtp_accepted,
         ..
     } = speculation;
     let gain = speculation.gain(answer.timing.decode_tokens, answer.timing.decode_seconds);
     let gain = gain.map_or_else(String::new, |gain| {
         format!(", {gain:.2} × as fast as token by token")
     });
-    format!(" in {steps} steps, {accepted} of {proposed} proposed tokens accepted{gain}")
+    let of_head = match mtp_proposed {
+        0 => String::new(),
+        _ => format!(" ({mtp_accepted} of {mtp_proposed} by the model's MTP head)"),
+    };
+    format!(" in {steps} steps, {accepted} of {proposed} proposed tokens accepted{of_head}{gain}")
 }

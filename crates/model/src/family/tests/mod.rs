@@ -138,6 +138,7 @@ fn llama_description() -> ModelDescription {
         streams: None,
         added_inputs: AddedInputs::default(),
         picture_rope: None,
+        mtp: None,
         head: None,
     }
 }

@@ -1,0 +1,33 @@
+//! The head of a model that predicts one more token.
+
+use std::sync::Arc;
+
+use super::Model;
+use crate::weights::Weights;
+
+impl Model {
+    /// Returns the same model with a head that predicts one more token.
+    pub(super) fn with_head(mut self, weights: Option<Weights>) -> Self {
+        if let (Some(weights), Some(description)) = (weights, self.description.mtp_model()) {
+            let head = self.derived(weights, &self.pool);
+            self.mtp = Some(Arc::new(Self {
+                description,
+                ..head
+            }));
+        }
+        self
+    }
+
+    /// Returns the head that predicts one more token, as a model of one block that shares the embedding and the output
+    /// matrix, if the model has one that Triad runs.
+    pub fn mtp(&self) -> Option<&Arc<Self>> {
+        self.mtp.as_ref()
+    }
+
+    /// Returns the bytes of the matrices of the head that predicts one more token; 0 if there is none.
+    pub fn mtp_bytes(&self) -> usize {
+        self.mtp
+            .as_ref()
+            .map_or(0, |head| head.weights.head_bytes())
+    }
+}
