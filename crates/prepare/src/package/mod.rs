@@ -2,11 +2,14 @@
 //! run), quantized and written ([`write`]) into a folder next to the package ([`part`]), which gets the package's name
 //! when it is complete. The same model, text and options give the same bytes.
 
+mod journal;
+mod output;
 mod part;
 mod resume;
 mod vision;
 mod write;
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
@@ -15,6 +18,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use serde_json::json;
+use triad_engine::package::preparation::LayerBits;
 use triad_engine::package::tensors::Formats;
 use triad_engine::package::vision::PackagedVision;
 use triad_engine::package::{
@@ -31,14 +35,16 @@ use crate::calibration::pictures::CalibrationPictures;
 use crate::calibration::text::CalibrationText;
 use crate::calibration::{self, Calibration};
 use crate::error::Result;
-use crate::int4::Rounding;
 use crate::int4::moments::Moments;
+use crate::int4::sensitivity::Sensitivities;
+use crate::int4::{Rounding, budget};
 use crate::{Preparation, PrepareOptions};
+use output::write_error;
 use part::{Opened, Part};
 pub use part::{UNFINISHED, is_being_prepared, is_in_use};
 use resume::{Saved, State};
 use vision::Encoder;
-use write::{LinearPlan, write_error};
+use write::LinearPlan;
 
 /// Files by name.
 type Source = BTreeMap<String, FileDigest>;
@@ -97,6 +103,13 @@ pub enum Progress {
     },
     /// Clip thresholds and shadows are decided.
     Deciding,
+    /// Four bits are measured for one layer after another.
+    Measuring {
+        /// Measured layers.
+        done: usize,
+        /// Layers.
+        total: usize,
+    },
     /// Weights are quantized and written.
     Writing {
         /// Finished linear layers.
@@ -137,6 +150,9 @@ pub fn prepare(
         let message = "experts next to a dense feed-forward cannot be prepared: the model runs as it is stored";
         return Err(Error::new(ErrorKind::Unsupported, message).into());
     }
+    if let Some(bits) = recipe.options.plan.bits {
+        budget::check(model, bits)?;
+    }
     let opened = Part::open(destination, recipe.existing, cancel, &mut || {
         progress(Progress::Waiting);
     })?;
@@ -170,7 +186,9 @@ pub fn prepare(
         .map(|(path, it)| (name_of(path), it.clone()))
         .collect();
     let text = calibration::split(&model, &recipe.text, recipe.options.tokens)?;
+    let calibrated = Cell::new((0, 0.0));
     let run = Run {
+        calibrated: &calibrated,
         model: &model,
         recipe,
         source: &source,
@@ -178,16 +196,9 @@ pub fn prepare(
         part: &part,
         cancel,
     };
-    let (linears, preparation, calibrated) = run.plan(progress)?;
-    let path = part.path(WEIGHTS);
-    let formats = write::weights(
-        &model,
-        linears,
-        &recipe.options.plan,
-        &path,
-        cancel,
-        progress,
-    )?;
+    let (linears, preparation) = run.plan(progress)?;
+    let plan = &recipe.options.plan;
+    let formats = write::weights(&model, linears, plan, &part, cancel, progress)?;
     let vision = match encoder {
         Some((encoder, decided)) => Some(encoder.write(&model, decided, &part, cancel)?),
         None => None,
@@ -199,7 +210,7 @@ pub fn prepare(
     Ok(Prepared {
         package: Package::open(destination)?,
         is_new: true,
-        calibrated,
+        calibrated: calibrated.get(),
     })
 }
 
@@ -224,14 +235,13 @@ struct Run<'a> {
     text: &'a [Vec<Vec<u32>>; 2],
     part: &'a Part,
     cancel: &'a Cancel,
+    /// Tokens and seconds of all calibrations so far.
+    calibrated: &'a Cell<(usize, f64)>,
 }
 
 impl<'a> Run<'a> {
-    /// Returns how linear layers are quantized, the decisions of the package, and [`Prepared::calibrated`].
-    fn plan(
-        self,
-        progress: &mut dyn FnMut(Progress),
-    ) -> Result<(LinearPlan<'a>, Preparation, (usize, f64))> {
+    /// Returns how linear layers are quantized, and the decisions of the package.
+    fn plan(self, progress: &mut dyn FnMut(Progress)) -> Result<(LinearPlan<'a>, Preparation)> {
         let Self {
             model,
             recipe,
@@ -241,36 +251,42 @@ impl<'a> Run<'a> {
         } = self;
         match recipe.options.plan.linears {
             LinearFormat::W8a8 => {
-                let (calibration, calibrated) = self.calibrate(progress)?;
+                let calibration = self.calibrate(progress)?;
                 progress(Progress::Deciding);
                 let (options, held_out) = (&recipe.options, &held_out[..]);
                 let preparation = crate::decide(model, &calibration, held_out, options, cancel)?;
                 let quantization = preparation.quantization().expect("W8A8 has a plan");
-                Ok((LinearPlan::W8a8(quantization), preparation, calibrated))
+                Ok((LinearPlan::W8a8(quantization), preparation))
             }
             LinearFormat::W4a16 => {
-                let (rounding, calibrated) = self.round(0, progress)?;
+                let layers = match recipe.options.plan.bits {
+                    Some(budget) => self.decide_bits(budget, progress)?,
+                    None => Vec::new(),
+                };
+                let description = model.description();
+                let bits = (!layers.is_empty()).then(|| write::bits_of(description, &layers));
                 let preparation = Preparation {
                     options: recipe.options,
                     calibration_text: recipe.text.name.clone(),
                     calibration_tokens: pieces.iter().chain(held_out).map(Vec::len).sum(),
                     pruned: 0.0,
                     inputs: Vec::new(),
+                    layers,
                 };
-                let next = move |block, progress: &mut dyn FnMut(Progress)| {
-                    Ok(self.round(block, progress)?.0)
-                };
+                let plan = &preparation.options.plan;
                 let linears = LinearPlan::W4a16 {
-                    rounding: Box::new(rounding),
-                    next: Box::new(next),
+                    rounding: None,
+                    next: Box::new(move |block, progress| self.round(block, progress)),
+                    key: self.key(&json!({"plan": plan, "layers": preparation.layers})),
+                    bits,
                 };
-                Ok((linears, preparation, calibrated))
+                Ok((linears, preparation))
             }
         }
     }
 
     /// Calibrates for W8A8.
-    fn calibrate(self, progress: &mut dyn FnMut(Progress)) -> Result<(Calibration, (usize, f64))> {
+    fn calibrate(self, progress: &mut dyn FnMut(Progress)) -> Result<Calibration> {
         let (model, text) = (self.model, &self.text[0]);
         let fresh = || Calibration::new(model.description(), &self.recipe.text.name);
         let path = self.part.path(Part::CALIBRATION);
@@ -280,16 +296,44 @@ impl<'a> Run<'a> {
             seen.piece(seen_so_far, seen_so_far.tokens)
         });
         let has_any = (calibration.pieces, calibration.counted) != (0, 0);
-        let calibrated = seen.end(run, &calibration, calibration.tokens, has_any)?;
-        Ok((calibration, calibrated))
+        self.count(seen.end(run, &calibration, calibration.tokens, has_any)?);
+        Ok(calibration)
+    }
+
+    /// Decides the bits of all layers, for at most `budget` bits per weight.
+    fn decide_bits(
+        self,
+        budget: f64,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Vec<LayerBits>> {
+        let fresh = || Sensitivities::new(self.model.description());
+        let path = self.part.path(Part::SENSITIVITIES);
+        let key = self.key(&json!("sensitivities"));
+        let (mut saved, mut measured) = Saved::resume(key, path, fresh);
+        let mut show = |measured: &Sensitivities| {
+            let (done, total) = (measured.divergences().len(), measured.layers());
+            progress(Progress::Measuring { done, total });
+        };
+        show(&measured);
+        let run = measured.run(self.model, self.text, self.cancel, |measured| {
+            show(measured);
+            if let Err(error) = saved.keep(measured) {
+                tracing::warn!("the measured layers are not saved: {error}");
+            }
+            Ok(())
+        });
+        // The text is calibrated next, which may be interrupted, too.
+        if !measured.divergences().is_empty()
+            && let Err(error) = saved.save(&measured)
+        {
+            tracing::warn!("the measured layers are not saved: {error}");
+        }
+        run?;
+        budget::decide(self.model, &measured, budget)
     }
 
     /// Computes the second moments for W4A16, of as many blocks from `first` on as fit into memory.
-    fn round(
-        self,
-        first: usize,
-        progress: &mut dyn FnMut(Progress),
-    ) -> Result<(Rounding, (usize, f64))> {
+    fn round(self, first: usize, progress: &mut dyn FnMut(Progress)) -> Result<Rounding> {
         let fresh = || Moments::new(self.model.description(), first, self.recipe.moment_memory);
         let key = self.key(&json!({"first": first, "blocks": fresh().blocks()}));
         let path = self.part.path(Part::CALIBRATION);
@@ -299,8 +343,15 @@ impl<'a> Run<'a> {
             seen.piece(seen_so_far, seen_so_far.tokens)
         });
         let has_any = (moments.pieces, moments.counted) != (0, 0);
-        let calibrated = seen.end(run, &moments, moments.tokens, has_any)?;
-        Ok((Rounding::new(self.model, moments), calibrated))
+        self.count(seen.end(run, &moments, moments.tokens, has_any)?);
+        Ok(Rounding::new(self.model, moments))
+    }
+
+    /// Adds the tokens and seconds of a calibration.
+    fn count(self, (tokens, seconds): (usize, f64)) {
+        let (all_tokens, all_seconds) = self.calibrated.get();
+        self.calibrated
+            .set((all_tokens + tokens, all_seconds + seconds));
     }
 
     /// Returns the key of everything that affects a calibration: float kernels differ in the last bits. `moments` are the

@@ -19,9 +19,10 @@ use triad_model::mapped::MappedFile;
 use triad_model::safetensors::Element;
 use triad_model::{Error, ErrorKind, files, gguf};
 
+use super::output::Output;
 use super::part::Part;
 use super::resume::Saved;
-use super::write::{Output, float_element};
+use super::write::float_element;
 use super::{Progress, Recipe, write_file};
 use crate::calibration::Calibration;
 use crate::calibration::pictures::CalibrationPictures;

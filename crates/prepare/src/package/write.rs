@@ -2,32 +2,30 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{Seek, SeekFrom, Write};
-use std::ops::Range;
-use std::path::{Path, PathBuf};
 
-use triad_engine::package::preparation::PlanOptions;
+use triad_engine::package::WEIGHTS;
+use triad_engine::package::layers::{self, BitsOfLayers, layer_of};
+use triad_engine::package::preparation::{LayerBits, PlanOptions};
 use triad_engine::package::tensors::{
-    self, EMBEDDING, Formats, NormPlace, OUTPUT, OUTPUT_NORM, StreamNames, TOKEN_NORM,
+    self, EMBEDDING, Formats, NormPlace, OUTPUT_NORM, OutputFormat, StreamNames, TOKEN_NORM,
     TOKEN_PROJECTION, TOKEN_TABLE, TokenInputFormats, linear_name, mixer_name, norm_name,
     router_name, scale_name, token_input_names,
 };
-use triad_engine::quantization::{DecodeWeights, Quantization};
+use triad_engine::quantization::{Quantization, WeightBits};
 use triad_engine::weights::{
-    Block, BlockStreams, Embedding, Linear, Norm, RouterPart, Streams, TokenInputs, Weight,
-    WeightMatrix, quantize_linear, quantize_output,
+    Block, BlockStreams, Embedding, Linear, RouterPart, Streams, TokenInputs, Weight,
+    linear_to_bits, quantize_linear, quantize_output,
 };
 use triad_engine::{Cancel, LinearInput, Model};
 use triad_kernels::Matrix;
-use triad_kernels::int8::Int8Weight;
-use triad_model::description::Linear as LinearName;
+use triad_model::description::{Linear as LinearName, ModelDescription};
 use triad_model::safetensors::Element;
-use triad_model::safetensors::write::Layout;
 use triad_model::tensor::Format;
 use triad_model::{Error, ErrorKind};
 
 use super::Progress;
+use super::output::Output;
+use super::part::Part;
 use crate::error::Result;
 use crate::int4::Rounding;
 
@@ -36,24 +34,40 @@ pub(super) enum LinearPlan<'a> {
     W8a8(Quantization),
     W4a16 {
         /// Rounds the layers of some blocks.
-        rounding: Box<Rounding>,
-        /// Returns what rounds the layers of the blocks from another one on.
+        rounding: Option<Box<Rounding>>,
+        /// Returns what rounds the layers of the blocks from this one on.
         next: Box<NextRounding<'a>>,
+        /// The bits of all layers, if there is a budget.
+        bits: Option<(BitsOfLayers, WeightBits)>,
+        /// Identifies all that determines the weights.
+        key: String,
     },
 }
 
 type NextRounding<'a> = dyn Fn(usize, &mut dyn FnMut(Progress)) -> Result<Rounding> + 'a;
 
 impl LinearPlan<'_> {
-    /// Prepares for the layers of a block.
-    fn enter(&mut self, block: usize, progress: &mut dyn FnMut(Progress)) -> Result<()> {
-        if let Self::W4a16 { rounding, next } = self
-            && !rounding.blocks().contains(&block)
-        {
-            // Its moments are dropped before those of other blocks take memory.
-            rounding.clear();
-            **rounding = next(block, progress)?;
+    /// Prepares for the layers of a block. Complete blocks are recorded before a text is read for the next ones.
+    fn enter(
+        &mut self,
+        block: usize,
+        file: &mut Output,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<()> {
+        let Self::W4a16 { rounding, next, .. } = self else {
+            return Ok(());
+        };
+        let is_known = |it: &Rounding| it.blocks().contains(&block);
+        if rounding.as_deref().is_some_and(is_known) {
+            return Ok(());
         }
+        // Its moments are dropped before those of other blocks take memory.
+        if rounding.take().is_some()
+            && let Err(error) = file.keep(block)
+        {
+            tracing::warn!("the written weights are not kept: {error}");
+        }
+        *rounding = Some(Box::new(next(block, progress)?));
         Ok(())
     }
 
@@ -71,12 +85,45 @@ impl LinearPlan<'_> {
                 &quantization.blocks[block][input],
                 quantization,
             )),
-            Self::W4a16 { rounding, .. } => rounding.round(block, name, linear, cancel),
+            Self::W4a16 { rounding, bits, .. } => {
+                let bits = match bits {
+                    Some((bits, _)) => bits[&(block, layer_of(name))],
+                    None => WeightBits::Four,
+                };
+                let rounding = rounding.as_mut().expect("the block is entered");
+                rounding.round((block, name), linear, bits, cancel)
+            }
+        }
+    }
+
+    /// Returns the bits of the blocks' layers and of the output matrix, if there is a budget.
+    fn bits(&self) -> Option<(BitsOfLayers, WeightBits)> {
+        match self {
+            Self::W4a16 { bits, .. } => bits.clone(),
+            Self::W8a8(_) => None,
         }
     }
 }
 
-/// Quantizes the float weights of `model` and writes them to `path`. `progress` is called with the number of finished
+/// Returns the bits of the blocks' layers and of the output matrix of a model with these `layers`.
+pub(super) fn bits_of(
+    model: &ModelDescription,
+    layers: &[LayerBits],
+) -> (BitsOfLayers, WeightBits) {
+    let mut of_output = WeightBits::Eight;
+    let mut of_blocks = BTreeMap::new();
+    for (group, found) in layers::groups(model).iter().zip(layers) {
+        match group.block {
+            Some(block) => {
+                of_blocks.insert((block, group.layer), found.bits);
+            }
+            None => of_output = found.bits,
+        }
+    }
+    (of_blocks, of_output)
+}
+
+/// Quantizes the float weights of `model` and writes them into `part`. `progress` is called with the number of finished
 /// linear layers and the total. Returns the formats of output matrix and embedding.
 ///
 /// # Errors
@@ -85,7 +132,7 @@ pub(super) fn weights(
     model: &Model,
     mut linears: LinearPlan,
     options: &PlanOptions,
-    path: &Path,
+    part: &Part,
     cancel: &Cancel,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Formats> {
@@ -104,15 +151,31 @@ pub(super) fn weights(
         }
         None => None,
     };
+    let (bits, of_output) = linears.bits().unzip();
     let formats = Formats {
         token_inputs,
         linears: options.linears,
         decode: options.decode_weights,
-        output: tensors::output_element(options.output_weights, stored),
+        bits,
+        output: match of_output {
+            Some(bits) => OutputFormat::Bits(bits),
+            None => tensors::output_format(options.output_weights, stored),
+        },
         embedding: format,
     };
     let description = model.description();
-    let mut file = Output::create(path, tensors::entries(description, &formats)?)?;
+    let entries = tensors::entries(description, &formats)?;
+    let path = part.path(WEIGHTS);
+    let (mut file, complete) = match &linears {
+        LinearPlan::W4a16 { key, .. } => {
+            let journal = part.path(Part::JOURNAL);
+            Output::resume(&path, entries, (&journal, key.clone()))?
+        }
+        LinearPlan::W8a8(_) => {
+            part.remove_written()?;
+            (Output::create(&path, entries)?, 0)
+        }
+    };
 
     let total = weights
         .blocks
@@ -120,9 +183,10 @@ pub(super) fn weights(
         .map(|block| block.linears.len())
         .sum::<usize>()
         + 1;
-    let mut done = 0;
-    for (index, block) in weights.blocks.iter().enumerate() {
-        linears.enter(index, progress)?;
+    let of_complete = weights.blocks.iter().take(complete);
+    let mut done = of_complete.map(|block| block.linears.len()).sum();
+    for (index, block) in weights.blocks.iter().enumerate().skip(complete) {
+        linears.enter(index, &mut file, progress)?;
         for (place, norm) in NormPlace::all_of(block) {
             file.norm(&norm_name(index, place), norm)?;
         }
@@ -157,7 +221,10 @@ pub(super) fn weights(
         }
     }
     file.norm(OUTPUT_NORM, &weights.output_norm)?;
-    let output = model.install(|| quantize_output(&weights.output, options.output_weights));
+    let output = model.install(|| match of_output {
+        Some(bits) => linear_to_bits(&weights.output, bits),
+        None => quantize_output(&weights.output, options.output_weights),
+    });
     release(&weights.output);
     file.output(&output)?;
     file.put(EMBEDDING, &embedding)?;
@@ -259,225 +326,4 @@ fn embedding(embedding: &Embedding) -> Option<(Format, Cow<'_, [u8]>)> {
         }
     };
     Some((format, Cow::Borrowed(bytes)))
-}
-
-/// A safetensors file that can be written in any order.
-pub(super) struct Output {
-    path: PathBuf,
-    file: File,
-    /// Places that are not written yet, by tensor.
-    places: BTreeMap<String, Range<usize>>,
-}
-
-impl Output {
-    pub(super) fn create(
-        path: &Path,
-        entries: Vec<triad_model::safetensors::write::Entry>,
-    ) -> Result<Self> {
-        let layout = Layout::new(&entries, &BTreeMap::new());
-        let create = || {
-            let mut file = File::create_new(path)?;
-            file.set_len(layout.file_length() as u64)?;
-            file.write_all(&layout.header)?;
-            Ok(file)
-        };
-        let file = create().map_err(|error| write_error(error, path))?;
-        let places = entries
-            .into_iter()
-            .map(|entry| entry.name)
-            .zip(layout.places)
-            .collect();
-        Ok(Self {
-            path: path.into(),
-            file,
-            places,
-        })
-    }
-
-    /// Writes one tensor.
-    ///
-    /// # Panics
-    /// If the file has no place of this name and length.
-    fn put(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
-        let place = self
-            .places
-            .remove(name)
-            .unwrap_or_else(|| panic!("no place for {name}"));
-        assert_eq!(place.len(), bytes.len(), "bytes of {name}");
-        let written = self
-            .file
-            .seek(SeekFrom::Start(place.start as u64))
-            .and_then(|_| self.file.write_all(bytes));
-        written.map_err(|error| write_error(error, &self.path))
-    }
-
-    pub(super) fn linear(
-        &mut self,
-        name: &str,
-        linear: &Linear,
-        decode: DecodeWeights,
-    ) -> Result<()> {
-        match &linear.weight {
-            Weight::Int8(matrix) => {
-                self.int8(name, matrix.view(), linear.decode_weight.as_ref(), decode)?;
-            }
-            Weight::Float(matrix) => self.int4(name, matrix.view())?,
-        }
-        self.bias(name, linear)
-    }
-
-    fn int4(&mut self, name: &str, weight: Matrix) -> Result<()> {
-        let weight_name = format!("{name}.weight");
-        match weight {
-            Matrix::Int4 { values, scales } => {
-                check_finite(scales.iter().map(|scale| scale.to_f32()))?;
-                self.put(&weight_name, values)?;
-                self.put(&format!("{name}.scales"), bytemuck::cast_slice(scales))
-            }
-            Matrix::F32(values) => {
-                check_finite(values.iter().copied())?;
-                self.put(&weight_name, bytemuck::cast_slice(values))
-            }
-            _ => unreachable!(
-                "linear layers of a block are in INT4, or in f32 where their rows are no whole groups"
-            ),
-        }
-    }
-
-    fn int8(
-        &mut self,
-        name: &str,
-        weight: Int8Weight,
-        in_decode: Option<&WeightMatrix>,
-        decode: DecodeWeights,
-    ) -> Result<()> {
-        check_finite(weight.scales.iter().copied())?;
-        self.put(
-            &format!("{name}.weight"),
-            bytemuck::cast_slice(weight.packed),
-        )?;
-        self.put(
-            &format!("{name}.scales"),
-            bytemuck::cast_slice(weight.scales),
-        )?;
-        self.put(&format!("{name}.sums"), bytemuck::cast_slice(weight.sums))?;
-        if tensors::has_int4(decode, weight.in_features) {
-            let Some(Matrix::Int4 { values, scales }) = in_decode.map(WeightMatrix::view) else {
-                unreachable!("layers with whole groups have INT4 weights")
-            };
-            self.put(&format!("{name}.decode"), values)?;
-            self.put(
-                &format!("{name}.decode-scales"),
-                bytemuck::cast_slice(scales),
-            )?;
-        }
-        Ok(())
-    }
-
-    fn output(&mut self, output: &Linear) -> Result<()> {
-        let Weight::Float(matrix) = &output.weight else {
-            unreachable!("the output matrix reads float activations")
-        };
-        let name = format!("{OUTPUT}.weight");
-        match matrix.view() {
-            Matrix::F32(values) => self.put(&name, bytemuck::cast_slice(values))?,
-            Matrix::F16(values) => self.put(&name, bytemuck::cast_slice(values))?,
-            Matrix::Bf16(values) => self.put(&name, bytemuck::cast_slice(values))?,
-            Matrix::Int8 { values, scales } => {
-                check_finite(scales.iter().copied())?;
-                self.put(&name, bytemuck::cast_slice(values))?;
-                self.put(&format!("{OUTPUT}.scales"), bytemuck::cast_slice(scales))?;
-            }
-            Matrix::Int4 { .. } | Matrix::Blocks(_) => {
-                unreachable!("the output matrix is in INT8 or floats")
-            }
-        }
-        self.bias(OUTPUT, output)
-    }
-
-    fn bias(&mut self, name: &str, linear: &Linear) -> Result<()> {
-        linear.bias.as_ref().map_or(Ok(()), |bias| {
-            self.put(&format!("{name}.bias"), bytemuck::cast_slice(bias))
-        })
-    }
-
-    /// Writes a matrix as floats, in f32 if it is not stored in `element`.
-    pub(super) fn float(
-        &mut self,
-        name: &str,
-        matrix: &WeightMatrix,
-        element: Element,
-    ) -> Result<()> {
-        match (matrix.view(), element) {
-            (Matrix::Bf16(values), Element::Bf16) => self.put(name, bytemuck::cast_slice(values)),
-            (Matrix::F16(values), Element::F16) => self.put(name, bytemuck::cast_slice(values)),
-            (Matrix::F32(values), _) => self.put(name, bytemuck::cast_slice(values)),
-            _ => self.put(name, bytemuck::cast_slice(&matrix.to_f32())),
-        }
-    }
-
-    fn streams(
-        &mut self,
-        names: &StreamNames,
-        streams: &BlockStreams,
-        element: Element,
-    ) -> Result<()> {
-        for (name, matrix) in names.matrices.iter().zip(streams.matrices()) {
-            self.float(name, matrix, element)?;
-        }
-        self.floats(&names.prediction, &streams.prediction)?;
-        self.floats(&names.correction, &streams.correction)?;
-        if let Some(scale) = &streams.scale {
-            self.floats(&names.scale, scale)?;
-        }
-        self.norm(&names.router_norm, &streams.router_norm)?;
-        self.norm(&names.norm, &streams.norm)
-    }
-
-    pub(super) fn floats(&mut self, name: &str, values: &[f32]) -> Result<()> {
-        check_finite(values.iter().copied())?;
-        self.put(name, bytemuck::cast_slice(values))
-    }
-
-    pub(super) fn norm(&mut self, name: &str, norm: &Norm) -> Result<()> {
-        check_finite(norm.weight.iter().copied())?;
-        self.put(
-            &format!("{name}.weight"),
-            bytemuck::cast_slice(&norm.weight),
-        )?;
-        let bias = norm.bias.as_ref();
-        bias.map_or(Ok(()), |bias| {
-            self.put(&format!("{name}.bias"), bytemuck::cast_slice(bias))
-        })
-    }
-
-    /// # Panics
-    /// If a tensor was not written.
-    pub(super) fn finish(self) -> Result<()> {
-        assert!(
-            self.places.is_empty(),
-            "not written: {:?}",
-            self.places.keys()
-        );
-        self.file
-            .sync_all()
-            .map_err(|error| write_error(error, &self.path))
-    }
-}
-
-/// Detects damaged weights before they are written to a package. The scale of a row or group is NaN if a weight in it
-/// is not finite.
-fn check_finite(mut numbers: impl Iterator<Item = f32>) -> Result<()> {
-    if numbers.all(f32::is_finite) {
-        Ok(())
-    } else {
-        Err(triad_engine::Error::NotFinite.into())
-    }
-}
-
-pub(super) fn write_error(error: std::io::Error, path: &Path) -> crate::Error {
-    Error::new(ErrorKind::Io, "cannot write the file")
-        .caused_by(error)
-        .at(path)
-        .into()
 }
