@@ -3,10 +3,11 @@
 use serde_json::json;
 use triad_engine::LinearInput;
 use triad_engine::package::Package;
-use triad_engine::package::preparation::{InputSummary, PlanOptions, Prune};
+use triad_engine::package::layers;
+use triad_engine::package::preparation::{InputSummary, PlanOptions, Preparation, Prune};
 use triad_engine::package::tensors::fits_int4;
 use triad_engine::package::vision::PackagedVision;
-use triad_engine::quantization::LinearFormat;
+use triad_engine::quantization::{LinearFormat, WeightBits};
 use triad_kernels::int4::GROUP;
 use triad_model::description::ModelDescription;
 
@@ -29,10 +30,11 @@ pub fn fields(package: &Package) -> Vec<(&'static str, String)> {
             name_of(&plan.decode_weights)
         ),
         LinearFormat::W4a16 => {
-            format!(
-                "W4A16, activations in float, weights per {GROUP} of a channel{}",
-                not_in_int4(&manifest.model)
-            )
+            let others = match plan.bits {
+                Some(_) => String::new(),
+                None => not_in_int4(&manifest.model),
+            };
+            format!("W4A16, activations in float, weights per {GROUP} of a channel{others}")
         }
     };
     let mut fields = vec![
@@ -63,6 +65,7 @@ pub fn fields(package: &Package) -> Vec<(&'static str, String)> {
     if plan.linears == LinearFormat::W8a8 {
         fields.extend(of_inputs(&preparation.inputs, plan));
     }
+    fields.extend(of_layers(&manifest.model, preparation));
     if let Some(vision) = &manifest.vision {
         let PackagedVision {
             model,
@@ -127,6 +130,37 @@ fn of_inputs(inputs: &[InputSummary], plan: &PlanOptions) -> [(&'static str, Str
             ),
         ),
     ]
+}
+
+/// Returns the bits per weight, and the bits of each kind of layer in all blocks; nothing without a budget of bits.
+fn of_layers(model: &ModelDescription, preparation: &Preparation) -> Vec<(&'static str, String)> {
+    let Some(budget) = preparation.options.plan.bits else {
+        return Vec::new();
+    };
+    let groups = layers::groups(model);
+    let bits: Vec<_> = preparation.layers.iter().map(|layer| layer.bits).collect();
+    let per_weight = layers::bits_per_weight(&groups, &bits).unwrap_or(f64::NAN);
+    let counts = WeightBits::ALL.map(|each| {
+        let count = bits.iter().filter(|bits| **bits == each).count();
+        format!("{count} in {} bits", each.number())
+    });
+    let all = format!(
+        "{per_weight:.2} per weight of at most {budget}; of {} layers {}",
+        bits.len(),
+        counts.join(", ")
+    );
+    let mut fields = vec![("bits", all)];
+    for (group, bits) in groups.iter().zip(&bits) {
+        let digit = bits.number().to_string();
+        let known = fields[1..]
+            .iter_mut()
+            .find(|(name, _)| *name == group.layer);
+        match known {
+            Some((_, digits)) => *digits += &digit,
+            None => fields.push((group.layer, digit)),
+        }
+    }
+    fields
 }
 
 /// Describes how many layers stay in f32 in an INT4 package. Empty if none do.

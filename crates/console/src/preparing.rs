@@ -95,7 +95,7 @@ impl Screen {
                 self.step(what, |what| progress::pictures(what, total));
                 self.set(done);
             }
-            Progress::Writing { done, total } => {
+            Progress::Measuring { done, total } | Progress::Writing { done, total } => {
                 self.step(what, |what| progress::layers(what, total));
                 self.set(done);
             }

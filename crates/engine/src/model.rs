@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 use triad_kernels::pool::Pool;
 use triad_model::ErrorKind;
 use triad_model::checkpoint::{Checkpoint, EmbeddingDefaults, GenerationDefaults};
-use triad_model::description::{self, ModelDescription};
+use triad_model::description::ModelDescription;
 use triad_model::mapped::MappedFile;
 use triad_model::template::ChatTemplate;
 use triad_model::tokenizer::{EncodeOptions, Tokenizer};
@@ -22,10 +22,10 @@ use crate::hexadecimal;
 use crate::hot_rows::HotChannels;
 use crate::load_options::{ExpertLimit, LoadOptions};
 use crate::package::{self, Package};
-use crate::quantization::{LinearFormat, OutputWeights, Quantization};
+use crate::quantization::{LinearFormat, Quantization};
 use crate::threads::Threads;
 use crate::vision::VisionModel;
-use crate::weights::{ExpertMemory, ExpertUse, Linear, Weights};
+use crate::weights::{ExpertMemory, ExpertUse, Weights};
 use text::{Text, text};
 
 /// Description, weights, tokenizer, template and threads: everything that sessions share.
@@ -257,21 +257,8 @@ impl Model {
         )
     }
 
-    /// Returns this float model with linear layers that `convert` makes, as [`Weights::convert_linears`] does. `convert` is
-    /// called on one thread, with the model's threads installed.
-    ///
-    /// # Errors
-    /// Those of `convert`.
-    pub fn convert_linears<E>(
-        &self,
-        output_weights: OutputWeights,
-        convert: impl FnMut(usize, description::Linear, &Linear) -> Result<Linear, E>,
-    ) -> Result<Self, E> {
-        let weights = self.install(|| self.weights.convert_linears(output_weights, convert))?;
-        Ok(self.with_weights(weights))
-    }
-
-    fn with_weights(&self, weights: Weights) -> Self {
+    /// Returns this model with these weights, which have the same shapes.
+    pub fn with_weights(&self, weights: Weights) -> Self {
         let head = self.mtp.as_ref();
         let head = head.map(|head| head.weights.of_head_for(&weights));
         self.derived(weights, &self.pool).with_head(head)

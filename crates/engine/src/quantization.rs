@@ -5,6 +5,7 @@
 //! creates the plan; a package stores it ([`crate::package::preparation`]).
 
 use serde::{Deserialize, Serialize};
+use triad_kernels::int4::GROUP;
 
 use crate::linear_input::{Inputs, LinearInput};
 
@@ -33,8 +34,61 @@ pub enum LinearFormat {
     W8a8,
     /// Weights in INT4 with one f16 scale for each [`GROUP`](triad_kernels::int4::GROUP) of neighbours in a row;
     /// activations in float, rounded to 16 bits (HeteroLLM, §5.1). Layers whose rows are not whole groups have weights
-    /// in f32.
+    /// in f32. With a budget of bits per weight, layers have [`WeightBits`] of their own.
     W4a16,
+}
+
+/// The bits of the weights of a layer that reads float activations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(into = "u8", try_from = "u8")]
+pub enum WeightBits {
+    /// INT4 with one f16 scale for each group.
+    Four,
+    /// GGUF's Q5_0, with one f16 scale for each group.
+    Five,
+    /// INT8 with one f32 scale for each row.
+    Eight,
+}
+
+impl WeightBits {
+    /// Every number of bits, ascending.
+    pub const ALL: [Self; 3] = [Self::Four, Self::Five, Self::Eight];
+
+    /// Returns the number of bits of a weight without its scale.
+    pub fn number(self) -> u8 {
+        match self {
+            Self::Four => 4,
+            Self::Five => 5,
+            Self::Eight => 8,
+        }
+    }
+
+    /// Returns the bits of a row with its scales; `None` if it is no whole number of groups.
+    pub fn of_row(self, in_features: usize) -> Option<usize> {
+        let numbers = in_features.checked_mul(self.number().into())?;
+        let scales = match self {
+            Self::Four | Self::Five if !in_features.is_multiple_of(GROUP) => return None,
+            Self::Four | Self::Five => in_features / GROUP * 16,
+            Self::Eight => 32,
+        };
+        numbers.checked_add(scales)
+    }
+}
+
+impl From<WeightBits> for u8 {
+    fn from(bits: WeightBits) -> Self {
+        bits.number()
+    }
+}
+
+impl TryFrom<u8> for WeightBits {
+    type Error = String;
+
+    fn try_from(number: u8) -> Result<Self, String> {
+        let mut all = Self::ALL.into_iter();
+        all.find(|bits| bits.number() == number)
+            .ok_or_else(|| format!("{number} bits, expected 4, 5 or 8"))
+    }
 }
 
 /// The quantization plan of all linear layers of a model for INT8.

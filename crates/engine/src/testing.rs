@@ -217,9 +217,11 @@ pub fn quantize_int4(model: &Model) -> Model {
             quantize_int4_for(&squares, weight, values, scales);
         }))
     };
-    model
-        .convert_linears(OutputWeights::Int8, convert)
-        .unwrap_or_else(|error| match error {})
+    let converted = model.install(|| {
+        let weights = model.weights();
+        weights.convert_linears(OutputWeights::Int8, convert)
+    });
+    model.with_weights(converted.unwrap_or_else(|error| match error {}))
 }
 
 /// Returns the float `model` in INT8 with one scale for each token, and all values beyond 6 in float (LLM.int8()).

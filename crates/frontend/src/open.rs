@@ -110,6 +110,7 @@ pub fn sentence(progress: Progress) -> &'static str {
         Progress::Waiting => "waiting for another process that prepares this model",
         Progress::Loading => "reading the model",
         Progress::Deciding => "choosing clip thresholds and shadows",
+        Progress::Measuring { .. } => "measuring layers",
         Progress::Calibrating { .. } => "calibrating",
         Progress::CalibratingPictures { .. } => "calibrating on pictures",
         Progress::Writing { .. } => "quantizing",

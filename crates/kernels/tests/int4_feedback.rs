@@ -2,8 +2,11 @@
 
 use half::f16;
 use proptest::prelude::*;
-use triad_kernels::Matrix;
-use triad_kernels::int4::{ErrorFeedback, GROUP, quantize_int4_for, quantize_int4_with_feedback};
+use triad_kernels::int4::{
+    ErrorFeedback, GROUP, quantize_int4_for, quantize_int4_with_feedback, quantize_q5_0,
+    quantize_q5_0_with_feedback,
+};
+use triad_kernels::{BlockArithmetic, BlockFormat, Blocks, Matrix};
 
 /// Widens whole groups.
 fn widen(values: &[u8], scales: &[f16], wide: &mut [f32]) {
@@ -135,6 +138,58 @@ fn each_weight_is_the_nearest_number_to_what_compensates_for_earlier_errors() {
         compensated > channels,
         "{compensated} weights are compensated"
     );
+}
+
+/// Returns the weights in Q5_0.
+fn in_q5_0(weight: &[f32], quantize: impl Fn(&mut [u8])) -> Vec<f32> {
+    let format = BlockFormat::Q5_0;
+    let mut bytes = vec![0xa5; format.bytes_for(weight.len())];
+    quantize(&mut bytes);
+    let blocks = Blocks {
+        format,
+        bytes: &bytes,
+        arithmetic: BlockArithmetic::Exact,
+    };
+    let mut wide = vec![f32::NAN; weight.len()];
+    Matrix::Blocks(blocks).widen_row(0, &mut wide);
+    wide
+}
+
+#[test]
+fn five_bits_compensate_too_and_leave_a_quarter_of_the_error_of_four() {
+    let channels = 6 * GROUP;
+    let (order, factor) = (order(channels), triangle(channels, 0.2, 1));
+    let feedback = feedback(order.clone(), &factor);
+    let weight = random(19 * channels, 2);
+    let sum = |wide: &[f32]| {
+        let rows = weight
+            .chunks_exact(channels)
+            .zip(wide.chunks_exact(channels));
+        let of_row = |(weight, wide): (&[f32], &[f32])| {
+            let errors: Vec<f64> = order
+                .iter()
+                .map(|it| f64::from(weight[*it as usize]) - f64::from(wide[*it as usize]))
+                .collect();
+            let term = |j: usize| {
+                let products = (0..=j).map(|i| errors[i] * f64::from(factor[i * channels + j]));
+                products.sum::<f64>().powi(2)
+            };
+            (0..channels).map(term).sum::<f64>()
+        };
+        rows.map(of_row).sum::<f64>()
+    };
+    let five = in_q5_0(&weight, |blocks| {
+        quantize_q5_0_with_feedback(&feedback, &weight, blocks)
+    });
+    let nearest = in_q5_0(&weight, |blocks| quantize_q5_0(&weight, blocks));
+    let (values, scales) = quantized(&weight, |values, scales| {
+        quantize_int4_with_feedback(&feedback, &weight, values, scales);
+    });
+    let mut four = vec![f32::NAN; weight.len()];
+    widen(&values, &scales, &mut four);
+    let [five, nearest, four] = [five, nearest, four].map(|wide| sum(&wide));
+    assert!(five < 0.7 * nearest, "{five} of {nearest}");
+    assert!((0.15..0.35).contains(&(five / four)), "{five} of {four}");
 }
 
 #[test]

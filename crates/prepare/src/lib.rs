@@ -53,5 +53,6 @@ pub fn decide(
         calibration_tokens: calibration.tokens,
         pruned,
         inputs,
+        layers: Vec::new(),
     })
 }

@@ -34,6 +34,7 @@ pub fn decide(
         calibration_tokens: calibration.tokens,
         pruned,
         inputs,
+        layers: Vec::new(),
     })
 }
 

@@ -41,6 +41,7 @@ use triad_console::{inputs, output, preparing};
   triad prepare model.gguf -o model.triad                then: triad run -m model.triad
   triad prepare model.gguf -o small.triad --decode-weights int4 --prune auto
   triad prepare model.gguf -o w4a16.triad --weights int4 half the memory; activations stay in float (W4A16)
+  triad prepare model.gguf -o w4a16.triad --weights int4 --bits 5.5   more bits where four cost most
   triad prepare model.gguf -o chat.triad --calibrate dialogues.jsonl --tokens 50000
   triad prepare model.triad --for snapdragon-8gen3 --contexts phone   graphs for the NPU of a phone
   triad prepare qwen-vl.gguf --mmproj mmproj.gguf -o eyes.triad --calibrate-images screens")]
@@ -63,6 +64,11 @@ pub struct Arguments {
     /// Format of the weights, and the weights that share a scale
     #[arg(long, value_enum, default_value = "channel")]
     weights: Weights,
+    /// With --weights int4: bits per weight that linear layers and output matrix have at most, scales included, such as
+    /// 5.5. Each layer gets four, five or eight bits, by what four cost it [default: four bits for each layer, eight for
+    /// the output matrix]
+    #[arg(long, value_name = "BITS", value_parser = bits)]
+    bits: Option<f64>,
     #[command(flatten)]
     int8: Int8Arguments,
     #[command(flatten)]
@@ -134,6 +140,12 @@ enum Decode {
     Int4,
 }
 
+/// Parses a number of bits per weight.
+fn bits(text: &str) -> Result<f64, String> {
+    let bits = text.parse().ok().filter(|bits| (1.0..=16.0).contains(bits));
+    bits.ok_or_else(|| "expected a number from 1 to 16, such as 5.5".into())
+}
+
 impl Int8Arguments {
     /// Returns the names of the options that were given.
     fn given(&self) -> impl Iterator<Item = &'static str> {
@@ -168,6 +180,10 @@ impl Arguments {
             );
         }
         ensure!(
+            self.weights == Weights::Int4 || self.bits.is_none(),
+            "--bits is for --weights int4: expected both, or neither"
+        );
+        ensure!(
             self.weights != Weights::Int4 || self.calibrate_images.is_none(),
             "--calibrate-images is for INT8: with --weights int4 the encoder of pictures stays as it is stored, leave out either"
         );
@@ -198,6 +214,7 @@ impl Arguments {
                 .int8
                 .smoothing
                 .map_or(usual.plan.smoothing, |share| share as f32),
+            bits: self.bits,
             ..usual.plan
         };
         let prune = match (self.int8.prune, self.int8.budget) {
@@ -371,6 +388,10 @@ mod tests {
                 ..usual
             }
         );
+        let with_bits = options(&["--weights", "int4", "--bits", "5.5"]).unwrap();
+        assert_eq!(with_bits.plan.bits, Some(5.5));
+        let error = options(&["--bits", "5.5"]).unwrap_err().to_string();
+        assert!(error.contains("--weights int4"), "{error}");
         for int8 in [
             ["--threshold", "max-min"],
             ["--decode-weights", "int8"],

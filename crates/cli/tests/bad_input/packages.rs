@@ -326,6 +326,13 @@ pub fn cases() -> Vec<Case> {
             ],
         ),
         case(
+            "bits per weight for INT8",
+            &["prepare", "model.gguf", "-o", "package", "--bits", "5.5"],
+            |place| place.write("model.gguf", Gguf::tiny().bytes()),
+            1,
+            &["--bits is for --weights int4"],
+        ),
+        case(
             "shadows for weights in INT4",
             &[
                 "prepare",

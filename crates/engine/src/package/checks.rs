@@ -1,13 +1,17 @@
 //! Checks of parts of `package.json`.
 
+use std::collections::BTreeMap;
+
+use triad_model::description::ModelDescription;
 use triad_model::safetensors::Element;
 use triad_model::tensor::Format;
 use triad_model::{Error, ErrorKind, Result};
 
-use super::preparation::InputSummary;
+use super::layers::{self, BitsOfLayers};
+use super::preparation::{InputSummary, LayerBits};
 use super::tensors::malformed;
 use crate::linear_input::LinearInput;
-use crate::quantization::usable_clip;
+use crate::quantization::{WeightBits, usable_clip};
 
 /// Checks the inputs of the preparation in `field`: `expected` are block, input and channels.
 pub(super) fn check_inputs(
@@ -52,6 +56,59 @@ pub(super) fn element_of(field: &str, name: &str, allowed: &[Element]) -> Result
             allowed.join(", ")
         ))
     })
+}
+
+/// Checks the `layers` of a manifest against the model, and returns the bits of the blocks' layers and of the output
+/// matrix.
+pub(super) fn check_layers(
+    model: &ModelDescription,
+    found: &[LayerBits],
+) -> Result<(BitsOfLayers, WeightBits)> {
+    let groups = layers::groups(model);
+    if found.len() != groups.len() {
+        return Err(malformed(format!(
+            "field `preparation.layers` has {} layers, expected {}",
+            found.len(),
+            groups.len()
+        )));
+    }
+    let mut of_blocks = BTreeMap::new();
+    let mut of_output = WeightBits::Eight;
+    for (index, (found, group)) in found.iter().zip(&groups).enumerate() {
+        let wrong = |what: String| malformed(format!("field `preparation.layers[{index}]` {what}"));
+        if (found.block, found.layer.as_str()) != (group.block, group.layer) {
+            let place = |block: Option<usize>| {
+                block.map_or_else(|| "no block".to_owned(), |block| format!("block {block}"))
+            };
+            return Err(wrong(format!(
+                "is {:?} of {}, expected {:?} of {}",
+                found.layer,
+                place(found.block),
+                group.layer,
+                place(group.block)
+            )));
+        }
+        if group.bits(found.bits).is_none() {
+            return Err(wrong(format!(
+                "has {} bits, expected 8: rows of {} weights are not whole groups",
+                found.bits.number(),
+                group.in_features
+            )));
+        }
+        if !(found.divergence.is_finite() && found.divergence >= 0.0) {
+            let divergence = found.divergence;
+            return Err(wrong(format!(
+                "has the divergence {divergence}, expected a number of at least 0"
+            )));
+        }
+        match group.block {
+            Some(block) => {
+                of_blocks.insert((block, group.layer), found.bits);
+            }
+            None => of_output = found.bits,
+        }
+    }
+    Ok((of_blocks, of_output))
 }
 
 fn check_input(

@@ -9,16 +9,15 @@ use triad_model::Result;
 use triad_model::checkpoint::GenerationDefaults;
 use triad_model::description::ModelDescription;
 use triad_model::mapped::MappedFile;
-use triad_model::safetensors::Element;
 
-use super::checks::{FLOATS, check_inputs, element_of, format_of, unsupported};
+use super::checks::{FLOATS, check_inputs, check_layers, element_of, format_of, unsupported};
 use super::digest::FileDigest;
 use super::preparation::Preparation;
-use super::tensors::{Formats, TokenInputFormats, malformed};
+use super::tensors::{Formats, OutputFormat, TokenInputFormats, malformed};
 use super::vision::{self, PackagedVision};
 use super::{FORMAT, WEIGHTS, is_content};
 use crate::linear_input::LinearInput;
-use crate::quantization::{LinearFormat, OutputWeights};
+use crate::quantization::{LinearFormat, OutputWeights, WeightBits};
 
 /// The maximum size of `package.json` in bytes. A thousand blocks with only hot channels take less.
 const MAX_BYTES: usize = 1 << 28;
@@ -39,7 +38,7 @@ pub struct Manifest {
     pub model: ModelDescription,
     /// Format of the embedding's rows, by its name in GGUF.
     pub embedding: String,
-    /// Element type of the output matrix, by its name in safetensors.
+    /// Format of the output matrix: the element type by its name in safetensors, or `I4` or `Q5_0`.
     pub output: String,
     /// Formats of inputs by token: of the table, by its name in GGUF, and of the matrices, by their name in safetensors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -113,6 +112,7 @@ impl Manifest {
             .map_err(|error| malformed("field `model`".into()).caused_by(error))?;
         self.generation
             .check(|name| format!("field `generation.{name}`"))?;
+        self.check_bits()?;
         self.formats()?;
         self.check_inputs()?;
         if let Some(vision) = &self.vision {
@@ -152,11 +152,28 @@ impl Manifest {
     pub(super) fn formats(&self) -> Result<Formats> {
         let embedding = format_of("embedding", &self.embedding)?;
         let plan = &self.preparation.options.plan;
-        let allowed = match plan.output_weights {
-            OutputWeights::Int8 => &[Element::I8][..],
-            OutputWeights::Float => &FLOATS,
+        let (bits, output) = match plan.bits {
+            Some(_) => {
+                let (bits, output) = check_layers(&self.model, &self.preparation.layers)?;
+                (Some(bits), OutputFormat::Bits(output))
+            }
+            None => {
+                let output = match plan.output_weights {
+                    OutputWeights::Int8 => OutputFormat::Bits(WeightBits::Eight),
+                    OutputWeights::Float => {
+                        OutputFormat::Float(element_of("output", &self.output, &FLOATS)?)
+                    }
+                };
+                (None, output)
+            }
         };
-        let output = element_of("output", &self.output, allowed)?;
+        if output.name() != self.output {
+            return Err(malformed(format!(
+                "field `output` is {:?}, expected {:?}",
+                self.output,
+                output.name()
+            )));
+        }
         let token_inputs = match &self.token_inputs {
             Some([table, matrices]) => Some(TokenInputFormats {
                 table: format_of("token_inputs", table)?,
@@ -167,10 +184,29 @@ impl Manifest {
         Ok(Formats {
             linears: plan.linears,
             decode: plan.decode_weights,
+            bits,
             output,
             embedding,
             token_inputs,
         })
+    }
+
+    /// Checks that a budget of bits is there exactly if layers have bits, and only with W4A16.
+    fn check_bits(&self) -> Result<()> {
+        let plan = &self.preparation.options.plan;
+        match plan.bits {
+            None if !self.preparation.layers.is_empty() => Err(malformed(
+                "field `preparation.layers` has layers, expected none without the option `bits`"
+                    .into(),
+            )),
+            Some(_) if plan.linears != LinearFormat::W4a16 => Err(malformed(
+                "field `preparation.options.plan.bits`, expected only with W4A16".into(),
+            )),
+            Some(bits) if !(bits.is_finite() && bits > 0.0) => Err(malformed(format!(
+                "field `preparation.options.plan.bits` is {bits}, expected a number above 0"
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// Checks the inputs: with INT8 those of each block, in their order, with valid numbers; with W4A16 none.

@@ -22,6 +22,8 @@
 
 mod checks;
 mod digest;
+mod formats;
+pub mod layers;
 mod manifest;
 mod names;
 pub mod preparation;
@@ -45,6 +47,7 @@ pub use manifest::Manifest;
 pub use names::{FORMAT, WEIGHTS, is_content};
 pub use stream_names::StreamNames;
 use tensor_file::TensorFile;
+use tensors::Formats;
 
 /// The file that makes a folder a package.
 pub const MANIFEST: &str = "package.json";
@@ -80,6 +83,7 @@ pub struct Contents {
 pub struct Package {
     path: PathBuf,
     manifest: Manifest,
+    formats: Formats,
     weights: TensorFile,
     vision: Option<TensorFile>,
 }
@@ -149,7 +153,8 @@ impl Package {
             }
         }
         refuse_unlisted(path, &manifest)?;
-        let entries = tensors::entries(&manifest.model, &manifest.formats()?)
+        let formats = manifest.formats()?;
+        let entries = tensors::entries(&manifest.model, &formats)
             .map_err(|error| error.at(path.join(WEIGHTS)))?;
         let vision = match &manifest.vision {
             Some(vision) => {
@@ -162,6 +167,7 @@ impl Package {
             path: path.into(),
             weights: TensorFile::open(path.join(WEIGHTS), &entries)?,
             vision,
+            formats,
             manifest,
         })
     }

@@ -8,7 +8,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::hot_rows::HotChannels;
 use crate::linear_input::LinearInput;
 use crate::quantization::{
-    DecodeWeights, InputQuantization, LinearFormat, OutputWeights, Quantization, WeightScales,
+    DecodeWeights, InputQuantization, LinearFormat, OutputWeights, Quantization, WeightBits,
+    WeightScales,
 };
 
 /// Options of preparing a model.
@@ -103,6 +104,10 @@ pub struct PlanOptions {
     pub hot_share: f64,
     /// The strength of smoothing inputs without a shadow ([`Smoothing`]), from 0 to 1.
     pub smoothing: f32,
+    /// With W4A16, the bits per weight of all layers and the output matrix together, scales included; `None`: all layers
+    /// have four bits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bits: Option<f64>,
 }
 
 impl Default for PlanOptions {
@@ -116,6 +121,7 @@ impl Default for PlanOptions {
             outlier_share: OUTLIER_SHARE,
             hot_share: 0.8,
             smoothing: SMOOTHING_STRENGTH,
+            bits: None,
         }
     }
 }
@@ -153,6 +159,20 @@ pub struct InputSummary {
     pub shadow: bool,
 }
 
+/// The bits of one linear layer, or of one layer of all experts of a block, that a budget chose.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LayerBits {
+    /// Index of the block; `None` for the output matrix.
+    pub block: Option<usize>,
+    /// The layer within the block ([`LayerGroup::layer`](super::layers::LayerGroup::layer)).
+    pub layer: String,
+    /// The bits of its weights.
+    pub bits: WeightBits,
+    /// The mean Kullback-Leibler divergence of the probabilities of the next token, in nats, if this layer alone has four
+    /// bits; 0 if it was not measured.
+    pub divergence: f32,
+}
+
 /// A quantization plan and its origin: the content of a package other than the weights.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Preparation {
@@ -166,6 +186,9 @@ pub struct Preparation {
     pub pruned: f64,
     /// Results for each input that a block has, in the order of the blocks; empty with W4A16.
     pub inputs: Vec<InputSummary>,
+    /// The bits of all layers, in the order of [`groups`](super::layers::groups); empty without a budget of bits.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub layers: Vec<LayerBits>,
 }
 
 impl Preparation {

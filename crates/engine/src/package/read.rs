@@ -4,17 +4,17 @@
 use triad_model::Result;
 use triad_model::description::{BlockDescription, Experts, Linear as LinearName, LinearShape};
 use triad_model::safetensors::Element;
-use triad_model::tensor::Format;
+use triad_model::tensor::{BlockFormat, Format};
 
 use super::tensor_file::changed;
 use super::tensors::{
-    self, EMBEDDING, MTP, MTP_NORMS, MTP_PROJECTION, NormPlace, OUTPUT, OUTPUT_NORM, TOKEN_NORM,
-    TOKEN_PROJECTION, TOKEN_TABLE, TokenInputFormats, linear_name, malformed, mixer_name,
-    norm_name, router_name, scale_name, token_input_names,
+    EMBEDDING, MTP, MTP_NORMS, MTP_PROJECTION, NormPlace, OUTPUT, OUTPUT_NORM, OutputFormat,
+    TOKEN_NORM, TOKEN_PROJECTION, TOKEN_TABLE, TokenInputFormats, linear_name, malformed,
+    mixer_name, norm_name, router_name, scale_name, token_input_names,
 };
 use super::{Package, StreamNames, WEIGHTS};
 use crate::linear_input::Inputs;
-use crate::quantization::{InputQuantization, LinearFormat};
+use crate::quantization::{InputQuantization, LinearFormat, WeightBits};
 use crate::weights::{
     Block, BlockStreams, Embedding, EncoderWeights, JoinedInput, Linear, Norm, Router, RouterPart,
     Streams, TokenInput, TokenInputs, Weight, WeightMatrix, Weights,
@@ -37,7 +37,7 @@ impl Package {
                 "a package of an encoder or of a model with layers after pooling, expected another model".into(),
             ));
         }
-        let formats = self.manifest.formats()?;
+        let formats = &self.formats;
         let mut inputs = self
             .manifest
             .preparation
@@ -207,7 +207,7 @@ impl Package {
         };
         let linear = |shape: LinearShape| -> Result<(LinearName, Linear)> {
             let name = named(linear_name(index, shape.linear));
-            Ok((shape.linear, self.linear(&name, &shape)?))
+            Ok((shape.linear, self.linear(index, &name, &shape)?))
         };
         Ok(Block {
             attention_norm: norm(NormPlace::Attention)?,
@@ -268,7 +268,7 @@ impl Package {
         })
     }
 
-    fn linear(&self, name: &str, shape: &LinearShape) -> Result<Linear> {
+    fn linear(&self, block: usize, name: &str, shape: &LinearShape) -> Result<Linear> {
         let shape_of = (shape.out_features, shape.in_features);
         let (weight, decode_weight) = match self.manifest.preparation.options.plan.linears {
             _ if name.starts_with(MTP) => (Weight::Float(self.rowwise(name, shape_of)?), None),
@@ -276,7 +276,16 @@ impl Package {
                 let decode = self.manifest.preparation.options.plan.decode_weights;
                 self.weights.int8(name, shape, decode)?
             }
-            LinearFormat::W4a16 => (self.int4(name, shape)?, None),
+            LinearFormat::W4a16 => {
+                let size = (shape.out_features, shape.in_features);
+                let matrix = match self.formats.bits_of(block, shape)? {
+                    Some(bits) => self.integers(name, size, bits)?,
+                    None => self
+                        .weights
+                        .float(&format!("{name}.weight"), size, Element::F32)?,
+                };
+                (Weight::Float(matrix), None)
+            }
         };
         let bias = shape
             .bias
@@ -289,39 +298,46 @@ impl Package {
         })
     }
 
-    fn int4(&self, name: &str, shape: &LinearShape) -> Result<Weight> {
-        let LinearShape {
-            out_features,
-            in_features,
-            ..
-        } = *shape;
+    /// Returns a matrix of integers that is multiplied with float activations.
+    fn integers(
+        &self,
+        name: &str,
+        (rows, columns): (usize, usize),
+        bits: WeightBits,
+    ) -> Result<WeightMatrix> {
         let values = self.weights.bytes_of(&format!("{name}.weight"))?;
-        let matrix = if tensors::fits_int4(in_features) {
-            let scales = self.weights.bytes_of(&format!("{name}.scales"))?;
-            WeightMatrix::mapped_int4(out_features, in_features, values, scales)
-        } else {
-            WeightMatrix::mapped_float(out_features, in_features, Element::F32, values)
+        let scales = format!("{name}.scales");
+        let matrix = match bits {
+            WeightBits::Four => {
+                let scales = self.weights.bytes_of(&scales)?;
+                WeightMatrix::mapped_int4(rows, columns, values, scales)
+            }
+            WeightBits::Five => {
+                WeightMatrix::mapped_blocks(rows, columns, BlockFormat::Q5_0, values)
+            }
+            WeightBits::Eight => {
+                WeightMatrix::mapped_int8(rows, columns, values, self.weights.scales(&scales)?)
+            }
         };
-        Ok(Weight::Float(matrix.ok_or_else(|| changed(name))?))
+        matrix.ok_or_else(|| changed(name))
     }
 
-    fn output(&self, element: Element) -> Result<Linear> {
+    fn output(&self, format: OutputFormat) -> Result<Linear> {
         let model = &self.manifest.model;
-        let name = format!("{OUTPUT}.weight");
-        let values = self.weights.bytes_of(&name)?;
-        let matrix = if element == Element::I8 {
-            let scales = self.weights.scales(&format!("{OUTPUT}.scales"))?;
-            WeightMatrix::mapped_int8(model.vocab, model.hidden, values, scales)
-        } else {
-            WeightMatrix::mapped_float(model.vocab, model.hidden, element, values)
+        let size = (model.vocab, model.hidden);
+        let matrix = match format {
+            OutputFormat::Bits(bits) => self.integers(OUTPUT, size, bits)?,
+            OutputFormat::Float(element) => {
+                self.weights
+                    .float(&format!("{OUTPUT}.weight"), size, element)?
+            }
         };
         let bias = model
             .output_bias
             .then(|| self.weights.floats(&format!("{OUTPUT}.bias")))
             .transpose()?;
-        let weight = Weight::Float(matrix.ok_or_else(|| changed(&name))?);
         Ok(Linear {
-            weight,
+            weight: Weight::Float(matrix),
             decode_weight: None,
             bias,
         })

@@ -9,36 +9,16 @@ use triad_model::description::{
 };
 use triad_model::safetensors::Element;
 use triad_model::safetensors::write::{ALIGNMENT, Entry};
-use triad_model::tensor::Format;
+use triad_model::tensor::{BlockFormat, Format};
 use triad_model::{Error, ErrorKind, Result};
 
+pub use super::formats::{
+    Formats, OutputFormat, TokenInputFormats, fits_int4, has_int4, output_format,
+};
+use super::layers::layer_of;
 use super::stream_names::StreamNames;
-use crate::quantization::{DecodeWeights, LinearFormat, OutputWeights};
+use crate::quantization::{DecodeWeights, LinearFormat, WeightBits};
 use crate::weights::{Block, Norm, RouterPart};
-
-/// The number formats that a package can choose.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Formats {
-    /// Formats of the linear layers of the blocks.
-    pub linears: LinearFormat,
-    /// In W8A8, the weights of decode.
-    pub decode: DecodeWeights,
-    /// I8 with scales, or a float.
-    pub output: Element,
-    /// The format in the model's file.
-    pub embedding: Format,
-    /// The formats of inputs by token, if the model has them.
-    pub token_inputs: Option<TokenInputFormats>,
-}
-
-/// The number formats of inputs by token, which are not quantized.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TokenInputFormats {
-    /// The format of the table in the model's file.
-    pub table: Format,
-    /// A float, in which all matrices are.
-    pub matrices: Element,
-}
 
 /// The place of a norm in a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,26 +97,13 @@ impl NormPlace {
     }
 }
 
-/// Returns the prefix of the names of a linear layer's tensors, such as `blocks.3.query`.
+/// Returns the prefix of the names of a linear layer's tensors, such as `blocks.3.query` or `blocks.3.experts.0.gate`.
 pub fn linear_name(block: usize, linear: Linear) -> String {
-    let name = match linear {
-        Linear::Query => "query",
-        Linear::Key => "key",
-        Linear::Value => "value",
-        Linear::AttentionOutput => "attention-output",
-        Linear::Gate => "gate",
-        Linear::Up => "up",
-        Linear::Down => "down",
-        Linear::MixerInput => "mixer-input",
-        Linear::MixerOutput => "mixer-output",
-        Linear::MixerGate => "mixer-gate",
-        Linear::MixerRate => "mixer-rate",
-        Linear::MixerDecay => "mixer-decay",
-        Linear::ExpertGate(expert) => return format!("blocks.{block}.experts.{expert}.gate"),
-        Linear::ExpertUp(expert) => return format!("blocks.{block}.experts.{expert}.up"),
-        Linear::ExpertDown(expert) => return format!("blocks.{block}.experts.{expert}.down"),
-    };
-    format!("blocks.{block}.{name}")
+    let layer = layer_of(linear);
+    match (linear.expert(), layer.strip_prefix("experts.")) {
+        (Some(expert), Some(layer)) => format!("blocks.{block}.experts.{expert}.{layer}"),
+        _ => format!("blocks.{block}.{layer}"),
+    }
 }
 
 /// Returns the prefix of the names of a norm's tensors, such as `blocks.3.query-norm`.
@@ -190,30 +157,11 @@ pub const MTP_PROJECTION: &str = "mtp.projection";
 /// The prefixes of the names of the head's norms: of the embedding, of the state, and before the output matrix.
 pub const MTP_NORMS: [&str; 3] = ["mtp.embedding-norm", "mtp.state-norm", "mtp.output-norm"];
 
-/// Returns whether an INT8 linear layer has a second copy of its weights in INT4.
-pub fn has_int4(decode: DecodeWeights, in_features: usize) -> bool {
-    decode == DecodeWeights::Int4 && fits_int4(in_features)
-}
-
-/// Returns whether the weights of a linear layer can be INT4: rows must be whole groups.
-pub fn fits_int4(in_features: usize) -> bool {
-    in_features.is_multiple_of(int4::GROUP)
-}
-
-/// Returns the output matrix's element for `weights`, if the model's file has `stored`.
-pub fn output_element(weights: OutputWeights, stored: Element) -> Element {
-    match weights {
-        OutputWeights::Int8 => Element::I8,
-        OutputWeights::Float => stored,
-    }
-}
-
 /// Returns the required alignment of a tensor in bytes.
 pub(super) fn alignment(entry: &Entry) -> usize {
     // Packed weights must begin at a cache line. They consist of whole cache lines and come first, so every one does.
-    // INT8 matrices that read floats are not packed.
-    let is_packed = entry.name != format!("{OUTPUT}.weight") && !entry.name.starts_with(MTP);
-    if entry.element == Element::I8 && is_packed {
+    // They alone have one dimension: weights that are read row by row have two.
+    if entry.element == Element::I8 && entry.shape.len() == 1 {
         ALIGNMENT
     } else {
         entry.element.bytes()
@@ -234,7 +182,7 @@ pub fn entries(description: &ModelDescription, formats: &Formats) -> Result<Vec<
     let (hidden, vocab) = (description.hidden, description.vocab);
     for (index, block) in description.blocks.iter().enumerate() {
         for shape in block.linears(hidden) {
-            table.linear(&linear_name(index, shape.linear), &shape, formats)?;
+            table.linear(index, &shape, formats)?;
         }
         table.rest_of_block("", index, (block, hidden));
     }
@@ -244,15 +192,36 @@ pub fn entries(description: &ModelDescription, formats: &Formats) -> Result<Vec<
     table.token_inputs(description, formats)?;
     table.streams(description, formats);
     table.norm(OUTPUT_NORM, &description.output_norm, hidden);
-    table.add(format!("{OUTPUT}.weight"), formats.output, &[vocab, hidden]);
-    if formats.output == Element::I8 {
-        table.add(format!("{OUTPUT}.scales"), Element::F32, &[vocab]);
+    match formats.output {
+        OutputFormat::Float(element) => {
+            table.add(format!("{OUTPUT}.weight"), element, &[vocab, hidden]);
+        }
+        OutputFormat::Bits(bits) => table.integers(OUTPUT, (vocab, hidden), bits)?,
     }
     if description.output_bias {
         table.add(format!("{OUTPUT}.bias"), Element::F32, &[vocab]);
     }
     table.rows(EMBEDDING, (vocab, hidden), formats.embedding)?;
     table.sorted()
+}
+
+impl Formats {
+    /// Returns the bits of the weights of a layer in W4A16; `None` for f32.
+    ///
+    /// # Errors
+    /// If there are bits of layers, but none of this one.
+    pub(super) fn bits_of(&self, block: usize, shape: &LinearShape) -> Result<Option<WeightBits>> {
+        let Some(bits) = &self.bits else {
+            return Ok(fits_int4(shape.in_features).then_some(WeightBits::Four));
+        };
+        match bits.get(&(block, layer_of(shape.linear))) {
+            Some(bits) => Ok(Some(*bits)),
+            None => Err(malformed(format!(
+                "there are no bits of {}",
+                linear_name(block, shape.linear)
+            ))),
+        }
+    }
 }
 
 /// A table of tensors that grows.
@@ -410,10 +379,17 @@ impl Table {
         }
     }
 
-    fn linear(&mut self, name: &str, shape: &LinearShape, formats: &Formats) -> Result<()> {
+    fn linear(&mut self, block: usize, shape: &LinearShape, formats: &Formats) -> Result<()> {
+        let name = &linear_name(block, shape.linear);
         match formats.linears {
             LinearFormat::W8a8 => self.int8(name, shape, formats.decode)?,
-            LinearFormat::W4a16 => self.int4(name, shape),
+            LinearFormat::W4a16 => {
+                let size = (shape.out_features, shape.in_features);
+                match formats.bits_of(block, shape)? {
+                    Some(bits) => self.integers(name, size, bits)?,
+                    None => self.add(format!("{name}.weight"), Element::F32, &[size.0, size.1]),
+                }
+            }
         }
         if shape.bias {
             self.add(format!("{name}.bias"), Element::F32, &[shape.out_features]);
@@ -421,30 +397,35 @@ impl Table {
         Ok(())
     }
 
-    fn int4(&mut self, name: &str, shape: &LinearShape) {
-        let LinearShape {
-            out_features,
-            in_features,
-            ..
-        } = *shape;
-        if fits_int4(in_features) {
-            self.add(
-                format!("{name}.weight"),
-                Element::U8,
-                &[out_features, in_features / 2],
-            );
-            self.add(
-                format!("{name}.scales"),
-                Element::F16,
-                &[out_features, in_features / int4::GROUP],
-            );
-        } else {
-            self.add(
-                format!("{name}.weight"),
-                Element::F32,
-                &[out_features, in_features],
-            );
+    /// Adds a matrix of integers that is multiplied with float activations.
+    fn integers(
+        &mut self,
+        name: &str,
+        (rows, columns): (usize, usize),
+        bits: WeightBits,
+    ) -> Result<()> {
+        if bits.of_row(columns).is_none() {
+            return Err(malformed(format!(
+                "{name} has {} bits, expected 8: rows of {columns} weights are not whole groups",
+                bits.number()
+            )));
         }
+        let weight = format!("{name}.weight");
+        match bits {
+            WeightBits::Four => {
+                self.add(weight, Element::U8, &[rows, columns / 2]);
+                let groups = columns / int4::GROUP;
+                self.add(format!("{name}.scales"), Element::F16, &[rows, groups]);
+            }
+            WeightBits::Five => {
+                self.rows(&weight, (rows, columns), Format::Blocks(BlockFormat::Q5_0))?;
+            }
+            WeightBits::Eight => {
+                self.add(weight, Element::I8, &[rows, columns]);
+                self.add(format!("{name}.scales"), Element::F32, &[rows]);
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn int8(

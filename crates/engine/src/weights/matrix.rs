@@ -8,6 +8,7 @@ use triad_kernels::chunks::{chunks_mut, for_each_chunk};
 use triad_kernels::{BlockArithmetic, BlockFormat, Blocks, Matrix, int4, int8};
 use triad_model::mapped::MappedBytes;
 use triad_model::safetensors::Element;
+use triad_model::tensor::Format;
 
 /// The number of elements per task.
 const TASK_ELEMENTS: usize = 1 << 16;
@@ -136,6 +137,27 @@ impl WeightMatrix {
         let storage = Storage::Int4 {
             values: Values::Mapped(values),
             scales: Values::Mapped(scales),
+        };
+        fits.then_some(Self {
+            out_features,
+            in_features,
+            storage,
+        })
+    }
+
+    /// Creates a matrix of quantized blocks in a mapped file. Returns `None` if the length contradicts the shape.
+    pub fn mapped_blocks(
+        out_features: usize,
+        in_features: usize,
+        format: BlockFormat,
+        bytes: MappedBytes,
+    ) -> Option<Self> {
+        let row = Format::Blocks(format).bytes_for(in_features)?;
+        let fits = out_features.checked_mul(row) == Some(bytes.len());
+        let storage = Storage::MappedBlocks {
+            format,
+            bytes,
+            arithmetic: BlockArithmetic::default(),
         };
         fits.then_some(Self {
             out_features,
@@ -310,6 +332,23 @@ impl WeightMatrix {
             in_features,
             storage,
         })
+    }
+
+    /// Converts the matrix to blocks of Q5_0; returns `None` if rows are not whole blocks. `quantize` gets some rows of
+    /// weights, and where to write their blocks, as [`int4::quantize_q5_0`] does.
+    pub fn to_q5_0(&self, quantize: impl Fn(&[f32], &mut [u8])) -> Option<Self> {
+        let format = BlockFormat::Q5_0;
+        let row = Format::Blocks(format).bytes_for(self.in_features)?;
+        let mut bytes = vec![0; self.out_features * row];
+        self.slabs(|rows, float| {
+            quantize(float, &mut bytes[rows.start * row..rows.end * row]);
+        });
+        let storage = Storage::Blocks {
+            format,
+            bytes: bytes.into(),
+            arithmetic: BlockArithmetic::default(),
+        };
+        Some(Self { storage, ..*self })
     }
 
     /// Converts the matrix to a matrix in f32.

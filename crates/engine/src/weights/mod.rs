@@ -45,7 +45,9 @@ pub use matrix::WeightMatrix;
 pub use mixer::MixerWeights;
 pub use norm::Norm;
 pub(crate) use quantized::quantize_blocks;
-pub use quantized::{linear_to_int4, quantize_linear, quantize_output};
+pub use quantized::{
+    linear_to_bits, linear_to_int4, linear_to_q5_0, quantize_linear, quantize_output,
+};
 use reader::Reader;
 pub use router::{Branch, Router, RouterPart};
 pub use streams::{BlockStreams, Streams};

@@ -1,12 +1,14 @@
 //! Conversion of float weights to INT8 and INT4.
 
 use half::f16;
-use triad_kernels::int4::quantize_int4;
+use triad_kernels::int4::{quantize_int4, quantize_q5_0};
 use triad_model::description;
 
 use super::{Block, Int8Matrix, Linear, Weight, Weights};
 use crate::linear_input::{Inputs, LinearInput};
-use crate::quantization::{DecodeWeights, InputQuantization, OutputWeights, Quantization};
+use crate::quantization::{
+    DecodeWeights, InputQuantization, OutputWeights, Quantization, WeightBits,
+};
 
 impl Weights {
     /// Quantizes every linear layer of these float weights to INT8, on the installed threads. Norms and embedding are
@@ -68,6 +70,39 @@ impl Weights {
             output: quantize_output(&self.output, output_weights),
             expert_memory: None,
         })
+    }
+}
+
+impl Weights {
+    /// Returns these weights with the layers that `convert` returns in the place of those of one block, or of the output
+    /// matrix if `block` is `None`. All others are shared.
+    pub fn with_layers(
+        &self,
+        block: Option<usize>,
+        convert: impl Fn(Option<description::Linear>, &Linear) -> Option<Linear>,
+    ) -> Self {
+        let mut blocks = self.blocks.clone();
+        let output = match block {
+            Some(block) => {
+                for (name, linear) in &mut blocks[block].linears {
+                    if let Some(converted) = convert(Some(*name), linear) {
+                        *linear = converted;
+                    }
+                }
+                None
+            }
+            None => convert(None, &self.output),
+        };
+        Self {
+            embedding: self.embedding.clone(),
+            blocks,
+            output_norm: self.output_norm.clone(),
+            token_inputs: self.token_inputs.clone(),
+            streams: self.streams.clone(),
+            encoder: self.encoder.clone(),
+            output: output.unwrap_or_else(|| self.output.clone()),
+            expert_memory: None,
+        }
     }
 }
 
@@ -159,6 +194,43 @@ pub fn linear_to_int4(linear: &Linear, quantize: impl Fn(&[f32], &mut [u8], &mut
     let weight = Weight::Float(float.to_int4(quantize).unwrap_or_else(|| float.widened()));
     Linear {
         weight,
+        decode_weight: None,
+        bias: linear.bias.clone(),
+    }
+}
+
+/// Quantizes the weights of one linear layer to five bits, as [`WeightMatrix::to_q5_0`](super::WeightMatrix::to_q5_0) does.
+///
+/// # Panics
+/// If the weights are not in float, or rows are not whole groups.
+pub fn linear_to_q5_0(linear: &Linear, quantize: impl Fn(&[f32], &mut [u8])) -> Linear {
+    let Weight::Float(float) = &linear.weight else {
+        panic!("the weights are in float")
+    };
+    let matrix = float.to_q5_0(quantize);
+    Linear {
+        weight: Weight::Float(matrix.expect("rows of whole groups")),
+        decode_weight: None,
+        bias: linear.bias.clone(),
+    }
+}
+
+/// Quantizes the weights of one linear layer to these bits, each to the nearest number. Layers whose rows are not whole
+/// groups get eight bits.
+///
+/// # Panics
+/// If the weights are not in float.
+pub fn linear_to_bits(linear: &Linear, bits: WeightBits) -> Linear {
+    let Weight::Float(float) = &linear.weight else {
+        panic!("the weights are in float")
+    };
+    let matrix = match bits {
+        WeightBits::Four => float.to_int4(quantize_int4),
+        WeightBits::Five => float.to_q5_0(quantize_q5_0),
+        WeightBits::Eight => None,
+    };
+    Linear {
+        weight: Weight::Float(matrix.unwrap_or_else(|| float.to_int8())),
         decode_weight: None,
         bias: linear.bias.clone(),
     }

@@ -13,7 +13,7 @@
 use half::f16;
 
 use super::search::{EXTREMES, STEP, STEPS};
-use super::{GROUP, HALF, OFFSET};
+use super::{GROUP, HALF, OFFSET, q5_0};
 use crate::chunks::{chunks_mut, for_each_chunk};
 use crate::vectorize::{Fused, vectorize_fused};
 
@@ -88,16 +88,7 @@ pub fn quantize_int4_with_feedback(
 ) {
     super::check(values, scales);
     let channels = feedback.channels();
-    assert_eq!(
-        weight.len(),
-        values.len() * 2,
-        "expected two weights per byte"
-    );
-    assert!(
-        weight.len().is_multiple_of(channels),
-        "{} weights for {channels} channels",
-        weight.len()
-    );
+    check(channels, weight, values.len() * 2);
     for_each_chunk(
         (
             chunks_mut(values, LANES * channels / 2),
@@ -105,26 +96,75 @@ pub fn quantize_int4_with_feedback(
         ),
         1,
         |task, (values, scales)| {
-            let first = task * LANES * channels;
-            let weight = &weight[first..first + values.len() * 2];
-            let mut errors = vec![[0.0; LANES]; channels];
-            vectorize_fused(
-                #[inline(always)]
-                |fused| round_rows(fused, feedback, weight, &mut errors, values, scales),
-            );
+            let weight = &weight[task * LANES * channels..][..values.len() * 2];
+            let numbers = round_rows(feedback, f32::from(OFFSET), weight, scales);
+            for (numbers, bytes) in groups(&numbers).zip(values.as_chunks_mut::<HALF>().0) {
+                *bytes = super::low_bits(numbers, OFFSET);
+            }
         },
     );
 }
 
-/// Rounds up to [`LANES`] rows. `errors` are zeros, and in the end the errors by place.
+/// Quantizes `weight[out_features, in_features]` as [`quantize_int4_with_feedback`] does, but to numbers from −16 to 15,
+/// in GGUF's blocks of Q5_0.
+///
+/// # Panics
+/// If a slice's length contradicts the others.
+pub fn quantize_q5_0_with_feedback(feedback: &ErrorFeedback, weight: &[f32], blocks: &mut [u8]) {
+    let channels = feedback.channels();
+    check(channels, weight, blocks.len() / q5_0::BYTES * GROUP);
+    for_each_chunk(
+        chunks_mut(blocks, LANES * channels / GROUP * q5_0::BYTES),
+        1,
+        |task, blocks| {
+            let count = blocks.len() / q5_0::BYTES;
+            let weight = &weight[task * LANES * channels..][..count * GROUP];
+            let mut scales = vec![f16::ZERO; count];
+            let numbers = round_rows(feedback, f32::from(q5_0::OFFSET), weight, &mut scales);
+            let blocks = blocks.as_chunks_mut::<{ q5_0::BYTES }>().0;
+            for ((numbers, scale), block) in groups(&numbers).zip(scales).zip(blocks) {
+                *block = q5_0::block(scale, numbers);
+            }
+        },
+    );
+}
+
+fn check(channels: usize, weight: &[f32], expected: usize) {
+    assert_eq!(weight.len(), expected, "weights for the rounded ones");
+    assert!(
+        weight.len().is_multiple_of(channels),
+        "{} weights for {channels} channels",
+        weight.len()
+    );
+}
+
+fn groups(numbers: &[i8]) -> impl Iterator<Item = &[i8; GROUP]> {
+    numbers.as_chunks::<GROUP>().0.iter()
+}
+
+/// Rounds up to [`LANES`] rows to numbers from −`half` to `half` − 1, and returns these, row by row; writes the scales.
+fn round_rows(feedback: &ErrorFeedback, half: f32, weight: &[f32], scales: &mut [f16]) -> Vec<i8> {
+    let mut errors = vec![[0.0; LANES]; feedback.channels()];
+    let mut numbers = vec![0; weight.len()];
+    vectorize_fused(
+        #[inline(always)]
+        |fused| {
+            let rounded = (&mut numbers[..], &mut scales[..]);
+            round_groups(fused, feedback, half, weight, &mut errors, rounded);
+        },
+    );
+    numbers
+}
+
+/// Rounds the groups of up to [`LANES`] rows. `errors` are zeros, and in the end the errors by place.
 #[inline(always)]
-fn round_rows(
+fn round_groups(
     fused: Fused,
     feedback: &ErrorFeedback,
+    half: f32,
     weight: &[f32],
     errors: &mut [Lanes],
-    values: &mut [u8],
-    scales: &mut [f16],
+    (numbers, scales): (&mut [i8], &mut [f16]),
 ) {
     let channels = feedback.channels();
     let rows = weight.len() / channels;
@@ -132,7 +172,7 @@ fn round_rows(
         let first = place * GROUP;
         let (before, of_group) = errors.split_at_mut(first);
         let of_group = &mut of_group[..GROUP];
-        let mut group = Group::new(feedback, first);
+        let mut group = Group::new(feedback, half, first);
         for index in 0..GROUP {
             let channel = feedback.order[first + index] as usize;
             for row in 0..rows {
@@ -148,12 +188,10 @@ fn round_rows(
         for (row, best) in best.into_iter().enumerate().take(rows) {
             let at = row * channels / GROUP + actual;
             scales[at] = best;
-            let bytes = &mut values[at * HALF..][..HALF];
-            bytes.fill(0);
+            let numbers = &mut numbers[at * GROUP..][..GROUP];
             for index in 0..GROUP {
                 let inner = feedback.order[first + index] as usize % GROUP;
-                let number = (group.numbers[index][row] + f32::from(OFFSET)) as u8;
-                bytes[inner % HALF] |= number << (4 * (inner / HALF));
+                numbers[inner] = group.numbers[index][row] as i8;
             }
         }
     }
@@ -161,6 +199,8 @@ fn round_rows(
 
 /// One group of up to [`LANES`] rows, by place.
 struct Group {
+    /// Rounded weights divided by the scale are from −`half` to `half` − 1.
+    half: f32,
     weight: OfGroup,
     /// The weights, with what compensates for the errors of earlier groups.
     targets: OfGroup,
@@ -168,7 +208,7 @@ struct Group {
     ratios: [[f32; GROUP]; GROUP],
     /// `R[j, j]`.
     diagonal: [f32; GROUP],
-    /// The rounded weights divided by the scale, from −8 to 7.
+    /// The rounded weights divided by the scale.
     numbers: OfGroup,
     /// The weights minus the rounded weights.
     errors: OfGroup,
@@ -176,7 +216,7 @@ struct Group {
 
 impl Group {
     #[inline(always)]
-    fn new(feedback: &ErrorFeedback, first: usize) -> Self {
+    fn new(feedback: &ErrorFeedback, half: f32, first: usize) -> Self {
         let channels = feedback.channels();
         let mut ratios = [[0.0; GROUP]; GROUP];
         let mut diagonal = [0.0; GROUP];
@@ -187,6 +227,7 @@ impl Group {
         }
         let zeros = [[0.0; LANES]; GROUP];
         Self {
+            half,
             weight: zeros,
             targets: zeros,
             ratios,
@@ -243,7 +284,7 @@ impl Group {
             errors: [f32::INFINITY; LANES],
         };
         for step in 0..STEPS {
-            let extreme = EXTREMES[0] + STEP * step as f32;
+            let extreme = (EXTREMES[0] + STEP * step as f32) * (self.half / f32::from(OFFSET));
             for largest in &largest {
                 for sign in [-1.0, 1.0] {
                     let mut scales = [f16::ZERO; LANES];
@@ -279,7 +320,7 @@ impl Group {
             for lane in 0..LANES {
                 let number = (target[lane] * inverse[lane])
                     .round_ties_even()
-                    .clamp(-f32::from(OFFSET), f32::from(OFFSET) - 1.0);
+                    .clamp(-self.half, self.half - 1.0);
                 let rounded = number * wide[lane];
                 let term = diagonal * (target[lane] - rounded);
                 sums[lane] = fused.multiply_add(term, term, sums[lane]);

@@ -6,9 +6,10 @@
 //!
 //! [`quantize_int4`] chooses a group's scale by the squared error of its weights, [`quantize_int4_for`] by the squared
 //! error of a layer's output (in `search`). [`quantize_int4_with_feedback`] also lets weights compensate for the errors of
-//! others (in `feedback`).
+//! others (in `feedback`). [`quantize_q5_0`] and [`quantize_q5_0_with_feedback`] do the same with five bits.
 
 mod feedback;
+mod q5_0;
 mod search;
 
 use half::f16;
@@ -16,7 +17,8 @@ use half::f16;
 use crate::chunks::{chunks_mut, for_each_chunk};
 use crate::vectorize::vectorize;
 
-pub use feedback::{ErrorFeedback, quantize_int4_with_feedback};
+pub use feedback::{ErrorFeedback, quantize_int4_with_feedback, quantize_q5_0_with_feedback};
+pub use q5_0::quantize_q5_0;
 
 /// Consecutive weights of a row that share a scale.
 pub const GROUP: usize = 32;
@@ -162,6 +164,12 @@ fn inverse(scale: f16) -> f32 {
 #[inline(always)]
 fn nibble(scaled: f32) -> u8 {
     (scaled.round_ties_even() + f32::from(OFFSET)).clamp(0.0, 15.0) as u8
+}
+
+/// Returns the low four bits of `numbers` with `offset` added, in the order of a group's bytes.
+fn low_bits(numbers: &[i8; GROUP], offset: u8) -> [u8; HALF] {
+    let low = |index: usize| numbers[index].wrapping_add_unsigned(offset) as u8 & 15;
+    std::array::from_fn(|index| low(index) | low(index + HALF) << 4)
 }
 
 pub(crate) fn check(values: &[u8], scales: &[f16]) {

@@ -5,17 +5,26 @@
 //! of different channels are multiplied by a share below 1. Held-out text tells which one: for some rows of the layers
 //! that read an input, each share rounds the weights, and the one with the least error on that text is used for all rows.
 //! With the share 0 there is no compensation.
+//!
+//! Under a budget of bits per weight, layers have four, five or eight bits: [`sensitivity`] measures what four cost each,
+//! and [`budget`] chooses.
 
+pub mod budget;
 mod cholesky;
 pub mod moments;
+pub mod sensitivity;
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use triad_engine::quantization::OutputWeights;
-use triad_engine::weights::{Linear, Weight, WeightMatrix, linear_to_int4};
+use triad_engine::quantization::{OutputWeights, WeightBits};
+use triad_engine::weights::{
+    Linear, Weight, WeightMatrix, linear_to_bits, linear_to_int4, linear_to_q5_0,
+};
 use triad_engine::{Cancel, Inputs, LinearInput, Model};
-use triad_kernels::int4::{ErrorFeedback, GROUP, quantize_int4_with_feedback};
+use triad_kernels::int4::{
+    ErrorFeedback, GROUP, quantize_int4_with_feedback, quantize_q5_0_with_feedback,
+};
 use triad_kernels::{Matrix, OutputMut, Phase, matmul};
 use triad_model::description;
 
@@ -48,13 +57,17 @@ pub fn quantize(
         Ok::<_, crate::Error>(Rounding::new(model, moments))
     };
     let mut current = rounding(0)?;
-    model.convert_linears(output_weights, |block, name, linear| {
-        if !current.blocks().contains(&block) {
-            current.clear();
-            current = rounding(block)?;
-        }
-        current.round(block, name, linear, cancel)
-    })
+    let weights = model.install(|| {
+        let convert = |block, name, linear: &Linear| {
+            if !current.blocks().contains(&block) {
+                current.clear();
+                current = rounding(block)?;
+            }
+            current.round((block, name), linear, WeightBits::Four, cancel)
+        };
+        model.weights().convert_linears(output_weights, convert)
+    })?;
+    Ok(model.with_weights(weights))
 }
 
 /// Rounds the linear layers of some blocks.
@@ -86,20 +99,25 @@ impl Rounding {
         self.moments.clear();
     }
 
-    /// Rounds one layer, on the threads of the installed pool, which change no bit.
+    /// Rounds one layer to these bits, on the threads of the installed pool, which change no bit. Eight bits are rounded to
+    /// the nearest numbers; with four, rows that are not whole groups stay in float.
     ///
     /// # Errors
     /// If `cancel` is set.
     ///
     /// # Panics
-    /// If the block is not among those of the moments, or the weights are not in float.
+    /// If the block is not among those of the moments, the weights are not in float, or rows with five bits are not whole
+    /// groups.
     pub fn round(
         &mut self,
-        block: usize,
-        name: description::Linear,
+        (block, name): (usize, description::Linear),
         linear: &Linear,
+        bits: WeightBits,
         cancel: &Cancel,
     ) -> Result<Linear> {
+        if bits == WeightBits::Eight {
+            return Ok(linear_to_bits(linear, bits));
+        }
         let input = LinearInput::read_by(name);
         let moments = self.moments.input(block, input);
         if moments[0].channels() == 0 {
@@ -128,8 +146,13 @@ impl Rounding {
                 )?)
             }
         };
-        Ok(linear_to_int4(linear, |weight, values, scales| {
-            quantize_int4_with_feedback(feedback, weight, values, scales);
+        if bits == WeightBits::Four {
+            return Ok(linear_to_int4(linear, |weight, values, scales| {
+                quantize_int4_with_feedback(feedback, weight, values, scales);
+            }));
+        }
+        Ok(linear_to_q5_0(linear, |weight, blocks| {
+            quantize_q5_0_with_feedback(feedback, weight, blocks);
         }))
     }
 }

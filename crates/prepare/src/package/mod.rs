@@ -3,6 +3,7 @@
 //! when it is complete. The same model, text and options give the same bytes.
 
 mod head;
+mod journal;
 mod output;
 mod part;
 mod recipe;
@@ -10,12 +11,14 @@ mod resume;
 mod vision;
 mod write;
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
 use serde_json::json;
+use triad_engine::package::preparation::LayerBits;
 use triad_engine::package::tensors::Formats;
 use triad_engine::package::vision::PackagedVision;
 use triad_engine::package::{
@@ -31,8 +34,9 @@ use triad_model::{Error, ErrorKind};
 use crate::Preparation;
 use crate::calibration::{self, Calibration};
 use crate::error::Result;
-use crate::int4::Rounding;
 use crate::int4::moments::Moments;
+use crate::int4::sensitivity::Sensitivities;
+use crate::int4::{Rounding, budget};
 use output::write_file;
 use part::{Opened, Part};
 pub use part::{UNFINISHED, is_being_prepared, is_in_use};
@@ -76,6 +80,9 @@ pub fn prepare(
         let message = "experts next to a dense feed-forward cannot be prepared: the model runs as it is stored";
         return Err(Error::new(ErrorKind::Unsupported, message).into());
     }
+    if let Some(bits) = recipe.options.plan.bits {
+        budget::check(model, bits)?;
+    }
     let opened = Part::open(destination, recipe.existing, cancel, &mut || {
         progress(Progress::Waiting);
     })?;
@@ -109,7 +116,9 @@ pub fn prepare(
         .map(|(path, it)| (name_of(path), it.clone()))
         .collect();
     let text = calibration::split(&model, &recipe.text, recipe.options.tokens)?;
+    let calibrated = Cell::new((0, 0.0));
     let run = Run {
+        calibrated: &calibrated,
         model: &model,
         recipe,
         source: &source,
@@ -117,16 +126,9 @@ pub fn prepare(
         part: &part,
         cancel,
     };
-    let (linears, preparation, calibrated) = run.plan(progress)?;
-    let path = part.path(WEIGHTS);
-    let formats = write::weights(
-        &model,
-        linears,
-        &recipe.options.plan,
-        &path,
-        cancel,
-        progress,
-    )?;
+    let (linears, preparation) = run.plan(progress)?;
+    let plan = &recipe.options.plan;
+    let formats = write::weights(&model, linears, plan, &part, cancel, progress)?;
     let vision = match encoder {
         Some((encoder, decided)) => Some(encoder.write(&model, decided, &part, cancel)?),
         None => None,
@@ -138,7 +140,7 @@ pub fn prepare(
     Ok(Prepared {
         package: Package::open(destination)?,
         is_new: true,
-        calibrated,
+        calibrated: calibrated.get(),
     })
 }
 
@@ -158,14 +160,13 @@ struct Run<'a> {
     text: &'a [Vec<Vec<u32>>; 2],
     part: &'a Part,
     cancel: &'a Cancel,
+    /// Tokens and seconds of all calibrations so far.
+    calibrated: &'a Cell<(usize, f64)>,
 }
 
 impl<'a> Run<'a> {
-    /// Returns how linear layers are quantized, the decisions of the package, and [`Prepared::calibrated`].
-    fn plan(
-        self,
-        progress: &mut dyn FnMut(Progress),
-    ) -> Result<(LinearPlan<'a>, Preparation, (usize, f64))> {
+    /// Returns how linear layers are quantized, and the decisions of the package.
+    fn plan(self, progress: &mut dyn FnMut(Progress)) -> Result<(LinearPlan<'a>, Preparation)> {
         let Self {
             model,
             recipe,
@@ -175,36 +176,42 @@ impl<'a> Run<'a> {
         } = self;
         match recipe.options.plan.linears {
             LinearFormat::W8a8 => {
-                let (calibration, calibrated) = self.calibrate(progress)?;
+                let calibration = self.calibrate(progress)?;
                 progress(Progress::Deciding);
                 let (options, held_out) = (&recipe.options, &held_out[..]);
                 let preparation = crate::decide(model, &calibration, held_out, options, cancel)?;
                 let quantization = preparation.quantization().expect("W8A8 has a plan");
-                Ok((LinearPlan::W8a8(quantization), preparation, calibrated))
+                Ok((LinearPlan::W8a8(quantization), preparation))
             }
             LinearFormat::W4a16 => {
-                let (rounding, calibrated) = self.round(0, progress)?;
+                let layers = match recipe.options.plan.bits {
+                    Some(budget) => self.decide_bits(budget, progress)?,
+                    None => Vec::new(),
+                };
+                let description = model.description();
+                let bits = (!layers.is_empty()).then(|| write::bits_of(description, &layers));
                 let preparation = Preparation {
                     options: recipe.options,
                     calibration_text: recipe.text.name.clone(),
                     calibration_tokens: pieces.iter().chain(held_out).map(Vec::len).sum(),
                     pruned: 0.0,
                     inputs: Vec::new(),
+                    layers,
                 };
-                let next = move |block, progress: &mut dyn FnMut(Progress)| {
-                    Ok(self.round(block, progress)?.0)
-                };
+                let plan = &preparation.options.plan;
                 let linears = LinearPlan::W4a16 {
-                    rounding: Box::new(rounding),
-                    next: Box::new(next),
+                    rounding: None,
+                    next: Box::new(move |block, progress| self.round(block, progress)),
+                    key: self.key(&json!({"plan": plan, "layers": preparation.layers})),
+                    bits,
                 };
-                Ok((linears, preparation, calibrated))
+                Ok((linears, preparation))
             }
         }
     }
 
     /// Calibrates for W8A8.
-    fn calibrate(self, progress: &mut dyn FnMut(Progress)) -> Result<(Calibration, (usize, f64))> {
+    fn calibrate(self, progress: &mut dyn FnMut(Progress)) -> Result<Calibration> {
         let (model, text) = (self.model, &self.text[0]);
         let fresh = || Calibration::new(model.description(), &self.recipe.text.name);
         let path = self.part.path(Part::CALIBRATION);
@@ -214,16 +221,44 @@ impl<'a> Run<'a> {
             seen.piece(seen_so_far, seen_so_far.tokens)
         });
         let has_any = (calibration.pieces, calibration.counted) != (0, 0);
-        let calibrated = seen.end(run, &calibration, calibration.tokens, has_any)?;
-        Ok((calibration, calibrated))
+        self.count(seen.end(run, &calibration, calibration.tokens, has_any)?);
+        Ok(calibration)
+    }
+
+    /// Decides the bits of all layers, for at most `budget` bits per weight.
+    fn decide_bits(
+        self,
+        budget: f64,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Vec<LayerBits>> {
+        let fresh = || Sensitivities::new(self.model.description());
+        let path = self.part.path(Part::SENSITIVITIES);
+        let key = self.key(&json!("sensitivities"));
+        let (mut saved, mut measured) = Saved::resume(key, path, fresh);
+        let mut show = |measured: &Sensitivities| {
+            let (done, total) = (measured.divergences().len(), measured.layers());
+            progress(Progress::Measuring { done, total });
+        };
+        show(&measured);
+        let run = measured.run(self.model, self.text, self.cancel, |measured| {
+            show(measured);
+            if let Err(error) = saved.keep(measured) {
+                tracing::warn!("the measured layers are not saved: {error}");
+            }
+            Ok(())
+        });
+        // The text is calibrated next, which may be interrupted, too.
+        if !measured.divergences().is_empty()
+            && let Err(error) = saved.save(&measured)
+        {
+            tracing::warn!("the measured layers are not saved: {error}");
+        }
+        run?;
+        budget::decide(self.model, &measured, budget)
     }
 
     /// Computes the second moments for W4A16, of as many blocks from `first` on as fit into memory.
-    fn round(
-        self,
-        first: usize,
-        progress: &mut dyn FnMut(Progress),
-    ) -> Result<(Rounding, (usize, f64))> {
+    fn round(self, first: usize, progress: &mut dyn FnMut(Progress)) -> Result<Rounding> {
         let fresh = || Moments::new(self.model.description(), first, self.recipe.moment_memory);
         let key = self.key(&json!({"first": first, "blocks": fresh().blocks()}));
         let path = self.part.path(Part::CALIBRATION);
@@ -233,8 +268,15 @@ impl<'a> Run<'a> {
             seen.piece(seen_so_far, seen_so_far.tokens)
         });
         let has_any = (moments.pieces, moments.counted) != (0, 0);
-        let calibrated = seen.end(run, &moments, moments.tokens, has_any)?;
-        Ok((Rounding::new(self.model, moments), calibrated))
+        self.count(seen.end(run, &moments, moments.tokens, has_any)?);
+        Ok(Rounding::new(self.model, moments))
+    }
+
+    /// Adds the tokens and seconds of a calibration.
+    fn count(self, (tokens, seconds): (usize, f64)) {
+        let (all_tokens, all_seconds) = self.calibrated.get();
+        self.calibrated
+            .set((all_tokens + tokens, all_seconds + seconds));
     }
 
     /// Returns the key of everything that affects a calibration: float kernels differ in the last bits. `moments` are the

@@ -1,4 +1,4 @@
-//! A file of weights that is written tensor by tensor.
+//! Writes the file of weights of a package.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -6,18 +6,20 @@ use std::io::{Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use half::f16;
 use triad_engine::package::StreamNames;
 use triad_engine::package::tensors::{
     self, NormPlace, OUTPUT, mixer_name, norm_name, router_name, scale_name,
 };
 use triad_engine::quantization::DecodeWeights;
 use triad_engine::weights::{Block, BlockStreams, Linear, Norm, RouterPart, Weight, WeightMatrix};
-use triad_kernels::Matrix;
 use triad_kernels::int8::Int8Weight;
+use triad_kernels::{Blocks, Matrix};
 use triad_model::safetensors::Element;
-use triad_model::safetensors::write::Layout;
+use triad_model::safetensors::write::{Entry, Layout};
 use triad_model::{Error, ErrorKind};
 
+use super::journal::Journal;
 use super::part::Part;
 use crate::error::Result;
 
@@ -27,13 +29,12 @@ pub(super) struct Output {
     file: File,
     /// Places that are not written yet, by tensor.
     places: BTreeMap<String, Range<usize>>,
+    /// Records what is written, if a later preparation can continue with it.
+    journal: Option<Journal>,
 }
 
 impl Output {
-    pub(super) fn create(
-        path: &Path,
-        entries: Vec<triad_model::safetensors::write::Entry>,
-    ) -> Result<Self> {
+    pub(super) fn create(path: &Path, entries: Vec<Entry>) -> Result<Self> {
         let layout = Layout::new(&entries, &BTreeMap::new());
         let create = || {
             let mut file = File::create_new(path)?;
@@ -42,16 +43,58 @@ impl Output {
             Ok(file)
         };
         let file = create().map_err(|error| write_error(error, path))?;
-        let places = entries
-            .into_iter()
-            .map(|entry| entry.name)
-            .zip(layout.places)
-            .collect();
         Ok(Self {
             path: path.into(),
             file,
-            places,
+            places: places(entries, layout),
+            journal: None,
         })
+    }
+
+    /// Continues with the file that an earlier preparation left at `path` with the journal at `journal`, if it is one of
+    /// these `entries` and of this `key`, which identifies all that determines the content. Creates it otherwise. Returns
+    /// the number of complete blocks, too.
+    pub(super) fn resume(
+        path: &Path,
+        entries: Vec<Entry>,
+        (journal, key): (&Path, String),
+    ) -> Result<(Self, usize)> {
+        let layout = Layout::new(&entries, &BTreeMap::new());
+        let read = Journal::read(journal, &key);
+        let kept = read.and_then(|it| Some((it.open(path, &layout, &entries)?, it)));
+        let Some((file, journal)) = kept else {
+            Journal::discard(journal, path).map_err(|error| write_error(error, path))?;
+            let journal = Some(Journal::new(journal, key));
+            return Ok((
+                Self {
+                    journal,
+                    ..Self::create(path, entries)?
+                },
+                0,
+            ));
+        };
+        let mut places = places(entries, layout);
+        places.retain(|name, _| !journal.has(name));
+        let blocks = journal.blocks();
+        Ok((
+            Self {
+                path: path.into(),
+                file,
+                places,
+                journal: Some(journal),
+            },
+            blocks,
+        ))
+    }
+
+    /// Records that this many blocks are complete, so that a later preparation continues after them.
+    pub(super) fn keep(&mut self, blocks: usize) -> Result<()> {
+        let Some(journal) = &mut self.journal else {
+            return Ok(());
+        };
+        let synced = self.file.sync_data();
+        let kept = synced.and_then(|()| journal.write(blocks));
+        kept.map_err(|error| write_error(error, &self.path))
     }
 
     /// Writes one tensor.
@@ -64,6 +107,9 @@ impl Output {
             .remove(name)
             .unwrap_or_else(|| panic!("no place for {name}"));
         assert_eq!(place.len(), bytes.len(), "bytes of {name}");
+        if let Some(journal) = &mut self.journal {
+            journal.add(name, bytes);
+        }
         let written = self
             .file
             .seek(SeekFrom::Start(place.start as u64))
@@ -107,26 +153,38 @@ impl Output {
             Weight::Int8(matrix) => {
                 self.int8(name, matrix.view(), linear.decode_weight.as_ref(), decode)?;
             }
-            Weight::Float(matrix) => self.int4(name, matrix.view())?,
+            Weight::Float(matrix) => self.matrix(name, matrix.view())?,
         }
         self.bias(name, linear)
     }
 
-    fn int4(&mut self, name: &str, weight: Matrix) -> Result<()> {
-        let weight_name = format!("{name}.weight");
+    /// Writes a matrix that is multiplied with float activations.
+    fn matrix(&mut self, name: &str, weight: Matrix) -> Result<()> {
+        let (weight_name, scales_name) = (format!("{name}.weight"), format!("{name}.scales"));
         match weight {
             Matrix::Int4 { values, scales } => {
                 check_finite(scales.iter().map(|scale| scale.to_f32()))?;
                 self.put(&weight_name, values)?;
-                self.put(&format!("{name}.scales"), bytemuck::cast_slice(scales))
+                self.put(&scales_name, bytemuck::cast_slice(scales))
+            }
+            Matrix::Int8 { values, scales } => {
+                check_finite(scales.iter().copied())?;
+                self.put(&weight_name, bytemuck::cast_slice(values))?;
+                self.put(&scales_name, bytemuck::cast_slice(scales))
+            }
+            Matrix::Blocks(Blocks { format, bytes, .. }) => {
+                // A block of Q5_0, the one format that is made here, begins with its scale.
+                let blocks = bytes.chunks_exact(format.bytes());
+                let scales = blocks.map(|block| f16::from_le_bytes([block[0], block[1]]));
+                check_finite(scales.map(f16::to_f32))?;
+                self.put(&weight_name, bytes)
             }
             Matrix::F32(values) => {
                 check_finite(values.iter().copied())?;
                 self.put(&weight_name, bytemuck::cast_slice(values))
             }
-            _ => unreachable!(
-                "linear layers of a block are in INT4, or in f32 where their rows are no whole groups"
-            ),
+            Matrix::F16(values) => self.put(&weight_name, bytemuck::cast_slice(values)),
+            Matrix::Bf16(values) => self.put(&weight_name, bytemuck::cast_slice(values)),
         }
     }
 
@@ -164,20 +222,7 @@ impl Output {
         let Weight::Float(matrix) = &output.weight else {
             unreachable!("the output matrix reads float activations")
         };
-        let name = format!("{OUTPUT}.weight");
-        match matrix.view() {
-            Matrix::F32(values) => self.put(&name, bytemuck::cast_slice(values))?,
-            Matrix::F16(values) => self.put(&name, bytemuck::cast_slice(values))?,
-            Matrix::Bf16(values) => self.put(&name, bytemuck::cast_slice(values))?,
-            Matrix::Int8 { values, scales } => {
-                check_finite(scales.iter().copied())?;
-                self.put(&name, bytemuck::cast_slice(values))?;
-                self.put(&format!("{OUTPUT}.scales"), bytemuck::cast_slice(scales))?;
-            }
-            Matrix::Int4 { .. } | Matrix::Blocks(_) => {
-                unreachable!("the output matrix is in INT8 or floats")
-            }
-        }
+        self.matrix(OUTPUT, matrix.view())?;
         self.bias(OUTPUT, output)
     }
 
@@ -249,6 +294,12 @@ impl Output {
             .sync_all()
             .map_err(|error| write_error(error, &self.path))
     }
+}
+
+/// Returns the place of each tensor.
+fn places(entries: Vec<Entry>, layout: Layout) -> BTreeMap<String, Range<usize>> {
+    let names = entries.into_iter().map(|entry| entry.name);
+    names.zip(layout.places).collect()
 }
 
 /// Detects damaged weights before they are written to a package. The scale of a row or group is NaN if a weight in it

@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use triad_engine::Cancel;
-use triad_engine::package::{MANIFEST, MANIFEST_DIGEST, Package, is_content};
+use triad_engine::package::{MANIFEST, MANIFEST_DIGEST, Package, WEIGHTS, is_content};
 use triad_model::{Error, ErrorKind, output};
 
+use super::journal::Journal;
 use super::recipe::Existing;
 use crate::error::Result;
 
@@ -17,7 +18,13 @@ pub const UNFINISHED: &str = ".part";
 /// The lock of the process that works in the folder.
 const LOCK: &str = "lock";
 /// Files that are kept for the next preparation if this one ends early.
-const KEPT: [&str; 3] = [LOCK, Part::CALIBRATION, Part::CALIBRATION_OF_ENCODER];
+const KEPT: [&str; 5] = [
+    LOCK,
+    Part::STATES[0],
+    Part::STATES[1],
+    Part::STATES[2],
+    Part::STATES[3],
+];
 /// The unfinished state of an older version.
 const OLD_STATE: &str = "calibration.part";
 /// Interval between attempts to lock the folder while another process holds it.
@@ -43,6 +50,17 @@ impl Part {
     pub(super) const CALIBRATION: &str = "calibration.safetensors";
     /// The file with the state of the encoder's calibration.
     pub(super) const CALIBRATION_OF_ENCODER: &str = "vision-calibration.safetensors";
+    /// The file with what four bits cost each layer.
+    pub(super) const SENSITIVITIES: &str = "sensitivities.safetensors";
+    /// The record of the weights that are written; it keeps them for the next preparation.
+    pub(super) const JOURNAL: &str = "written.json";
+    /// All files with states.
+    const STATES: [&str; 4] = [
+        Self::CALIBRATION,
+        Self::CALIBRATION_OF_ENCODER,
+        Self::SENSITIVITIES,
+        Self::JOURNAL,
+    ];
 
     /// Creates or opens the folder next to `destination`, or next to its target if it is a link. Waits while another
     /// process works in it; `waiting` is then called once.
@@ -120,7 +138,7 @@ impl Part {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         };
-        for state in [Self::CALIBRATION, Self::CALIBRATION_OF_ENCODER] {
+        for state in Self::STATES {
             remove(state).map_err(failed)?;
         }
         // Windows cannot rename a folder with an open file. Elsewhere, the lock is held until the folder has its name.
@@ -153,11 +171,25 @@ impl Part {
     /// Removes files that no later preparation can use: otherwise, a file of a killed preparation would become part of
     /// another package.
     fn clear(&self) {
+        let has_journal = self.path(Self::JOURNAL).exists();
         for entry in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
-            if !KEPT.iter().any(|kept| entry.file_name() == *kept) {
+            let name = entry.file_name();
+            let is_kept = KEPT.iter().any(|kept| name == *kept) || has_journal && name == WEIGHTS;
+            if !is_kept {
                 let _ = fs::remove_file(entry.path());
             }
         }
+    }
+
+    /// Removes the weights that an earlier preparation has written, with their record.
+    pub(super) fn remove_written(&self) -> Result<()> {
+        Journal::discard(&self.path(Self::JOURNAL), &self.path(WEIGHTS)).map_err(|error| {
+            failed(
+                "cannot remove files of an earlier preparation",
+                error,
+                &self.folder,
+            )
+        })
     }
 }
 
@@ -168,8 +200,7 @@ impl Drop for Part {
             return;
         }
         self.clear();
-        let states = [Self::CALIBRATION, Self::CALIBRATION_OF_ENCODER];
-        if !states.iter().any(|state| self.path(state).exists()) {
+        if !Self::STATES.iter().any(|state| self.path(state).exists()) {
             let _ = fs::remove_file(self.path(LOCK));
             let _ = fs::remove_dir(&self.folder);
         }

@@ -64,6 +64,13 @@ pub enum Progress {
     },
     /// Clip thresholds and shadows are decided.
     Deciding,
+    /// Four bits are measured for one layer after another.
+    Measuring {
+        /// Measured layers.
+        done: usize,
+        /// Layers.
+        total: usize,
+    },
     /// Weights are quantized and written.
     Writing {
         /// Finished linear layers.

@@ -16,6 +16,7 @@ use triad_model::{Error, ErrorKind, Result};
 use crate::calibration::Calibration;
 use crate::calibration::statistics::{BINS, InputStatistics};
 use crate::int4::moments::{Moments, SecondMoments};
+use crate::int4::sensitivity::Sensitivities;
 
 /// Version of the format: a state of another version is not resumed.
 const FORMAT: &str = "3";
@@ -193,6 +194,32 @@ impl State for Moments {
             }
         }
         rows.next().is_none().then_some(())
+    }
+}
+
+/// The name of the tensor of measured layers.
+const DIVERGENCES: &str = "divergences";
+
+impl State for Sensitivities {
+    const PURPOSE: &str = "sensitivities";
+
+    fn counts(&self) -> Vec<u64> {
+        vec![self.divergences().len() as u64]
+    }
+
+    fn tensors(&self) -> Vec<Tensor<'_>> {
+        vec![Tensor {
+            name: DIVERGENCES.into(),
+            element: Element::F32,
+            shape: vec![self.divergences().len()],
+            bytes: bytemuck::cast_slice(self.divergences()),
+        }]
+    }
+
+    fn restore<'a>(&mut self, counts: &[u64], tensor: &dyn Fn(&str) -> &'a [u8]) -> Option<()> {
+        let divergences = floats(tensor(DIVERGENCES));
+        let is_whole = *counts == [divergences.len() as u64];
+        is_whole.then(|| Sensitivities::restore(self, divergences))?
     }
 }
 

@@ -1,28 +1,30 @@
 //! Writes the weights of a package: quantizes one linear layer at a time and writes it to its place in the file.
 
 use std::borrow::Cow;
-use std::path::Path;
+use std::collections::BTreeMap;
 
-use triad_engine::package::StreamNames;
-use triad_engine::package::preparation::PlanOptions;
+use triad_engine::package::layers::{self, BitsOfLayers, layer_of};
+use triad_engine::package::preparation::{LayerBits, PlanOptions};
 use triad_engine::package::tensors::{
-    self, EMBEDDING, Formats, OUTPUT_NORM, TOKEN_NORM, TOKEN_PROJECTION, TOKEN_TABLE,
+    self, EMBEDDING, Formats, OUTPUT_NORM, OutputFormat, TOKEN_NORM, TOKEN_PROJECTION, TOKEN_TABLE,
     TokenInputFormats, linear_name, token_input_names,
 };
-use triad_engine::quantization::Quantization;
+use triad_engine::package::{StreamNames, WEIGHTS};
+use triad_engine::quantization::{Quantization, WeightBits};
 use triad_engine::weights::{
-    Block, BlockStreams, Embedding, Linear, Streams, TokenInputs, Weight, quantize_linear,
-    quantize_output,
+    Block, BlockStreams, Embedding, Linear, Streams, TokenInputs, Weight, linear_to_bits,
+    quantize_linear, quantize_output,
 };
 use triad_engine::{Cancel, LinearInput, Model};
 use triad_kernels::Matrix;
-use triad_model::description::Linear as LinearName;
+use triad_model::description::{Linear as LinearName, ModelDescription};
 use triad_model::safetensors::Element;
 use triad_model::tensor::Format;
 use triad_model::{Error, ErrorKind};
 
 use super::head;
 use super::output::Output;
+use super::part::Part;
 use super::recipe::Progress;
 use crate::error::Result;
 use crate::int4::Rounding;
@@ -32,24 +34,40 @@ pub(super) enum LinearPlan<'a> {
     W8a8(Quantization),
     W4a16 {
         /// Rounds the layers of some blocks.
-        rounding: Box<Rounding>,
-        /// Returns what rounds the layers of the blocks from another one on.
+        rounding: Option<Box<Rounding>>,
+        /// Returns what rounds the layers of the blocks from this one on.
         next: Box<NextRounding<'a>>,
+        /// The bits of all layers, if there is a budget.
+        bits: Option<(BitsOfLayers, WeightBits)>,
+        /// Identifies all that determines the weights.
+        key: String,
     },
 }
 
 type NextRounding<'a> = dyn Fn(usize, &mut dyn FnMut(Progress)) -> Result<Rounding> + 'a;
 
 impl LinearPlan<'_> {
-    /// Prepares for the layers of a block.
-    fn enter(&mut self, block: usize, progress: &mut dyn FnMut(Progress)) -> Result<()> {
-        if let Self::W4a16 { rounding, next } = self
-            && !rounding.blocks().contains(&block)
-        {
-            // Its moments are dropped before those of other blocks take memory.
-            rounding.clear();
-            **rounding = next(block, progress)?;
+    /// Prepares for the layers of a block. Complete blocks are recorded before a text is read for the next ones.
+    fn enter(
+        &mut self,
+        block: usize,
+        file: &mut Output,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<()> {
+        let Self::W4a16 { rounding, next, .. } = self else {
+            return Ok(());
+        };
+        let is_known = |it: &Rounding| it.blocks().contains(&block);
+        if rounding.as_deref().is_some_and(is_known) {
+            return Ok(());
         }
+        // Its moments are dropped before those of other blocks take memory.
+        if rounding.take().is_some()
+            && let Err(error) = file.keep(block)
+        {
+            tracing::warn!("the written weights are not kept: {error}");
+        }
+        *rounding = Some(Box::new(next(block, progress)?));
         Ok(())
     }
 
@@ -67,12 +85,45 @@ impl LinearPlan<'_> {
                 &quantization.blocks[block][input],
                 quantization,
             )),
-            Self::W4a16 { rounding, .. } => rounding.round(block, name, linear, cancel),
+            Self::W4a16 { rounding, bits, .. } => {
+                let bits = match bits {
+                    Some((bits, _)) => bits[&(block, layer_of(name))],
+                    None => WeightBits::Four,
+                };
+                let rounding = rounding.as_mut().expect("the block is entered");
+                rounding.round((block, name), linear, bits, cancel)
+            }
+        }
+    }
+
+    /// Returns the bits of the blocks' layers and of the output matrix, if there is a budget.
+    fn bits(&self) -> Option<(BitsOfLayers, WeightBits)> {
+        match self {
+            Self::W4a16 { bits, .. } => bits.clone(),
+            Self::W8a8(_) => None,
         }
     }
 }
 
-/// Quantizes the float weights of `model` and writes them to `path`. `progress` is called with the number of finished
+/// Returns the bits of the blocks' layers and of the output matrix of a model with these `layers`.
+pub(super) fn bits_of(
+    model: &ModelDescription,
+    layers: &[LayerBits],
+) -> (BitsOfLayers, WeightBits) {
+    let mut of_output = WeightBits::Eight;
+    let mut of_blocks = BTreeMap::new();
+    for (group, found) in layers::groups(model).iter().zip(layers) {
+        match group.block {
+            Some(block) => {
+                of_blocks.insert((block, group.layer), found.bits);
+            }
+            None => of_output = found.bits,
+        }
+    }
+    (of_blocks, of_output)
+}
+
+/// Quantizes the float weights of `model` and writes them into `part`. `progress` is called with the number of finished
 /// linear layers and the total. Returns the formats of output matrix and embedding.
 ///
 /// # Errors
@@ -81,7 +132,7 @@ pub(super) fn weights(
     model: &Model,
     mut linears: LinearPlan,
     options: &PlanOptions,
-    path: &Path,
+    part: &Part,
     cancel: &Cancel,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Formats> {
@@ -100,15 +151,31 @@ pub(super) fn weights(
         }
         None => None,
     };
+    let (bits, of_output) = linears.bits().unzip();
     let formats = Formats {
         token_inputs,
         linears: options.linears,
         decode: options.decode_weights,
-        output: tensors::output_element(options.output_weights, stored),
+        bits,
+        output: match of_output {
+            Some(bits) => OutputFormat::Bits(bits),
+            None => tensors::output_format(options.output_weights, stored),
+        },
         embedding: format,
     };
     let description = model.description();
-    let mut file = Output::create(path, tensors::entries(description, &formats)?)?;
+    let entries = tensors::entries(description, &formats)?;
+    let path = part.path(WEIGHTS);
+    let (mut file, complete) = match &linears {
+        LinearPlan::W4a16 { key, .. } => {
+            let journal = part.path(Part::JOURNAL);
+            Output::resume(&path, entries, (&journal, key.clone()))?
+        }
+        LinearPlan::W8a8(_) => {
+            part.remove_written()?;
+            (Output::create(&path, entries)?, 0)
+        }
+    };
 
     let total = weights
         .blocks
@@ -116,9 +183,10 @@ pub(super) fn weights(
         .map(|block| block.linears.len())
         .sum::<usize>()
         + 1;
-    let mut done = 0;
-    for (index, block) in weights.blocks.iter().enumerate() {
-        linears.enter(index, progress)?;
+    let of_complete = weights.blocks.iter().take(complete);
+    let mut done = of_complete.map(|block| block.linears.len()).sum();
+    for (index, block) in weights.blocks.iter().enumerate().skip(complete) {
+        linears.enter(index, &mut file, progress)?;
         file.rest_of_block("", index, block)?;
         if let (Some(formats), Some(input)) = (&token_inputs, &block.token_input) {
             let [gate, output, norm] = token_input_names(index);
@@ -142,7 +210,10 @@ pub(super) fn weights(
         head::write(&mut file, head)?;
     }
     file.norm(OUTPUT_NORM, &weights.output_norm)?;
-    let output = model.install(|| quantize_output(&weights.output, options.output_weights));
+    let output = model.install(|| match of_output {
+        Some(bits) => linear_to_bits(&weights.output, bits),
+        None => quantize_output(&weights.output, options.output_weights),
+    });
     release(&weights.output);
     file.output(&output)?;
     file.put(EMBEDDING, &embedding)?;

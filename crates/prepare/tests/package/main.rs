@@ -1,5 +1,6 @@
 //! Packages: what was prepared is what runs, in all circumstances.
 
+mod bits;
 mod damaged;
 mod extremes;
 mod heads;

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use serde::Serialize;
 use triad_engine::memory;
+use triad_engine::package::layers;
 use triad_engine::package::preparation::OUTLIER_SHARE;
-use triad_engine::package::tensors::{self, Formats, TokenInputFormats};
+use triad_engine::package::tensors::{self, Formats, OutputFormat, TokenInputFormats};
 use triad_engine::package::{Manifest, Package, WEIGHTS};
-use triad_engine::quantization::{DecodeWeights, LinearFormat};
+use triad_engine::quantization::{DecodeWeights, LinearFormat, WeightBits};
 use triad_model::checkpoint::Checkpoint;
 use triad_model::description::{BlockDescription, ModelDescription};
 use triad_model::safetensors::Element;
@@ -208,7 +209,8 @@ fn forms(
         let formats = Formats {
             linears,
             decode,
-            output: Element::I8,
+            bits: None,
+            output: OutputFormat::Bits(WeightBits::Eight),
             embedding,
             token_inputs,
         };
@@ -262,6 +264,8 @@ fn usual_shadows(linears: LinearFormat) -> [(f64, f64); 4] {
 fn of_package(manifest: &Manifest, name: &str) -> Result<WeightFormat> {
     let plan = &manifest.preparation.options.plan;
     let numbers = [
+        ("I4", Numbers::Int4),
+        ("Q5_0", Numbers::Blocks(BlockFormat::Q5_0)),
         ("I8", Numbers::Int8),
         ("F32", Numbers::F32),
         ("F16", Numbers::F16),
@@ -273,7 +277,7 @@ fn of_package(manifest: &Manifest, name: &str) -> Result<WeightFormat> {
         .map(|(_, numbers)| numbers);
     let output = output.with_context(|| {
         format!(
-            "output matrix in {}: expected I8, F32, F16 or BF16",
+            "output matrix in {}: expected I4, Q5_0, I8, F32, F16 or BF16",
             manifest.output
         )
     })?;
@@ -296,10 +300,30 @@ fn of_package(manifest: &Manifest, name: &str) -> Result<WeightFormat> {
         .files
         .get(WEIGHTS)
         .map_or(0, |file| file.bytes as usize);
+    let mut form = package_form(plan.linears, plan.decode_weights, output, shadows);
+    if let Some(numbers) = most_of_layers(manifest) {
+        (form.prefill, form.decode) = (Product::Weights(numbers), Product::Weights(numbers));
+    }
     Ok(WeightFormat {
         weight_bytes,
         command: format!("triad run -m {name}"),
-        ..package_form(plan.linears, plan.decode_weights, output, shadows)
+        ..form
+    })
+}
+
+/// Returns the format of most of the weights of the blocks, if layers have bits of their own.
+fn most_of_layers(manifest: &Manifest) -> Option<Numbers> {
+    let groups = layers::groups(&manifest.model);
+    let mut weights = BTreeMap::new();
+    let of_layers = groups.iter().zip(&manifest.preparation.layers);
+    for (group, layer) in of_layers.filter(|(group, _)| group.block.is_some()) {
+        *weights.entry(layer.bits).or_insert(0) += group.weights();
+    }
+    let most = weights.into_iter().max_by_key(|(_, count)| *count)?.0;
+    Some(match most {
+        WeightBits::Four => Numbers::Int4,
+        WeightBits::Five => Numbers::Blocks(BlockFormat::Q5_0),
+        WeightBits::Eight => Numbers::Int8,
     })
 }
 
