@@ -99,6 +99,7 @@ impl Weights {
             output_norm: self.output_norm.clone(),
             token_inputs: self.token_inputs.clone(),
             streams: self.streams.clone(),
+            joined_input: self.joined_input.clone(),
             encoder: self.encoder.clone(),
             output: output.unwrap_or_else(|| self.output.clone()),
             expert_memory: None,
