@@ -44,6 +44,7 @@ mod references;
 mod source;
 mod tokens;
 mod watch;
+mod wide_numbers;
 
 pub use check::{Checker, answer};
 pub use constraint::{Grammar, GrammarConstraint};

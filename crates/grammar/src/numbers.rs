@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use crate::error::{Error, Result};
 use crate::kind::Kind;
 use crate::objects;
+use crate::wide_numbers::{self, may_be_fraction};
 
 /// Maximum number of digits of an end. llguidance reads decimals as 64-bit integers.
 const MAX_DIGITS: i32 = 15;
@@ -20,8 +21,9 @@ const UNKNOWN: f64 = 1e-4;
 /// Adapts all ranges in `schema`, but not literal values.
 ///
 /// # Errors
-/// If a range is too narrow.
+/// If a range is too narrow, or a number can't be exact.
 pub(crate) fn adapt(schema: &mut Value) -> Result<()> {
+    wide_numbers::adapt(schema)?;
     let is_joined = joins(schema);
     adapt_part(schema, is_joined)
 }
@@ -36,10 +38,9 @@ fn joins(schema: &Value) -> bool {
                 && in_place
                     .iter()
                     .any(|keyword| keywords.contains_key(*keyword));
-            let mut parts = keywords.iter();
             has_siblings
                 || keywords.contains_key("allOf")
-                || parts.any(|(keyword, part)| !objects::is_value(keyword) && joins(part))
+                || objects::parts(keywords).any(|(_, part)| joins(part))
         }
         _ => false,
     }
@@ -88,22 +89,9 @@ fn adapt_part(schema: &mut Value, is_joined: bool) -> Result<()> {
                 let moved = kept.map_or(moved, |kept| sign * kept.max(sign * moved));
                 replace(keywords, excluded, included, moved);
             }
-            let parts = keywords.iter_mut();
-            parts
-                .filter(|(keyword, _)| !objects::is_value(keyword))
-                .try_for_each(|(_, part)| adapt_part(part, is_joined))
+            objects::parts_mut(keywords).try_for_each(|(_, part)| adapt_part(part, is_joined))
         }
         _ => Ok(()),
-    }
-}
-
-/// Returns whether a schema of a `type` describes numbers that are no integers.
-fn may_be_fraction(kind: Option<&Value>) -> bool {
-    let is_number = |kind: &Value| kind == "number";
-    match kind {
-        None => true,
-        Some(Value::Array(kinds)) => kinds.iter().any(is_number),
-        Some(kind) => is_number(kind),
     }
 }
 

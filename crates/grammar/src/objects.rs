@@ -378,6 +378,45 @@ fn pointer(reference: &str) -> Option<String> {
     (pointer.is_empty() || pointer.starts_with('/')).then(|| pointer.to_owned())
 }
 
+/// Returns the schemas in a schema with these keywords, each with its keyword; lists of schemas as they are. A property may
+/// have the name of a keyword, such as `default`.
+pub(crate) fn parts(keywords: &Map<String, Value>) -> impl Iterator<Item = (&str, &Value)> {
+    let schemas = keywords.iter().filter(|(keyword, _)| !is_value(keyword));
+    schemas.flat_map(|(keyword, part)| {
+        let named = part.as_object().filter(|_| is_named(keyword));
+        let is_one = named.is_none();
+        let named = named.into_iter().flat_map(Map::values);
+        named
+            .chain(is_one.then_some(part))
+            .map(move |part| (keyword.as_str(), part))
+    })
+}
+
+/// Like [`parts`], to change them.
+pub(crate) fn parts_mut(
+    keywords: &mut Map<String, Value>,
+) -> impl Iterator<Item = (&str, &mut Value)> {
+    let schemas = keywords
+        .iter_mut()
+        .filter(|(keyword, _)| !is_value(keyword));
+    schemas.flat_map(|(keyword, part)| {
+        let keyword = keyword.as_str();
+        let parts: Vec<_> = if is_named(keyword) && part.is_object() {
+            part.as_object_mut()
+                .into_iter()
+                .flat_map(Map::values_mut)
+                .collect()
+        } else {
+            vec![part]
+        };
+        parts.into_iter().map(move |part| (keyword, part))
+    })
+}
+
+fn is_named(keyword: &str) -> bool {
+    NAMED.contains(&keyword)
+}
+
 /// Returns whether a keyword's value is not a schema but a literal value.
 pub(crate) fn is_value(keyword: &str) -> bool {
     matches!(keyword, "const" | "enum" | "default" | "examples")

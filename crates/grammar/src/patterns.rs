@@ -25,22 +25,16 @@ pub(crate) fn adapt(schema: &mut Value) -> Result<()> {
     match schema {
         Value::Array(items) => items.iter_mut().try_for_each(adapt)?,
         Value::Object(keywords) => {
-            for (keyword, part) in keywords.iter_mut() {
-                match (keyword.as_str(), part) {
-                    ("pattern", Value::String(pattern)) => *pattern = exact(pattern)?,
-                    ("patternProperties", Value::Object(patterns)) => {
-                        let adapted = std::mem::take(patterns).into_iter();
-                        *patterns = adapted
-                            .map(|(pattern, mut part)| {
-                                adapt(&mut part)?;
-                                Ok((exact(&pattern)?, part))
-                            })
-                            .collect::<Result<_>>()?;
-                    }
-                    (keyword, part) if !objects::is_value(keyword) => adapt(part)?,
-                    _ => {}
-                }
+            if let Some(Value::String(pattern)) = keywords.get_mut("pattern") {
+                *pattern = exact(pattern)?;
             }
+            if let Some(Value::Object(patterns)) = keywords.get_mut("patternProperties") {
+                let adapted = std::mem::take(patterns).into_iter();
+                *patterns = adapted
+                    .map(|(pattern, part)| Ok((exact(&pattern)?, part)))
+                    .collect::<Result<_>>()?;
+            }
+            objects::parts_mut(keywords).try_for_each(|(_, part)| adapt(part))?;
         }
         _ => {}
     }

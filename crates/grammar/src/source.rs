@@ -191,8 +191,8 @@ fn count_parts(schema: &Value) -> Result<usize> {
                     if keyword != "required" {
                         count += siblings;
                     }
-                    left.push(part);
                 }
+                left.extend(objects::parts(keywords).map(|(_, part)| part));
             }
             _ => {}
         }
@@ -311,10 +311,7 @@ fn check_keywords(schema: &Value) -> Result<()> {
                          `required`, or set `additionalProperties` to false"
                     ),
                 }),
-                _ => keywords
-                    .iter()
-                    .filter(|(keyword, _)| !objects::is_value(keyword))
-                    .try_for_each(|(_, part)| check_keywords(part)),
+                _ => objects::parts(keywords).try_for_each(|(_, part)| check_keywords(part)),
             }
         }
         _ => Ok(()),
@@ -391,10 +388,7 @@ fn narrow_formats(schema: &mut Value) {
                     all.push(json!({ "pattern": pattern }));
                 }
             }
-            keywords
-                .iter_mut()
-                .filter(|(keyword, _)| !objects::is_value(keyword))
-                .for_each(|(_, part)| narrow_formats(part));
+            objects::parts_mut(keywords).for_each(|(_, part)| narrow_formats(part));
         }
         _ => {}
     }

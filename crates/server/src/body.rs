@@ -86,10 +86,9 @@ impl CheckedBody {
             let path = error.path().to_string();
             let cause = error.inner();
             if cause.is_data() && path != "." {
-                ApiError::field(&path, cause.to_string())
+                ApiError::field(&path, without_names(&cause.to_string()))
             } else {
-                ApiError::invalid(format!("the body is not the expected JSON object: {cause}"))
-                    .with_code("invalid_json")
+                ApiError::no_json(cause)
             }
         })?;
         json.end().map_err(|error| {
@@ -97,6 +96,22 @@ impl CheckedBody {
                 .with_code("invalid_json")
         })?;
         Ok(parsed)
+    }
+}
+
+/// Returns an error of `serde` without the name of the program's type that it expects.
+fn without_names(cause: &str) -> String {
+    let Some((before, after)) = cause.rsplit_once("expected struct ") else {
+        return cause.to_owned();
+    };
+    let rest = after.split_once(' ').map_or("", |(_, rest)| rest);
+    let rest = match rest.strip_prefix("with ") {
+        Some(count) => count.split_once(" at ").map_or("", |(_, place)| place),
+        None => rest.trim_start_matches("at "),
+    };
+    match rest {
+        "" => format!("{before}expected an object"),
+        place => format!("{before}expected an object at {place}"),
     }
 }
 

@@ -80,6 +80,12 @@ impl ApiError {
         )
     }
 
+    /// Returns the error of a body that is no JSON, or has values that no field can have.
+    pub(crate) fn no_json(cause: &serde_json::Error) -> Self {
+        Self::invalid(format!("the body is not the expected JSON object: {cause}"))
+            .with_code("invalid_json")
+    }
+
     /// Returns the error of an invalid value in the field `param`.
     pub(crate) fn field(param: &str, message: impl Into<String>) -> Self {
         Self::invalid(format!("{param}: {}", message.into()))

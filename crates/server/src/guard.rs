@@ -9,6 +9,7 @@ use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use percent_encoding::percent_decode_str;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
@@ -19,6 +20,9 @@ use crate::route::Access;
 
 /// Maximum size of a request's head in bytes.
 pub(crate) const HEAD_BYTES: usize = 64 << 10;
+
+/// Another header for the key, of Anthropic's API.
+static OWN_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 /// The address of a connection's client.
 #[derive(Clone, Copy, Debug)]
@@ -124,7 +128,8 @@ pub(crate) async fn guard(
     response
 }
 
-/// Refuses a head that is too large, or in which a header is repeated of which proxies may read another one.
+/// Refuses a head that is too large, whose path is no text, or in which a header is repeated of which proxies may read another
+/// one.
 fn check_head(request: &Request) -> Result<(), ApiError> {
     let headers = request.headers();
     let bytes = |(name, value): (&HeaderName, &HeaderValue)| {
@@ -150,11 +155,22 @@ fn check_head(request: &Request) -> Result<(), ApiError> {
             "the header Transfer-Encoding has another value than chunked",
         ));
     }
-    let is_repeated = |name: &&HeaderName| headers.get_all(*name).iter().nth(1).is_some();
-    match [&header::HOST, &header::CONTENT_TYPE]
+    if percent_decode_str(uri.path()).decode_utf8().is_err() {
+        let message = "the path has bytes after % that are no UTF-8";
+        return Err(ApiError::invalid(message).with_code("invalid_path"));
+    }
+    let values = |name: &HeaderName| headers.get_all(name).iter();
+    let is_repeated = |name: &&HeaderName| values(name).nth(1).is_some();
+    let has_two = |name: &&HeaderName| {
+        let first = values(name).next();
+        values(name).any(|value| Some(value) != first)
+    };
+    let repeated = [&header::HOST, &header::CONTENT_TYPE]
         .into_iter()
-        .find(is_repeated)
-    {
+        .find(is_repeated);
+    let repeated =
+        repeated.or_else(|| [&header::AUTHORIZATION, &OWN_KEY].into_iter().find(has_two));
+    match repeated {
         Some(name) => Err(ApiError::refused(
             StatusCode::BAD_REQUEST,
             "repeated_header",
@@ -233,7 +249,7 @@ fn check_key(app: &App, access: Access, request: &Request) -> Result<Caller, Api
         .map(|(_, key)| key.trim());
     let own = request
         .headers()
-        .get("x-api-key")
+        .get(&OWN_KEY)
         .and_then(|value| value.to_str().ok());
     let Some(given) = bearer.or(own) else {
         return Err(ApiError::wrong_key(

@@ -11,9 +11,12 @@ use crate::blocking::spawn;
 use crate::counters::reason::{IDLE, PRESSURE};
 use crate::registry::ModelRegistry;
 use crate::served::ServedModel;
+use crate::stored::Store;
 
 /// The interval at which idle models and the system's memory are checked.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// The interval at which stored responses are checked.
+const STORED_INTERVAL: Duration = Duration::from_secs(60);
 /// The time that the system gets until what was given back shows in its figures.
 const SETTLE: Duration = Duration::from_secs(10);
 
@@ -74,6 +77,17 @@ pub(crate) async fn run(registry: Weak<ModelRegistry>) {
         } else if !settles {
             shrunk = None;
         }
+    }
+}
+
+/// Drops stored responses and conversations after their time, until the store is dropped.
+pub(crate) async fn drop_stored(store: Weak<Store>) {
+    loop {
+        tokio::time::sleep(STORED_INTERVAL).await;
+        let Some(store) = store.upgrade() else {
+            return;
+        };
+        store.drop_old();
     }
 }
 

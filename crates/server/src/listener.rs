@@ -90,6 +90,7 @@ pub fn serve(
         })??);
         app.registry().keep_first();
         tokio::spawn(housekeeping::run(Arc::downgrade(app.registry())));
+        tokio::spawn(housekeeping::drop_stored(Arc::downgrade(app.stored())));
         ready(address);
         accept(&listener, &app, shutdown.0.subscribe()).await;
         Ok(())

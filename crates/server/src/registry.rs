@@ -324,12 +324,27 @@ impl ModelRegistry {
         if let Some(model) = self.ask(index) {
             return Ok(model);
         }
-        let loading = Arc::clone(&self.loading).lock_owned().await;
-        // Another request may have loaded the model in the meantime.
-        if let Some(model) = self.ask(index) {
-            return Ok(model);
-        }
-        self.make_room(index).await?;
+        let mut failed = None;
+        let loading = loop {
+            let loading = Arc::clone(&self.loading).lock_owned().await;
+            // Another request may have loaded the model in the meantime.
+            if let Some(model) = self.ask(index) {
+                return Ok(model);
+            }
+            let Err(in_use) = self.try_make_room(index).await else {
+                break loading;
+            };
+            // Models that fit are loaded while this one waits.
+            drop(loading);
+            if failed.get_or_insert_with(Instant::now).elapsed() > self.options.client_time_out {
+                let name = &self.models[index].name;
+                let message = format!(
+                    "there is no memory for {name} while these models are in use: {in_use}; try again later"
+                );
+                return Err(ApiError::unavailable(message).with_param("model"));
+            }
+            tokio::time::sleep(POLL_INTERVAL).await;
+        };
         let registry = Arc::clone(self);
         // The load continues if the client disconnects: the next request probably needs the same model.
         let load = move || {
@@ -368,22 +383,6 @@ impl ModelRegistry {
         loaded.asked[index] = loaded.requests;
         loaded.kept[index].idle_since = None;
         Some(model)
-    }
-
-    /// Waits until the model at `index` fits next to the models in use, and unloads as many idle models as necessary.
-    async fn make_room(&self, index: usize) -> ApiResult<()> {
-        let start = Instant::now();
-        while let Err(in_use) = self.try_make_room(index).await {
-            if start.elapsed() > self.options.client_time_out {
-                let name = &self.models[index].name;
-                let message = format!(
-                    "there is no memory for {name} while these models are in use: {in_use}; try again later"
-                );
-                return Err(ApiError::unavailable(message).with_param("model"));
-            }
-            tokio::time::sleep(POLL_INTERVAL).await;
-        }
-        Ok(())
     }
 
     /// Unloads idle models until the model at `index` fits.

@@ -122,8 +122,8 @@ pub(crate) type Parts = (Option<Arc<Items>>, Vec<Arc<Item>>);
 struct Entry {
     id: String,
     items: Arc<Items>,
-    /// The number of its first item.
-    first: u64,
+    /// The numbers of the first items of its parts: of what it continues of its own, and of the items after that.
+    firsts: Vec<u64>,
     /// The response, or the description of the conversation, as JSON.
     object: Bytes,
     used: Instant,
@@ -150,8 +150,10 @@ impl OfOwner {
         self.entries.last()
     }
 
+    /// Adds an entry, the last part of which is not in the index.
     fn push(&mut self, entry: Entry) {
-        for (number, item) in (entry.first..).zip(&entry.items.items) {
+        let first = entry.firsts.last().copied().unwrap_or(self.next);
+        for (number, item) in (first..).zip(&entry.items.items) {
             if let Some(id) = item.id() {
                 let items = self.by_id.entry(id.to_owned()).or_default();
                 items.insert(number, Arc::clone(item));
@@ -160,21 +162,43 @@ impl OfOwner {
         self.entries.push(entry);
     }
 
+    /// Removes the entries that were not used for `time`.
+    fn drop_old(&mut self, time: Duration) {
+        let is_old = |entry: &Entry| entry.used.elapsed() >= time;
+        while self.entries.first().is_some_and(is_old) {
+            self.remove_at(0);
+        }
+    }
+
     /// Removes the entry `id`. Returns whether it was there.
     fn remove(&mut self, id: &str) -> bool {
-        let place = self.entries.iter().position(|entry| entry.id == id);
-        place.inspect(|place| self.remove_at(*place)).is_some()
+        let entry = self.take(id);
+        entry.inspect(|entry| self.forget(entry)).is_some()
     }
 
     fn remove_at(&mut self, place: usize) {
         let entry = self.entries.remove(place);
-        for (number, item) in (entry.first..).zip(&entry.items.items) {
-            if let Some(id) = item.id()
-                && let Some(items) = self.by_id.get_mut(id)
-            {
-                items.remove(&number);
-                if items.is_empty() {
-                    self.by_id.remove(id);
+        self.forget(&entry);
+    }
+
+    /// Takes the entry `id`, whose items stay in the index.
+    fn take(&mut self, id: &str) -> Option<Entry> {
+        let place = self.entries.iter().position(|entry| entry.id == id)?;
+        Some(self.entries.remove(place))
+    }
+
+    /// Removes the items of an entry from the index.
+    fn forget(&mut self, entry: &Entry) {
+        let parts = std::iter::successors(Some(&*entry.items), |part| part.earlier.as_deref());
+        for (first, part) in entry.firsts.iter().rev().zip(parts) {
+            for (number, item) in (*first..).zip(&part.items) {
+                if let Some(id) = item.id()
+                    && let Some(items) = self.by_id.get_mut(id)
+                {
+                    items.remove(&number);
+                    if items.is_empty() {
+                        self.by_id.remove(id);
+                    }
                 }
             }
         }
@@ -282,7 +306,7 @@ impl Store {
     /// Returns a response, or the description of a conversation, as JSON.
     pub(crate) fn object(&self, owner: Owner, id: &str) -> Option<Bytes> {
         self.with(owner, |entries| {
-            let entry = entries.entries.iter().find(|entry| entry.id == id)?;
+            let entry = entries.touch(id)?;
             Some(entry.object.clone())
         })
     }
@@ -310,11 +334,15 @@ impl Store {
     fn with<T>(&self, owner: Owner, work: impl FnOnce(&mut OfOwner) -> T) -> T {
         let mut owners = self.lock();
         let of_owner = owners.entry(owner).or_default();
-        let is_old = |entry: &Entry| entry.used.elapsed() >= self.time;
-        while of_owner.entries.first().is_some_and(is_old) {
-            of_owner.remove_at(0);
-        }
+        of_owner.drop_old(self.time);
         work(of_owner)
+    }
+
+    /// Drops what no owner has used for the time.
+    pub(crate) fn drop_old(&self) {
+        for of_owner in self.lock().values_mut() {
+            of_owner.drop_old(self.time);
+        }
     }
 
     /// Stores an entry in place of those that were not used for the longest time. Returns whether there is room.
@@ -331,17 +359,27 @@ impl Store {
         (earlier, items): Parts,
         object: Bytes,
     ) -> bool {
-        of_owner.remove(&id);
         let bytes = bytes(&items, &object);
         if bytes > self.most_bytes {
+            of_owner.remove(&id);
             return false;
+        }
+        let mut firsts = Vec::new();
+        if let Some(before) = of_owner.take(&id) {
+            // What a conversation had stays a part of it when it grows.
+            let grows = |earlier: &Arc<Items>| Arc::ptr_eq(earlier, &before.items);
+            if earlier.as_ref().is_some_and(grows) {
+                firsts = before.firsts;
+            } else {
+                of_owner.forget(&before);
+            }
         }
         let (count, of_earlier) = earlier.as_ref().map_or((0, 0), |earlier| earlier.size);
         let of_items = items.iter().map(|item| item.bytes);
         let of_items = of_items.fold(0, usize::saturating_add);
         let size = (count + items.len(), of_earlier.saturating_add(of_items));
         of_owner.used.fetch_add(bytes, Ordering::Relaxed);
-        let first = of_owner.next;
+        firsts.push(of_owner.next);
         of_owner.next += items.len() as u64;
         let items = Arc::new(Items {
             earlier,
@@ -353,7 +391,7 @@ impl Store {
         of_owner.push(Entry {
             id,
             items,
-            first,
+            firsts,
             object,
             used: Instant::now(),
         });
@@ -478,5 +516,36 @@ mod tests {
         let store = store(1 << 20, Duration::ZERO, &[]);
         assert!(put(&store, Owner::default(), "a", None));
         assert!(store.items(Owner::default(), "a").is_none());
+        // Nor where its owner asks for nothing.
+        assert!(put(&store, Owner::default(), "b", None));
+        store.drop_old();
+        assert!(store.lock()[&Owner::default()].entries.is_empty());
+    }
+
+    #[test]
+    fn items_of_a_conversation_are_found_until_it_ends_or_loses_them() {
+        let store = store(1 << 20, Duration::from_secs(3600), &[]);
+        let owner = Owner::default();
+        put(&store, owner, "a", None);
+        for number in 0..3 {
+            let more = vec![Item::new(json!({"id": format!("more {number}")}))];
+            let grow = |before: &Arc<Items>, object| {
+                Ok(((Some(Arc::clone(before)), more.clone()), object))
+            };
+            store.change(owner, "a", grow).unwrap();
+        }
+        let ids = ["item of a", "more 0", "more 1", "more 2"];
+        assert!(ids.iter().all(|id| has_item(&store, owner, id)));
+        let keep_last = |items: &Arc<Items>, object| {
+            let all = items.all().into_iter().skip(3);
+            Ok(((None, all.map(Arc::clone).collect()), object))
+        };
+        store.change(owner, "a", keep_last).unwrap();
+        assert_eq!(
+            ids.map(|id| has_item(&store, owner, id)),
+            [false, false, false, true]
+        );
+        store.delete(owner, "a");
+        assert!(store.lock()[&owner].by_id.is_empty());
     }
 }

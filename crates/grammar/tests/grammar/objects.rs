@@ -197,6 +197,90 @@ fn a_class_without_a_quote_or_a_backslash_allows_neither() {
 }
 
 #[test]
+fn numbers_of_64_bits_are_exact_or_refused() {
+    let integers =
+        |least: i64, most: i64| json!({"type": "integer", "minimum": least, "maximum": most});
+    let safe = 1_i64 << 53;
+    for (schema, allowed, refused) in [
+        (
+            integers(safe + 1, safe + 3),
+            vec![json!(safe + 2)],
+            vec![json!(safe), json!(safe + 4)],
+        ),
+        (
+            integers(i64::MIN, i64::MAX),
+            vec![json!(0), json!(-safe), json!(i64::MAX)],
+            vec![json!(0.5), json!(u64::MAX)],
+        ),
+        (
+            json!({"type": "integer", "exclusiveMinimum": safe}),
+            vec![json!(safe + 2)],
+            vec![json!(safe), json!(safe - 1)],
+        ),
+        (
+            json!({"type": "number", "minimum": f64::MIN, "maximum": f64::MAX}),
+            vec![json!(0.5), json!(-12)],
+            vec![json!("0")],
+        ),
+        (
+            json!({"const": i64::MAX}),
+            vec![json!(i64::MAX)],
+            vec![json!(i64::MAX as u64 + 1)],
+        ),
+    ] {
+        assert_answers(&schema, &allowed, &refused);
+    }
+    let (_, grammars) = &*GRAMMARS;
+    for (schema, words) in [
+        (
+            json!({"const": safe + 1}),
+            "const has the number 9007199254740993",
+        ),
+        (
+            json!({"properties": {"a": {"enum": [u64::MAX]}}}),
+            "enum has the number",
+        ),
+        (json!({"type": "integer", "minimum": 1e30}), "minimum 1e+30"),
+    ] {
+        let source = GrammarSource::JsonSchema(schema.to_string());
+        let error = grammars.compile(&source).unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    }
+}
+
+#[test]
+fn a_property_may_have_the_name_of_a_keyword() {
+    for name in ["a", "const", "default", "enum", "examples"] {
+        let of = |value: Value| json!({ name: value });
+        for (part, allowed, refused) in [
+            (
+                json!({"type": "number", "exclusiveMinimum": 1, "maximum": 1.5}),
+                json!(1.25),
+                json!(1),
+            ),
+            (
+                json!({"type": "string", "pattern": "^[^\"]$"}),
+                json!("a"),
+                json!("\""),
+            ),
+            (
+                json!({"type": "string", "format": "date"}),
+                json!("2024-02-29"),
+                json!("2023-02-29"),
+            ),
+        ] {
+            let schema = json!({"type": "object", "properties": of(part), "required": [name]});
+            assert_answers(&schema, &[of(allowed)], &[of(refused)]);
+        }
+        let least = of(json!({"type": "object", "minProperties": 2}));
+        let schema = json!({"type": "object", "properties": least}).to_string();
+        let (_, grammars) = &*GRAMMARS;
+        let error = grammars.compile(&GrammarSource::JsonSchema(schema));
+        assert!(error.unwrap_err().to_string().contains("minProperties"));
+    }
+}
+
+#[test]
 fn an_excluded_end_of_a_narrow_range_is_outside() {
     for (schema, allowed, refused) in [
         (

@@ -11,11 +11,11 @@ use super::{Effect, Field, RequestFields};
 use crate::error::{ApiError, ApiResult};
 
 impl RequestFields {
-    /// Refuses a body with an unsupported or unknown field. Accepts a body that is not valid JSON, which
-    /// [`CheckedBody::parse`](crate::body::CheckedBody::parse) refuses later.
+    /// Refuses a body with an unsupported or unknown field.
     ///
     /// # Errors
-    /// If there is such a field. The error names the first one.
+    /// If there is such a field; the error names the first one. If the body is no JSON, or has a value that can't be read: the
+    /// fields that follow it would not be checked.
     pub(crate) fn check(&self, body: &[u8]) -> ApiResult<()> {
         let error = RefCell::new(None);
         let seed = Checked {
@@ -23,9 +23,19 @@ impl RequestFields {
             path: &Path::Root,
             error: &error,
         };
-        // Any other failure is reported later, when the body is parsed.
-        let _ = seed.deserialize(&mut serde_json::Deserializer::from_slice(body));
-        error.into_inner().map_or(Ok(()), Err)
+        let read = seed.deserialize(&mut serde_json::Deserializer::from_slice(body));
+        refusal(error, read)
+    }
+}
+
+/// Returns the error of a check that `read` a whole body, or ended with `error` or before.
+pub(super) fn refusal(
+    error: RefCell<Option<ApiError>>,
+    read: serde_json::Result<()>,
+) -> ApiResult<()> {
+    match (error.into_inner(), read) {
+        (Some(error), _) => Err(error),
+        (None, read) => read.map_err(|cause| ApiError::no_json(&cause)),
     }
 }
 
@@ -56,6 +66,17 @@ struct Checked<'a> {
 }
 
 impl Checked<'_> {
+    /// Refuses an item of an array that is no object. `serde` would take an array for the fields of an object, in their order.
+    fn refuse_item<E: serde::de::Error>(&self, what: &str) -> Result<(), E> {
+        if !matches!(self.path, Path::Item(..)) {
+            return Ok(());
+        }
+        let message = format!("is {what}, expected an object");
+        let error = ApiError::field(&self.path.to_string(), message);
+        *self.error.borrow_mut() = Some(error);
+        Err(E::custom("refused"))
+    }
+
     fn refuse<E: serde::de::Error>(&self, name: &str, code: &'static str, message: &str) -> E {
         let field = Path::Field(self.path, name).to_string();
         *self.error.borrow_mut() = Some(ApiError::field(&field, message).with_code(code));
@@ -134,6 +155,7 @@ impl<'de> Visitor<'de> for Checked<'_> {
             *self.error.borrow_mut() = Some(ApiError::invalid(message));
             return Err(serde::de::Error::custom("refused"));
         }
+        self.refuse_item("an array")?;
         for index in 0.. {
             let path = &Path::Item(self.path, index);
             if items.next_element_seed(Checked { path, ..self })?.is_none() {
@@ -143,34 +165,28 @@ impl<'de> Visitor<'de> for Checked<'_> {
         Ok(())
     }
 
-    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
-        Ok(())
+    fn visit_bool<E: serde::de::Error>(self, _: bool) -> Result<(), E> {
+        self.refuse_item("true or false")
     }
 
-    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
-        Ok(())
+    fn visit_i64<E: serde::de::Error>(self, _: i64) -> Result<(), E> {
+        self.refuse_item("a number")
     }
 
-    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
-        Ok(())
+    fn visit_u64<E: serde::de::Error>(self, _: u64) -> Result<(), E> {
+        self.refuse_item("a number")
     }
 
-    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
-        Ok(())
+    fn visit_f64<E: serde::de::Error>(self, _: f64) -> Result<(), E> {
+        self.refuse_item("a number")
     }
 
-    fn visit_str<E>(self, _: &str) -> Result<(), E> {
-        Ok(())
+    fn visit_str<E: serde::de::Error>(self, _: &str) -> Result<(), E> {
+        self.refuse_item("a text")
     }
 
     fn visit_unit<E: serde::de::Error>(self) -> Result<(), E> {
-        if matches!(self.path, Path::Item(..)) {
-            // `serde` takes an array of nulls for an object without its optional fields.
-            let error = ApiError::field(&self.path.to_string(), "is null, expected an object");
-            *self.error.borrow_mut() = Some(error);
-            return Err(E::custom("refused"));
-        }
-        Ok(())
+        self.refuse_item("null")
     }
 }
 

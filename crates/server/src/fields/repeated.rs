@@ -9,22 +9,22 @@ use std::fmt;
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 
-use super::check::Path;
+use super::check::{Path, refusal};
 use crate::error::{ApiError, ApiResult};
 
-/// Refuses a body with an object that has a name twice, at any depth. Accepts a body that is not valid JSON, which
-/// [`CheckedBody::parse`](crate::body::CheckedBody::parse) refuses later.
+/// Refuses a body with an object that has a name twice, at any depth.
 ///
 /// # Errors
-/// If there is such an object. The error names the field.
+/// If there is such an object; the error names the field. If the body is no JSON, or has a value that can't be read, such as
+/// a number beyond 64 bits: what follows it would not be checked.
 pub(crate) fn refuse_repeated(body: &[u8]) -> ApiResult<()> {
     let error = RefCell::new(None);
     let seed = Named {
         path: &Path::Root,
         error: &error,
     };
-    let _ = seed.deserialize(&mut serde_json::Deserializer::from_slice(body));
-    error.into_inner().map_or(Ok(()), Err)
+    let read = seed.deserialize(&mut serde_json::Deserializer::from_slice(body));
+    refusal(error, read)
 }
 
 /// A name, which is copied only if it has escapes.

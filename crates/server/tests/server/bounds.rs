@@ -151,6 +151,59 @@ fn a_body_that_is_no_json_object_is_refused() {
 }
 
 #[test]
+fn what_follows_a_value_that_can_not_be_read_is_checked_too() {
+    let server = Server::start();
+    let deep = "[".repeat(130) + &"]".repeat(130);
+    for value in ["1e400", "\"\\ud800\"", &deep] {
+        for (field, rest) in [
+            ("user", "\"tempreature\": 0"),
+            ("verbosity", "\"chat_template\": \"a\""),
+            ("user", "\"logit_bias\": {\"72\": 1, \"72\": 2}"),
+        ] {
+            let messages =
+                "\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], \"max_tokens\": 1";
+            let body = format!("{{\"{field}\": {value}, {rest}, {messages}}}");
+            let error = server.post_text(CHAT, &body).error(400);
+            assert_eq!(error["code"], "invalid_json", "{body}: {error}");
+        }
+    }
+}
+
+#[test]
+fn an_array_is_no_object_and_no_error_names_a_type_of_the_program() {
+    let server = Server::start();
+    let message = json!({"role": "user", "content": "a"});
+    for (field, value, param) in [
+        ("stream_options", json!([true]), "stream_options[0]"),
+        ("stream_options", json!([]), "stream_options"),
+        ("stream_options", json!("a"), "stream_options"),
+        ("messages", json!([["user", "a"]]), "messages[0]"),
+        ("messages", json!([message, 1]), "messages[1]"),
+        ("tools", json!([["function", {"name": "f"}]]), "tools[0]"),
+        (
+            "response_format",
+            json!(["json_object"]),
+            "response_format[0]",
+        ),
+        (
+            "tools",
+            json!([{"function": ["f"]}]),
+            "tools[0].function[0]",
+        ),
+    ] {
+        let mut body = chat(json!({"max_tokens": 1}));
+        body[field] = value;
+        let error = server.post(CHAT, &body).error(400);
+        let text = error["message"].as_str().unwrap();
+        assert_eq!(error["param"], param, "{body}: {text}");
+        assert!(
+            text.contains("expected an object") && !text.contains("struct"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
 fn other_paths_methods_and_content_types_are_refused_in_the_same_form() {
     let server = Server::start();
     assert_eq!(server.get("/v1/nothing").error(404)["code"], "unknown_url");
@@ -159,6 +212,9 @@ fn other_paths_methods_and_content_types_are_refused_in_the_same_form() {
         "unknown_url"
     );
     assert_eq!(server.get(CHAT).error(405)["code"], "method_not_allowed");
+    for path in ["/v1/models/%ff", "/v1/responses/%c3", "/sessions/%ff"] {
+        assert_eq!(server.get(path).error(400)["code"], "invalid_path");
+    }
     let of_page = "Sec-Fetch-Site: same-origin\r\n";
     let text = post(CHAT, "{}", of_page).replace("application/json", "text/plain");
     assert_eq!(

@@ -392,9 +392,16 @@ fn a_head_has_its_bound_and_headers_that_others_may_read_differently_come_once()
     let ask = |headers: &str| server.send(&post("/tokenize", r#"{"content": "a"}"#, headers));
     ask(&format!("X: {}\r\n", "x".repeat(60_000))).good();
     ask("Content-Encoding: identity\r\n").good();
+    ask("x-api-key: a\r\nX-Api-Key: a\r\n").good();
     for (headers, status, code) in [
         ("Host: localhost\r\n", 400, "repeated_header"),
         ("Content-Type: application/json\r\n", 400, "repeated_header"),
+        (
+            "Authorization: Bearer a\r\nAuthorization: Bearer b\r\n",
+            400,
+            "repeated_header",
+        ),
+        ("x-api-key: a\r\nX-Api-Key: b\r\n", 400, "repeated_header"),
         (
             "Content-Encoding: gzip\r\n",
             415,

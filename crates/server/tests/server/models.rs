@@ -247,6 +247,43 @@ fn a_model_in_use_stays_and_who_waits_too_long_for_its_memory_is_told_when_to_co
 }
 
 #[test]
+fn requests_that_wait_for_memory_keep_none_from_a_model_that_fits() {
+    let (engine, folder) = engine(None);
+    let (mut models, loads) = models(&engine, 3);
+    models[1].bytes = 2;
+    let time = Duration::from_secs(4);
+    let server = Server::of((engine, folder), models, |options| {
+        options.model_bytes = 2;
+        options.client_time_out = time;
+    });
+    // A stream that no client reads keeps its model in use.
+    let mut stream = server.connect();
+    let body = json!({"model": "a", "prompt": "a", "max_tokens": 760, "ignore_eos": true, "stream": true, "n": 4,
+                      "logprobs": 20});
+    stream
+        .write_all(post("/v1/completions", &body.to_string(), "").as_bytes())
+        .unwrap();
+    stream.read_exact(&mut [0]).unwrap();
+    let start = Instant::now();
+    let tokenize = |model: &str| server.post("/tokenize", &json!({"model": model, "content": "a"}));
+    std::thread::scope(|scope| {
+        let waiting: Vec<_> = (0..4).map(|_| scope.spawn(|| tokenize("b"))).collect();
+        std::thread::sleep(Duration::from_millis(200));
+        tokenize("c").good();
+        assert!(start.elapsed() < time, "{:?}", start.elapsed());
+        drop(
+            waiting
+                .into_iter()
+                .map(|it| it.join().unwrap())
+                .collect::<Vec<_>>(),
+        );
+        // Each has waited for its own time alone.
+        assert!(start.elapsed() < 2 * time, "{:?}", start.elapsed());
+    });
+    assert_eq!(counts(&loads)[2], 1);
+}
+
+#[test]
 fn a_model_that_can_not_be_loaded_is_an_error_and_the_others_go_on() {
     let (engine, folder) = engine(None);
     let (mut models, _) = models(&engine, 2);

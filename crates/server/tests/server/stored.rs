@@ -81,6 +81,30 @@ fn an_item_reference_stands_for_the_item() {
 }
 
 #[test]
+fn items_of_a_conversation_that_has_grown_can_be_referred_to() {
+    let server = Server::start();
+    let item = |id: &str| json!({"id": id, "role": "user", "content": id});
+    let path = "/v1/conversations";
+    let made = server.post(path, &json!({"items": [item("one")]})).good();
+    let id = made["id"].as_str().unwrap();
+    server
+        .post(
+            &format!("{path}/{id}/items"),
+            &json!({"items": [item("two")]}),
+        )
+        .good();
+    respond(
+        &server,
+        &json!({"input": "three", "conversation": id, "store": false, "max_output_tokens": 1}),
+    );
+    for known in ["one", "two"] {
+        let body = json!({"input": [{"type": "item_reference", "id": known}], "store": false, "max_output_tokens": 1});
+        let count = count(&server, &json!([{"role": "user", "content": known}]));
+        assert_eq!(*tokens(&respond(&server, &body)), count);
+    }
+}
+
+#[test]
 fn a_conversation_grows_with_each_response() {
     let server = Server::start();
     let items = json!([{"role": "user", "content": "Hi"}]);
