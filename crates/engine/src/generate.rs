@@ -60,6 +60,8 @@ pub enum Event<'a> {
         done: usize,
         /// Tokens of the prompt.
         total: usize,
+        /// Tokens that need not be computed, because the session or the engine held them.
+        reused: usize,
     },
     /// The next token of the answer. If it completes some text, an [`Event::Text`] follows.
     Token {
@@ -227,6 +229,7 @@ pub(crate) fn generate_with(
         on_event(Event::Prefill {
             done: reused + done,
             total: prompt.len(),
+            reused,
         });
     });
     let prefill = prefill

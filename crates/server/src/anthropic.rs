@@ -154,7 +154,7 @@ pub(crate) async fn create(
         .output_config
         .map_or((None, None), |config| (config.format, config.effort));
     let form = form(request.output_format, format)?;
-    sampling.check(app.options.parallel)?;
+    sampling.check(app.options.parallel).map_err(named)?;
     let model = app.model(request.model.as_deref()).await?;
     let template = model.model().chat_template();
     let mut prompt = prompt.read(template)?;
@@ -194,6 +194,14 @@ pub(crate) async fn create(
         Json(answer.collect(answers).await?).into_response()
     };
     Ok(left_out.say(response))
+}
+
+/// Names stop strings as Anthropic's API does in an error of the common options.
+fn named(error: ApiError) -> ApiError {
+    match error.detail.message.strip_prefix("stop: ") {
+        Some(message) => ApiError::field("stop_sequences", message),
+        None => error,
+    }
 }
 
 /// Returns the constraint of `output_config.format`, or of its alias `output_format`.

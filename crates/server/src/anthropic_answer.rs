@@ -69,21 +69,25 @@ impl MessageAnswer {
         }
     }
 
-    /// Returns the usage. `input_tokens` does not include cached tokens.
-    fn usage(&self) -> Value {
+    /// Returns the number of cached tokens of the prompt of a message that has ended.
+    fn cached(&self) -> usize {
+        self.reply.usage.prompt_tokens_details.cached_tokens
+    }
+
+    /// Returns the usage with this number of `cached` tokens. `input_tokens` does not include them.
+    fn usage(&self, cached: usize) -> Value {
         let usage = &self.reply.usage;
-        let cached = usage.prompt_tokens_details.cached_tokens;
         json!({
             "input_tokens": usage.prompt_tokens - cached, "cache_read_input_tokens": cached,
             "cache_creation_input_tokens": 0, "output_tokens": usage.completion_tokens,
         })
     }
 
-    fn message(&self, content: &Value, stop: Option<(&str, Option<&str>)>) -> Value {
+    fn message(&self, content: &Value, usage: &Value, stop: Option<(&str, Option<&str>)>) -> Value {
         json!({
             "id": self.reply.id, "type": "message", "role": "assistant", "model": self.reply.model.name(),
             "content": content, "stop_reason": stop.map(|stop| stop.0),
-            "stop_sequence": stop.and_then(|stop| stop.1), "usage": self.usage(),
+            "stop_sequence": stop.and_then(|stop| stop.1), "usage": usage,
         })
     }
 
@@ -95,7 +99,7 @@ impl MessageAnswer {
         let mut sections = Vec::new();
         while let Some(part) = answers.parts.recv().await {
             match part {
-                StreamItem::Prompt { .. } => {}
+                StreamItem::Prompt { .. } | StreamItem::Begun { .. } => {}
                 StreamItem::Text { text, count, .. } => {
                     self.reader
                         .push(text, count)
@@ -120,7 +124,7 @@ impl MessageAnswer {
         if blocks.is_empty() {
             blocks.push(json!({"type": "text", "text": ""}));
         }
-        Ok(self.message(&json!(blocks), Some(stop)))
+        Ok(self.message(&json!(blocks), &self.usage(self.cached()), Some(stop)))
     }
 
     /// Returns the events of pieces of the message.
@@ -230,14 +234,17 @@ fn event(data: &Value) -> Event {
 
 impl Render for MessageAnswer {
     fn begin(&mut self) -> Vec<Event> {
-        vec![event(
-            &json!({"type": "message_start", "message": self.message(&json!([]), None)}),
-        )]
+        Vec::new()
     }
 
     fn part(&mut self, part: StreamItem) -> Vec<Event> {
         match part {
             StreamItem::Prompt { .. } => Vec::new(),
+            // Some clients read the cached tokens here alone.
+            StreamItem::Begun { cached } => {
+                let message = self.message(&json!([]), &self.usage(cached), None);
+                vec![event(&json!({"type": "message_start", "message": message}))]
+            }
             StreamItem::Text { text, count, .. } => {
                 let pieces = self.reader.push(text, count);
                 self.pieces(pieces)
@@ -254,7 +261,7 @@ impl Render for MessageAnswer {
                 let (reason, sequence) = self.stop(finish);
                 let delta = json!({"stop_reason": reason, "stop_sequence": sequence});
                 events.push(event(
-                    &json!({"type": "message_delta", "delta": delta, "usage": self.usage()}),
+                    &json!({"type": "message_delta", "delta": delta, "usage": self.usage(self.cached())}),
                 ));
                 events
             }

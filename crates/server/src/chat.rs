@@ -116,7 +116,11 @@ pub(crate) async fn complete(
     let name = newer.map_or("max_tokens", |_| "max_completion_tokens");
     let given = one_of(("max_tokens", older), ("max_completion_tokens", newer))?;
     let max_tokens = limit(request.n_predict, (name, given), None)?;
-    check_some("max_completion_tokens", max_tokens)?;
+    let name = match given {
+        None if request.n_predict.is_some() => "n_predict",
+        _ => name,
+    };
+    check_some(name, max_tokens)?;
     let form = form.form()?;
     let tools = ToolUse::of_chat(
         request.tools,
@@ -209,7 +213,7 @@ impl Chat {
             vec![Default::default(); self.reply.count()];
         while let Some(part) = answers.parts.recv().await {
             match part {
-                StreamItem::Prompt { .. } => {}
+                StreamItem::Prompt { .. } | StreamItem::Begun { .. } => {}
                 StreamItem::Text {
                     choice,
                     text,
@@ -336,7 +340,7 @@ impl Render for ChatStream {
 
     fn part(&mut self, part: StreamItem) -> Vec<Event> {
         match part {
-            StreamItem::Prompt { .. } => Vec::new(),
+            StreamItem::Prompt { .. } | StreamItem::Begun { .. } => Vec::new(),
             StreamItem::Text {
                 choice,
                 text,

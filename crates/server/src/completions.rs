@@ -325,6 +325,7 @@ impl Texts {
                         all.append(more);
                     }
                 }
+                StreamItem::Begun { .. } => {}
                 StreamItem::End { choice, end } => self.reply.end(choice, end),
                 StreamItem::Failed(error) => return Err(error),
             }
@@ -396,6 +397,7 @@ impl TextStream {
                 }
                 events
             }
+            StreamItem::Begun { .. } => Vec::new(),
             StreamItem::Text {
                 choice,
                 text,

@@ -11,6 +11,9 @@ use utoipa::ToSchema;
 
 use crate::names::new_id;
 
+/// The code of the error of a request that no route fits.
+pub(crate) const UNKNOWN_URL: &str = "unknown_url";
+
 /// Maximum number of characters of a message. Messages repeat texts of requests, which may have megabytes.
 const MAX_MESSAGE: usize = 2000;
 /// Maximum number of characters of the name of a field.

@@ -270,7 +270,7 @@ impl FormFields {
     /// Returns the requested constraint, if there is one.
     ///
     /// # Errors
-    /// If several fields request one; and as [`ResponseFormat::form`] and [`StructuredOutputs::form`].
+    /// If several fields request different ones; and as [`ResponseFormat::form`] and [`StructuredOutputs::form`].
     pub(crate) fn form(&self) -> ApiResult<Option<AskedForm>> {
         let mut forms = Vec::new();
         forms.extend(
@@ -311,14 +311,18 @@ impl FormFields {
             add("guided_grammar", GrammarSource::Lark(grammar.clone()));
         }
         let mut forms = forms.into_iter();
-        match (forms.next(), forms.next()) {
-            (Some(first), Some(second)) => {
+        let Some(first) = forms.next() else {
+            return Ok(None);
+        };
+        // Clients for several versions of vLLM send a form by its older and by its newer name.
+        match forms.find(|form| form.source != first.source) {
+            None => Ok(Some(first)),
+            Some(other) => {
                 // The error names the outermost field.
                 let name = |form: &AskedForm| form.field.split('.').next().unwrap_or_default();
                 let message = format!("expected either this or {}, not both", name(&first));
-                Err(ApiError::field(name(&second), message))
+                Err(ApiError::field(name(&other), message))
             }
-            (form, _) => Ok(form),
         }
     }
 }

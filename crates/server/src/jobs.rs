@@ -59,6 +59,9 @@ pub(crate) enum StreamItem {
         prompt: usize,
         scores: Vec<LogProbabilities>,
     },
+    /// A part of a prompt was computed, and `cached` of its tokens need not be. Sent once for each completion, before
+    /// its text.
+    Begun { cached: usize },
     /// More text of a completion.
     Text {
         choice: usize,
@@ -261,14 +264,19 @@ impl GenerationJob {
             .wrapping_add((choice % self.choices) as u64);
         let mut clock = self.model.metrics().clock(self.arrived);
         let ends = options.all_end_tokens(session.model().tokenizer()?);
-        let (mut tokens, mut count) = (Vec::new(), 0);
+        let (mut tokens, mut count, mut has_begun) = (Vec::new(), 0, false);
         let answer = generate(
             session,
             prompt,
             &options,
             &outlet.cancel,
             &mut |event| match event {
-                Event::Prefill { .. } => {}
+                Event::Prefill { reused, .. } => {
+                    if !std::mem::replace(&mut has_begun, true) {
+                        let cached = cached.unwrap_or(reused);
+                        outlet.send(StreamItem::Begun { cached });
+                    }
+                }
                 Event::Token {
                     token,
                     log_probabilities,

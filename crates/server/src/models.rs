@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::HeaderMap;
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -13,6 +13,7 @@ use crate::app::App;
 use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::ollama::time::rfc3339;
 use crate::served::ServedModel;
+use crate::url_path::UrlPath;
 
 /// The list of served models.
 #[derive(Debug, Serialize, ToSchema)]
@@ -135,7 +136,7 @@ pub(crate) async fn list(State(app): State<Arc<App>>, headers: HeaderMap) -> Jso
 )]
 pub(crate) async fn one(
     State(app): State<Arc<App>>,
-    Path(name): Path<String>,
+    UrlPath(name): UrlPath<String>,
     headers: HeaderMap,
 ) -> ApiResult<Json<ModelObject>> {
     let models = objects(&app, &headers);

@@ -9,7 +9,7 @@ use axum::middleware::Next;
 use axum::response::Response;
 
 use crate::anthropic_error;
-use crate::error::ApiError;
+use crate::error::{ApiError, UNKNOWN_URL};
 use crate::models;
 use crate::names::new_id;
 use crate::ollama;
@@ -51,15 +51,18 @@ fn is_models(path: &str) -> bool {
 /// Assigns an id to a request, adds it as a header to the response, and converts errors to the API's format.
 pub(crate) async fn name(mut request: Request, next: Next) -> Response {
     let path = request.uri().path();
-    let is_anthropic = path.starts_with("/v1/messages")
-        || (is_models(path) && models::is_anthropic(request.headers()));
-    let is_ollama = request.uri().path().starts_with("/api/");
+    let speaks_anthropic = models::is_anthropic(request.headers());
+    let mut is_anthropic =
+        path.starts_with("/v1/messages") || (is_models(path) && speaks_anthropic);
+    let is_ollama = path == "/api" || path.starts_with("/api/");
     let given = RequestId::given(request.headers()).filter(|_| !is_anthropic);
     let id = given.unwrap_or_else(RequestId::new);
     request.extensions_mut().insert(id.clone());
     let mut response = next.run(request).await;
     let error = response.extensions_mut().remove::<ApiError>();
     if let Some(error) = error {
+        // Paths of Anthropic's API that this server lacks.
+        is_anthropic |= speaks_anthropic && !is_ollama && error.detail.code == Some(UNKNOWN_URL);
         if is_anthropic {
             response = anthropic_error::in_form(response, &error, id.text());
         } else if is_ollama {

@@ -182,7 +182,7 @@ impl ResponseAnswer {
     pub(crate) async fn collect(mut self, mut answers: Answers) -> ApiResult<Value> {
         while let Some(part) = answers.parts.recv().await {
             match part {
-                StreamItem::Prompt { .. } => {}
+                StreamItem::Prompt { .. } | StreamItem::Begun { .. } => {}
                 StreamItem::Text {
                     text,
                     tokens,
@@ -378,7 +378,7 @@ impl Render for ResponseAnswer {
 
     fn part(&mut self, part: StreamItem) -> Vec<Event> {
         match part {
-            StreamItem::Prompt { .. } => Vec::new(),
+            StreamItem::Prompt { .. } | StreamItem::Begun { .. } => Vec::new(),
             StreamItem::Text {
                 text,
                 tokens,

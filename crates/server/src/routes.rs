@@ -10,7 +10,7 @@ use axum::http::{HeaderValue, Method, StatusCode, Uri};
 use axum::{Router, middleware};
 
 use crate::app::App;
-use crate::error::ApiError;
+use crate::error::{ApiError, UNKNOWN_URL};
 use crate::guard::Guard;
 use crate::route::{Access, Entry, Route};
 use crate::{
@@ -161,7 +161,7 @@ pub(crate) fn router(app: &Arc<App>) -> Router {
 
 async fn unknown(method: Method, uri: Uri) -> ApiError {
     let message = format!("there is no route {method} {}", uri.path());
-    ApiError::refused(StatusCode::NOT_FOUND, "unknown_url", message)
+    ApiError::refused(StatusCode::NOT_FOUND, UNKNOWN_URL, message)
 }
 
 async fn wrong_method(method: Method, uri: Uri) -> ApiError {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::Json;
-use axum::extract::{Path as UrlPath, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -36,6 +36,7 @@ use crate::served::ServedModel;
 use crate::text::{conversation_prompt, no_template};
 use crate::tool_fields::ChatTool;
 use crate::tools::ToolUse;
+use crate::url_path::UrlPath;
 
 /// Maximum number of saved sessions per owner.
 const MAX_SESSIONS: usize = 1024;

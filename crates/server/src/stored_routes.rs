@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::body::Bytes;
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{RawQuery, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
@@ -22,6 +22,7 @@ use crate::metadata;
 use crate::names::{new_id, now};
 use crate::response_input::{CONVERSATION, RESPONSE, add, check_bytes, is_reference, resolved};
 use crate::stored::{Item, Items, Parts, conversation};
+use crate::url_path::UrlPath;
 
 /// The estimated memory of items in bytes after which a list has no further ones.
 const PAGE_BYTES: usize = 1 << 20;
@@ -94,7 +95,7 @@ pub(crate) struct ConversationUpdate {
 pub(crate) async fn update(
     State(app): State<Arc<App>>,
     Client(client): Client,
-    Path(id): Path<String>,
+    UrlPath(id): UrlPath<String>,
     body: JsonBody,
 ) -> ApiResult<Response> {
     let body = body.checked(&fields::CONVERSATION)?;
@@ -124,7 +125,7 @@ pub(crate) struct ItemsRequest {
 pub(crate) async fn add_items(
     State(app): State<Arc<App>>,
     Client(client): Client,
-    Path(id): Path<String>,
+    UrlPath(id): UrlPath<String>,
     body: JsonBody,
 ) -> ApiResult<Json<Value>> {
     let body = body.checked(&fields::CONVERSATION_ITEMS)?;
@@ -156,7 +157,7 @@ pub(crate) async fn add_items(
 pub(crate) async fn items(
     State(app): State<Arc<App>>,
     Client(client): Client,
-    Path(id): Path<String>,
+    UrlPath(id): UrlPath<String>,
     RawQuery(query): RawQuery,
 ) -> ApiResult<Json<Value>> {
     let page = Page::read(query.as_deref().unwrap_or_default())?;
@@ -176,7 +177,7 @@ pub(crate) async fn items(
 pub(crate) async fn item(
     State(app): State<Arc<App>>,
     Client(client): Client,
-    Path((id, item)): Path<(String, String)>,
+    UrlPath((id, item)): UrlPath<(String, String)>,
 ) -> ApiResult<Json<Value>> {
     let items = conversation_items(&app, client, &id)?;
     let all = items.all();
@@ -197,7 +198,7 @@ pub(crate) async fn item(
 pub(crate) async fn delete_item(
     State(app): State<Arc<App>>,
     Client(client): Client,
-    Path((id, item)): Path<(String, String)>,
+    UrlPath((id, item)): UrlPath<(String, String)>,
 ) -> ApiResult<Response> {
     changed(&app, client, &id, |items, object| {
         let all = items.all();
@@ -225,7 +226,7 @@ pub(crate) async fn delete_item(
 pub(crate) async fn inputs(
     State(app): State<Arc<App>>,
     Client(client): Client,
-    Path(id): Path<String>,
+    UrlPath(id): UrlPath<String>,
     RawQuery(query): RawQuery,
 ) -> ApiResult<Json<Value>> {
     /// The part of a response that tells how many of its items are its output.
@@ -378,7 +379,7 @@ fn shown(item: &Arc<Item>) -> Value {
 pub(crate) async fn conversation_of(
     State(app): State<Arc<App>>,
     Client(client): Client,
-    Path(id): Path<String>,
+    UrlPath(id): UrlPath<String>,
 ) -> ApiResult<Response> {
     kept(&app, client, ("conversation", CONVERSATION), &id)
 }
@@ -392,7 +393,7 @@ pub(crate) async fn conversation_of(
 pub(crate) async fn delete_conversation(
     State(app): State<Arc<App>>,
     Client(client): Client,
-    Path(id): Path<String>,
+    UrlPath(id): UrlPath<String>,
 ) -> ApiResult<Json<Value>> {
     if !id.starts_with(CONVERSATION) || !app.stored().delete(client.owner, &id) {
         return Err(not_kept("conversation", &id));
@@ -405,14 +406,30 @@ pub(crate) async fn delete_conversation(
 /// Returns a response that is kept.
 #[utoipa::path(
     get, path = "/v1/responses/{id}", tag = "answers",
-    params(("id" = String, Path, description = "The id of the response")),
-    responses((status = 200, body = Object), (status = 404, body = ErrorBody))
+    params(
+        ("id" = String, Path, description = "The id of the response"),
+        ("stream" = Option<bool>, Query, description = "False: the events of a response are not kept"),
+    ),
+    responses((status = 200, body = Object), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody))
 )]
 pub(crate) async fn response(
     State(app): State<Arc<App>>,
     Client(client): Client,
-    Path(id): Path<String>,
+    UrlPath(id): UrlPath<String>,
+    RawQuery(query): RawQuery,
 ) -> ApiResult<Response> {
+    // A client that expects events finds none in an object, and reports no error.
+    for pair in query.unwrap_or_default().split('&') {
+        let name = match pair.split_once('=').unwrap_or((pair, "")) {
+            ("stream", value) if !value.is_empty() && !value.eq_ignore_ascii_case("false") => {
+                "stream"
+            }
+            ("starting_after", _) => "starting_after",
+            _ => continue,
+        };
+        let message = "the events of a response are not kept: expected a request without stream";
+        return Err(ApiError::unsupported(name, message));
+    }
     kept(&app, client, ("response", RESPONSE), &id)
 }
 
@@ -425,7 +442,7 @@ pub(crate) async fn response(
 pub(crate) async fn delete_response(
     State(app): State<Arc<App>>,
     Client(client): Client,
-    Path(id): Path<String>,
+    UrlPath(id): UrlPath<String>,
 ) -> ApiResult<Json<Value>> {
     if !id.starts_with(RESPONSE) || !app.stored().delete(client.owner, &id) {
         return Err(not_kept("response", &id));

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 
 use crate::app::App;
 use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::guard::Client;
 use crate::prompt_timelines::{KEPT, PromptTimeline};
+use crate::url_path::UrlPath;
 
 /// Returns the timeline of a prompt by the response's `id`. An extension of OpenAI's API. The latest 32 timelines per
 /// model and key are kept, and can only be read with the same key.
@@ -20,7 +21,7 @@ use crate::prompt_timelines::{KEPT, PromptTimeline};
 pub(crate) async fn one(
     State(app): State<Arc<App>>,
     Client(client): Client,
-    Path(id): Path<String>,
+    UrlPath(id): UrlPath<String>,
 ) -> ApiResult<Json<PromptTimeline>> {
     let found = app
         .registry()

@@ -78,13 +78,16 @@ pub(super) const FIELDS: &[Field] = &[
     refused(
         "context_management",
         "A",
-        &[
-            "{}",
-            "{\"edits\": []}",
-            "{\"edits\": [{\"type\": \"clear_thinking_20251015\", \"keep\": \"all\"}]}",
-        ],
+        NO_EDITS,
         "conversations are never truncated",
     ),
+];
+
+/// Values of `context_management` that leave the conversation as it is.
+const NO_EDITS: &[&str] = &[
+    "{}",
+    "{\"edits\": []}",
+    "{\"edits\": [{\"type\": \"clear_thinking_20251015\", \"keep\": \"all\"}]}",
 ];
 
 /// A client may send the request that it is about to send.
@@ -131,7 +134,7 @@ pub(super) const COUNT: &[Field] = &[
     refused(
         "context_management",
         "A",
-        &["{}", "{\"edits\": []}"],
+        NO_EDITS,
         "conversations are never truncated",
     ),
 ];

@@ -156,7 +156,7 @@ impl Answer {
     fn take(&mut self, part: StreamItem) {
         match part {
             _ if self.is_cut => {}
-            StreamItem::Prompt { .. } | StreamItem::Failed(_) => {}
+            StreamItem::Prompt { .. } | StreamItem::Begun { .. } | StreamItem::Failed(_) => {}
             StreamItem::Text { text, count, .. } => {
                 self.text.push_str(&text);
                 self.tokens += count;

@@ -163,7 +163,7 @@ impl Answer {
         let (mut sections, mut tokens) = (Vec::new(), Vec::new());
         while let Some(part) = answers.parts.recv().await {
             match part {
-                StreamItem::Prompt { .. } => {}
+                StreamItem::Prompt { .. } | StreamItem::Begun { .. } => {}
                 StreamItem::Text {
                     text,
                     tokens: more,
@@ -229,7 +229,7 @@ impl Answer {
     /// Returns the lines of a part.
     fn lines(&mut self, part: StreamItem) -> Vec<String> {
         let lines = match part {
-            StreamItem::Prompt { .. } => return Vec::new(),
+            StreamItem::Prompt { .. } | StreamItem::Begun { .. } => return Vec::new(),
             StreamItem::Text {
                 text,
                 tokens,

@@ -25,8 +25,8 @@ pub(crate) struct EmbedRequest {
     /// The model's name, as in `/api/tags`. The default is the first model.
     #[serde(default, deserialize_with = "super::named")]
     model: Option<String>,
-    /// A text or an array of texts.
-    input: Prompts,
+    /// A text or an array of texts. Without it, or with an empty text, the model is loaded, and there are no vectors.
+    input: Option<Prompts>,
     /// Whether a text that is too long is cut at its end. Otherwise it is refused. The default is true.
     truncate: Option<bool>,
     /// The number of leading components of each vector. The default is all.
@@ -63,12 +63,17 @@ pub(crate) async fn embed(
     let began = Instant::now();
     let body = body.checked(&fields::OLLAMA_EMBED)?;
     let request: EmbedRequest = body.parse()?;
+    let input = request.input.unwrap_or(Prompts::Tokens(Vec::new()));
     let wanted = Wanted {
         dimensions: request.dimensions,
         truncates: request.truncate.unwrap_or(true),
-        ..wanted("input", request.input)
+        ..wanted("input", input)
     };
-    let is_empty = matches!(&wanted.input, Prompts::Tokens(none) if none.is_empty());
+    let is_empty = match &wanted.input {
+        Prompts::Text(text) => text.is_empty(),
+        Prompts::Tokens(tokens) => tokens.is_empty(),
+        Prompts::Texts(_) | Prompts::TokenLists(_) => false,
+    };
     if !is_empty {
         wanted.check()?;
     }
@@ -97,7 +102,8 @@ pub(crate) struct EmbeddingsRequest {
     /// The model's name, as in `/api/tags`. The default is the first model.
     #[serde(default, deserialize_with = "super::named")]
     model: Option<String>,
-    prompt: String,
+    /// The text. Without it, the model is loaded, and the vector has no components.
+    prompt: Option<String>,
     keep_alive: Option<KeepAlive>,
 }
 
@@ -122,15 +128,21 @@ pub(crate) async fn embeddings(
 ) -> ApiResult<Json<EmbeddedText>> {
     let body = body.checked(&fields::OLLAMA_EMBEDDINGS)?;
     let request: EmbeddingsRequest = body.parse()?;
+    let prompt = request.prompt.unwrap_or_default();
+    let is_empty = prompt.is_empty();
     let wanted = Wanted {
         normalizes: false,
         truncates: true,
-        ..wanted("prompt", Prompts::Text(request.prompt))
+        ..wanted("prompt", Prompts::Text(prompt))
     };
     let keep = request.keep_alive.as_ref().map(KeepAlive::read);
     let keep = keep.transpose()?;
     let model = app.model(request.model.as_deref()).await?;
     app.keep(&model, keep);
+    if is_empty {
+        let embedding = Vec::new();
+        return Ok(Json(EmbeddedText { embedding }));
+    }
     let (mut vectors, _) = wanted.compute(&model, client).await?;
     let embedding = vectors
         .pop()

@@ -1,6 +1,6 @@
 //! Messages of Ollama's API as input of templates.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -43,10 +43,44 @@ struct Called {
     arguments: Option<Map<String, Value>>,
 }
 
-/// A call without a result so far.
-struct Open {
-    id: String,
-    name: String,
+/// The calls without a result so far. A call is found in the same time however many there are.
+#[derive(Default)]
+struct OpenCalls {
+    /// The ids of all calls, oldest first; `None` for those that have a result.
+    ids: Vec<Option<String>>,
+    /// The places of calls in `ids` by their id and by their name, oldest first. Those that have a result may remain.
+    by_id: HashMap<String, VecDeque<usize>>,
+    by_name: HashMap<String, VecDeque<usize>>,
+    /// No older call is open.
+    oldest: usize,
+}
+
+impl OpenCalls {
+    fn add(&mut self, id: String, name: String) {
+        let place = self.ids.len();
+        self.by_id.entry(id.clone()).or_default().push_back(place);
+        self.by_name.entry(name).or_default().push_back(place);
+        self.ids.push(Some(id));
+    }
+
+    /// Returns the id of the oldest open call with this id, else with this name, else of any. It is no longer open.
+    fn take(&mut self, id: Option<&str>, name: Option<&str>) -> Option<String> {
+        let places = match (id, name) {
+            (Some(id), _) => self.by_id.get_mut(id)?,
+            (None, Some(name)) => self.by_name.get_mut(name)?,
+            (None, None) => {
+                let open = self
+                    .ids
+                    .get(self.oldest..)?
+                    .iter()
+                    .position(Option::is_some);
+                self.oldest = open.map_or(self.ids.len(), |place| self.oldest + place);
+                return self.ids.get_mut(self.oldest)?.take();
+            }
+        };
+        let mut ids = std::iter::from_fn(|| places.pop_front());
+        ids.find_map(|place| self.ids[place].take())
+    }
 }
 
 /// Returns the messages as input of templates. A result without an id belongs to the oldest call of its name that has no
@@ -56,7 +90,7 @@ struct Open {
 /// If there are no messages or too many, or one has tool calls although it is not the assistant's.
 pub(crate) fn messages(given: Vec<Message>) -> ApiResult<Vec<Value>> {
     check_count("messages", given.len())?;
-    let (mut turns, mut open) = (Turns::default(), VecDeque::<Open>::new());
+    let (mut turns, mut open) = (Turns::default(), OpenCalls::default());
     for (index, message) in given.into_iter().enumerate() {
         let field = format!("messages[{index}]");
         let content = match (message.content, message.role) {
@@ -83,15 +117,8 @@ pub(crate) fn messages(given: Vec<Message>) -> ApiResult<Vec<Value>> {
         }
         if message.role == Role::Tool {
             let name = message.tool_name.or(message.name);
-            let place = open
-                .iter()
-                .position(|call| match (&message.tool_call_id, &name) {
-                    (Some(id), _) => call.id == *id,
-                    (None, Some(name)) => call.name == *name,
-                    (None, None) => true,
-                });
-            let call = place.and_then(|place| open.remove(place));
-            let id = message.tool_call_id.or(call.map(|call| call.id));
+            let called = open.take(message.tool_call_id.as_deref(), name.as_deref());
+            let id = message.tool_call_id.or(called);
             turns.result(&id.unwrap_or_default(), content);
             turns.set("name", name);
             continue;
@@ -113,10 +140,7 @@ pub(crate) fn messages(given: Vec<Message>) -> ApiResult<Vec<Value>> {
                 .unwrap_or_else(|| format!("c{:04}{:04}", index % 10_000, place % 10_000));
             let arguments = Value::Object(function.arguments.unwrap_or_default()).to_string();
             turns.call(&id, &function.name, &arguments);
-            open.push_back(Open {
-                id,
-                name: function.name,
-            });
+            open.add(id, function.name);
         }
     }
     Ok(turns.messages(None))
@@ -164,6 +188,58 @@ mod tests {
         let results: Vec<_> = messages[2..].iter().map(|it| &it["tool_call_id"]).collect();
         assert_eq!(results, [ids[1], ids[0], ids[2]]);
         assert_eq!(messages[4]["name"], "f");
+    }
+
+    #[test]
+    fn a_result_is_given_to_no_call_that_has_one() {
+        let call = |id: &str, name: &str| json!({"id": id, "function": {"name": name}});
+        let result = |more: Value| {
+            let mut message = json!({"role": "tool", "content": ""});
+            message
+                .as_object_mut()
+                .unwrap()
+                .extend(more.as_object().unwrap().clone());
+            message
+        };
+        let calls = [
+            call("a", "f"),
+            call("b", "f"),
+            call("b", "g"),
+            call("c", "f"),
+            call("d", "g"),
+        ];
+        let messages = read(json!([
+            {"role": "assistant", "tool_calls": calls},
+            result(json!({"tool_call_id": "b"})),
+            result(json!({"tool_name": "f"})),
+            result(json!({"tool_name": "f"})),
+            result(json!({})),
+            result(json!({"tool_name": "f"})),
+            result(json!({})),
+            result(json!({})),
+        ]))
+        .unwrap();
+        let ids = messages[1..]
+            .iter()
+            .map(|it| it["tool_call_id"].as_str().unwrap());
+        assert_eq!(ids.collect::<Vec<_>>(), ["b", "a", "c", "b", "", "d", ""]);
+    }
+
+    #[test]
+    fn many_open_calls_are_not_searched_for_each_result() {
+        // The latest calls get their results first: a search from the oldest one would take 10^9 comparisons.
+        let count = 45_000;
+        let mut open = OpenCalls::default();
+        for place in 0..count {
+            open.add(format!("call-{place:08}"), format!("name-{place:08}"));
+        }
+        let start = std::time::Instant::now();
+        for place in (0..count).rev() {
+            let (id, name) = (format!("call-{place:08}"), format!("name-{place:08}"));
+            let asked = (place % 2 == 0).then_some(&*id);
+            assert_eq!(open.take(asked, Some(&name)).as_deref(), Some(&*id));
+        }
+        assert!(start.elapsed().as_secs() < 5, "{:?}", start.elapsed());
     }
 
     #[test]

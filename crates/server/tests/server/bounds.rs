@@ -46,7 +46,7 @@ fn a_wrong_value_is_refused_with_the_name_of_its_field() {
             json!({"stream_options": {"include_usage": 1}}),
             "stream_options.include_usage",
         ),
-        (json!({"max_tokens": 0}), "max_completion_tokens"),
+        (json!({"max_tokens": 0}), "max_tokens"),
         (json!({"max_tokens": -5}), "max_tokens"),
         (json!({"max_completion_tokens": 3}), "max_tokens"),
         (json!({"top_logprobs": 2}), "top_logprobs"),

@@ -20,6 +20,7 @@ mod models;
 mod ollama;
 mod others;
 mod owners;
+mod packages;
 mod pictures;
 mod programs;
 mod reasoning;

@@ -109,7 +109,7 @@ impl Speaker<'_> {
         let mut behind_prompt = None;
         let answer = answer::stream(session, &prompt, &options, &cancel, &mut |event| {
             match event {
-                Event::Prefill { done, total } if done < total => {
+                Event::Prefill { done, total, .. } if done < total => {
                     bar.get_or_insert_with(|| progress::tokens("reading the prompt", total))
                         .set(done);
                 }
