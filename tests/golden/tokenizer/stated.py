@@ -41,6 +41,8 @@ def main():
     rules = {"lstrip": True, "rstrip": True}
     changes = {name: {"added_tokens_decoder": stated} for name, stated in cases(size)}
     changes["known"] = {"added_tokens_decoder": {str(first["id"]): token(first["content"], **rules)}}
+    rules = {"special": False, "normalized": True, "single_word": True}
+    changes["known, of words"] = {"added_tokens_decoder": {str(first["id"]): token(first["content"], **rules)}}
     for name in ("GPT2Tokenizer", "GPT2TokenizerFast", "GPTNeoXTokenizerFast"):
         for adds in (True, False):
             changes[f"{name} {adds}"] = {"tokenizer_class": name, "add_prefix_space": adds}

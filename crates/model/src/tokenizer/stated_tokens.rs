@@ -42,6 +42,17 @@ struct Stated {
     special: bool,
 }
 
+impl Stated {
+    /// Returns the library's token.
+    fn added(&self, special: bool) -> AddedToken {
+        AddedToken::from(self.content.as_str(), special)
+            .single_word(self.single_word)
+            .lstrip(self.lstrip)
+            .rstrip(self.rstrip)
+            .normalized(self.normalized.unwrap_or(!special))
+    }
+}
+
 /// Adds the tokens that `config` states to `tokenizer`. Of tokens that it has already, the rules are replaced.
 ///
 /// # Errors
@@ -76,23 +87,22 @@ pub(super) fn add(tokenizer: &mut tokenizers::Tokenizer, config: &Config<'_>) ->
                 "expected a text of at most {LONGEST_PIECE} bytes, and all of them {MAX_ADDED}"
             )));
         }
-        let special = token.special || is_control(&token.content);
-        let added = AddedToken::from(token.content, special)
-            .single_word(token.single_word)
-            .lstrip(token.lstrip)
-            .rstrip(token.rstrip)
-            .normalized(token.normalized.unwrap_or(!special));
-        tokens.insert(number, added);
+        tokens.insert(number, token);
     }
     let known = tokenizer.get_added_tokens_decoder();
-    let is_new = |token: &AddedToken| tokenizer.token_to_id(&token.content).is_none();
-    let new: Vec<_> = tokens
+    let new = tokens
         .iter()
-        .filter(|(_, token)| is_new(token))
+        .filter(|(_, token)| tokenizer.token_to_id(&token.content).is_none());
+    let new: Vec<_> = new
         .map(|(id, token)| (*id, token.content.clone()))
         .collect();
-    tokens.retain(|_, token| !known.values().any(|known| known == token));
-    let tokens: Vec<_> = tokens.into_values().collect();
+    tokens.retain(|_, token| {
+        let id = tokenizer.token_to_id(&token.content);
+        id.and_then(|id| known.get(&id)) != Some(&token.added(token.special))
+    });
+    let tokens = tokens.values();
+    let tokens = tokens.map(|token| token.added(token.special || is_control(&token.content)));
+    let tokens: Vec<_> = tokens.collect();
     // The library builds its automata at each call, as it does without a token.
     if !tokens.is_empty() {
         tokenizer.add_tokens(&tokens);

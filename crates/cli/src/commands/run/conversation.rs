@@ -161,7 +161,8 @@ fn parse(text: &str) -> Result<Vec<Saved>> {
 /// Writes messages to the file at `path`, and returns its text. The file is replaced once the new one is complete.
 pub fn write(path: &Path, turns: &[Turn]) -> Result<String> {
     // Names of pictures are read in the folder of another run.
-    let absolute = |image: &Image| std::path::absolute(&image.path).unwrap_or(image.path.clone());
+    let absolute =
+        |image: &Image| std::path::absolute(&image.path).unwrap_or_else(|_| image.path.clone());
     let saved = |turn: &Turn| Saved {
         role: turn.role.clone(),
         content: turn.content.clone(),
