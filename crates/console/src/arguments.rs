@@ -350,7 +350,7 @@ pub fn note_settings(model: &Model, name: &str) {
     if !settings.is_empty() {
         let settings = settings.join(", ");
         output::note(&format!(
-            "note: generation_config.json of {name} has settings that Triad does not follow: {settings}"
+            "note: {name} recommends settings that Triad does not follow: {settings}"
         ));
     }
 }

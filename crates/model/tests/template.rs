@@ -524,6 +524,76 @@ fn constants_are_paid_for_before_the_compiler_computes_them() {
 }
 
 #[test]
+fn white_space_and_none_are_those_of_python() {
+    // As `transformers` renders them.
+    for (source, expected) in [
+        (
+            "{{ none is iterable }}{{ [] is iterable }}{{ 'a' is iterable }}{{ nothing is iterable }}{{ 5 is iterable }}",
+            "FalseTrueTrueTrueFalse",
+        ),
+        (
+            r"{{ '\x1ca\x1f'.strip() }}{{ '\x1ca' | trim }}{{ '\x1d'.isspace() }}{{ 'xyax' | trim('xy') }}{{ 5 | trim }}",
+            "aaTruea5",
+        ),
+        (
+            r"{{ ' a '.lstrip() ~ ' a '.rstrip() ~ ' a '.strip(none) ~ 'xa'.lstrip('x') }}|{{ none | trim }}",
+            "a  aaa|None",
+        ),
+        (
+            r"{{ 'a\x1cb c'.split() }}{{ ' a b '.split(none, 1) }}{{ 'a b'.split(none, -1) }}{{ 'a,b'.split(',', 0) }}",
+            "['a', 'b', 'c']['a', 'b ']['a', 'b']['a,b']",
+        ),
+        (
+            r"{{ 'a\x85b\rc\r\n'.splitlines() }}{{ 'a\nb'.splitlines(true) }}",
+            r"['a', 'b', 'c']['a\n', 'b']",
+        ),
+    ] {
+        assert_eq!(outcome(source).unwrap(), expected, "{source}");
+    }
+    assert!(error("{{ 'abc'.split('') }}").contains("found an empty one"));
+}
+
+#[test]
+fn a_default_that_reads_a_parameter_is_refused_where_it_is_used() {
+    for (source, expected) in [
+        (
+            "{% macro f(x, y=x) %}{{ x }}{{ y }}{% endmacro %}{{ f(1, 2) }}",
+            "12",
+        ),
+        (
+            "{% set z = 3 %}{% macro f(x, y=z) %}{{ x }}{{ y }}{% endmacro %}{{ f(1) }}",
+            "13",
+        ),
+        (
+            "{% macro f(x=1, y='b' ~ 'c', z=none) %}{{ x }}{{ y }}{{ z }}{% endmacro %}{{ f(z=3, x=2) }}",
+            "2bc3",
+        ),
+    ] {
+        assert_eq!(outcome(source).unwrap(), expected, "{source}");
+    }
+    for (source, named) in [
+        (
+            "{% macro f(x, y=x) %}{{ y }}{% endmacro %}\n{{ f(1) }}",
+            "macro f: a default that reads the parameter x",
+        ),
+        (
+            "{% macro f(x=y, y=2) %}{% endmacro %}{{ f() }}",
+            "the parameter y",
+        ),
+        (
+            "{% macro f(a, x, y=[1] if a else (x or 2)) %}{{ y }}{% endmacro %}{{ f(0, 1) }}",
+            "the parameter",
+        ),
+        (
+            "{% macro m() %}{{ caller(1) }}{% endmacro %}{% call(a, b=a) m() %}{{ b }}{% endcall %}",
+            "the parameter a",
+        ),
+    ] {
+        assert!(error(source).contains(named), "{source}: {}", error(source));
+    }
+}
+
+#[test]
 fn what_is_bounded_computes_what_it_would_without_bounds() {
     let plain = |source: &str| {
         let mut environment = minijinja::Environment::new();

@@ -659,6 +659,65 @@ fn a_wrong_folder_is_an_error_that_names_the_file() {
     assert!(error.to_string().contains("1000000"), "{error}");
 }
 
+/// `tests/golden/tokenizer/stated.py` wrote the ids of `transformers`.
+#[test]
+fn what_tokenizer_config_states_is_followed_as_by_transformers() {
+    let rows = std::fs::read_to_string(golden("stated.json")).unwrap();
+    let rows: Vec<serde_json::Value> = serde_json::from_str(&rows).unwrap();
+    assert_eq!(rows.len(), 15);
+    for row in &rows {
+        let config = Some(&row["config"]);
+        let tokenizer = Tokenizer::from_folder(&golden("bpe-gpt-2"), config, &[]).unwrap();
+        for (text, ids) in row["texts"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .zip(row["ids"].as_array().unwrap())
+        {
+            let text = text.as_str().unwrap();
+            let encoded = tokenizer.encode(text, Special::Parsed).unwrap();
+            assert_eq!(json!(encoded), *ids, "{}: {text:?}", row["name"]);
+        }
+    }
+}
+
+#[test]
+fn tokens_that_tokenizer_config_states_wrongly_are_an_error_that_names_them() {
+    let wrong = |stated: serde_json::Value| {
+        let config = json!({ "added_tokens_decoder": stated });
+        let tokenizer = Tokenizer::from_folder(&golden("bpe-gpt-2"), Some(&config), &[]);
+        tokenizer.err().unwrap().to_string()
+    };
+    let long = "x".repeat(513);
+    for (stated, named) in [
+        (json!([]), "`added_tokens_decoder` is not an object"),
+        (
+            json!({"x": {"content": "<x>"}}),
+            "`added_tokens_decoder.x`: expected the id",
+        ),
+        (json!({"1007": {}}), "missing field `content`"),
+        (json!({"1007": "<x>"}), "`added_tokens_decoder.1007`"),
+        (
+            json!({"1007": {"content": "<x>", "lstrip": 1}}),
+            "expected a boolean",
+        ),
+        (json!({"1007": {"content": long}}), "at most 512 bytes"),
+        (
+            json!({"1009": {"content": "<x>"}}),
+            "gives \"<x>\" the id 1009",
+        ),
+    ] {
+        let error = wrong(stated);
+        assert!(
+            error.contains(named) && error.contains("tokenizer_config.json"),
+            "{error}"
+        );
+    }
+    // An id that differs from that of tokenizer.json is not read by `transformers` either.
+    let config = json!({ "added_tokens_decoder": {"9": {"content": "</s>", "special": true}} });
+    Tokenizer::from_folder(&golden("bpe-gpt-2"), Some(&config), &[]).unwrap();
+}
+
 #[test]
 fn truncation_in_tokenizer_json_does_not_cut_a_prompt() {
     let mut file: serde_json::Value =

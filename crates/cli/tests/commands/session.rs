@@ -121,3 +121,58 @@ fn a_file_that_is_no_conversation_is_refused_and_kept() {
     );
     assert_eq!(std::fs::read(place.path("model.gguf")).unwrap(), model);
 }
+
+/// Returns what a chat shows to a user who types `lines`, at a terminal of `script` of util-linux; `None` without it.
+#[cfg(target_os = "linux")]
+fn chat(place: &super::support::Place, arguments: &[&str], lines: &[u8]) -> Option<String> {
+    use std::io::Write;
+    use std::process::{Command, Stdio};
+
+    const SCRIPT: &str = "/usr/bin/script";
+    if !std::path::Path::new(SCRIPT).exists() {
+        return None;
+    }
+    let command = place.command(arguments);
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let words: Vec<_> = words.map(|word| word.to_str().unwrap()).collect();
+    let mut child = Command::new(SCRIPT)
+        .args(["-q", "-c", &words.join(" "), "/dev/null"])
+        .current_dir(place.path(""))
+        .envs(
+            command
+                .get_envs()
+                .filter_map(|(name, value)| Some((name, value?))),
+        )
+        .env("SHELL", "/bin/sh")
+        .env("VISUAL", place.path("editor"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(lines).unwrap();
+    Some(super::support::stdout(&child.wait_with_output().unwrap()))
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn an_edited_message_without_an_answer_leaves_the_conversation_as_it_was() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let place = place();
+    // More letters than the model's context has tokens.
+    place.write("editor", "#!/bin/sh\nprintf '%0900d' 0 > \"$1\"\n");
+    let runs = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(place.path("editor"), runs).unwrap();
+    let Some(shown) = chat(&place, &ASK, b"Hello\n/edit\nMore\n/exit\n") else {
+        return;
+    };
+    assert!(shown.contains("error: the prompt has"), "{shown}");
+    let saved: Json = serde_json::from_slice(&std::fs::read(place.path("talk.json")).unwrap())
+        .unwrap_or_else(|error| panic!("{error}: {shown}"));
+    let contents = saved["messages"].as_array().unwrap();
+    assert_eq!(contents.len(), 4, "{saved}");
+    assert_eq!(
+        (&contents[0]["content"], &contents[2]["content"]),
+        (&json!("Hello"), &json!("More"))
+    );
+}

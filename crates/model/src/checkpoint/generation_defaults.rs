@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::gguf::Metadata;
+use crate::gguf::{self, Metadata};
 
 /// Settings of the sampler and the tokens that end an answer, as far as the source states them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -22,7 +22,7 @@ pub struct GenerationDefaults {
     pub repetition_penalty: Option<f32>,
     /// Ids of the tokens that end an answer, in the source's order, each once.
     pub end_tokens: Vec<u32>,
-    /// Ids of tokens that are never chosen: `suppress_tokens` of `generation_config.json`.
+    /// Ids of tokens that are never chosen: `suppress_tokens` of `generation_config.json`, and of GGUF's tokenizer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub suppressed_tokens: Vec<u32>,
     /// Settings of the source that the sampler does not have, each with its value: `num_beams: 4`.
@@ -37,6 +37,7 @@ const NOT_FOLLOWED: &[(&str, &[f64])] = &[
     ("begin_suppress_tokens", &[]),
     ("constraints", &[]),
     ("diversity_penalty", &[0.0]),
+    ("dola_layers", &[]),
     ("encoder_no_repeat_ngram_size", &[0.0]),
     ("encoder_repetition_penalty", &[1.0]),
     ("epsilon_cutoff", &[0.0]),
@@ -54,10 +55,24 @@ const NOT_FOLLOWED: &[(&str, &[f64])] = &[
     ("num_beams", &[1.0]),
     ("penalty_alpha", &[0.0]),
     ("sequence_bias", &[]),
+    ("stop_strings", &[]),
+    ("token_healing", &[]),
     ("top_h", &[1.0]),
     ("typical_p", &[1.0]),
     ("watermarking_config", &[]),
 ];
+
+/// Settings of GGUF below `general.sampling.` that the sampler does not have, as above. The other settings of XTC and
+/// Mirostat change nothing without these.
+const NOT_FOLLOWED_IN_GGUF: &[(&str, &[f64])] = &[
+    ("mirostat", &[0.0]),
+    ("sequence", &[]),
+    ("xtc_probability", &[0.0]),
+];
+/// The number of last tokens that GGUF's repetition penalty looks at, and the value for all of them, as the sampler does.
+const PENALTY_LAST_N: (&str, &[f64]) = ("penalty_last_n", &[-1.0]);
+/// Maximum letters of a setting's value in a note.
+const LONGEST_VALUE: usize = 80;
 
 impl GenerationDefaults {
     /// Reads a GGUF file's `general.sampling.*` and its end-of-sequence, -turn and -message tokens.
@@ -74,6 +89,17 @@ impl GenerationDefaults {
                 push_new(&mut end_tokens, id);
             }
         }
+        let suppressed = "tokenizer.ggml.suppress_tokens";
+        let mut suppressed_tokens = Vec::new();
+        for &id in metadata.integers(suppressed)?.unwrap_or_default() {
+            let id = u32::try_from(id).map_err(|_| {
+                Error::new(
+                    ErrorKind::Malformed,
+                    format!("metadata field `{suppressed}` has {id}, expected token ids"),
+                )
+            })?;
+            push_new(&mut suppressed_tokens, id);
+        }
         let defaults = Self {
             temperature: metadata.float("general.sampling.temp")?,
             top_k: metadata.integer("general.sampling.top_k")?,
@@ -81,7 +107,8 @@ impl GenerationDefaults {
             min_p: metadata.float("general.sampling.min_p")?,
             repetition_penalty: metadata.float("general.sampling.penalty_repeat")?,
             end_tokens,
-            ..Self::default()
+            suppressed_tokens,
+            not_followed: not_followed_in_gguf(metadata),
         };
         defaults.check(|name| {
             let name = match name {
@@ -155,9 +182,31 @@ fn not_followed(config: &Value) -> Vec<String> {
         let value = stated(config, key)?;
         let is_empty = value.as_array().is_some_and(Vec::is_empty);
         let is_neutral = value.as_f64().is_some_and(|value| neutral.contains(&value));
-        (!is_empty && !is_neutral).then(|| format!("{key}: {value}"))
+        let is_off = value.as_bool() == Some(false);
+        (!is_empty && !is_neutral && !is_off).then(|| format!("{key}: {value}"))
     };
     NOT_FOLLOWED.iter().filter_map(changes).collect()
+}
+
+/// Does the same for GGUF.
+fn not_followed_in_gguf(metadata: &Metadata) -> Vec<String> {
+    let penalty = metadata.float("general.sampling.penalty_repeat");
+    let penalizes = penalty.is_ok_and(|penalty| penalty.is_some_and(|penalty| penalty != 1.0));
+    let settings = NOT_FOLLOWED_IN_GGUF.iter();
+    let settings = settings.chain(penalizes.then_some(&PENALTY_LAST_N));
+    let changes = |(name, neutral): &(&str, &[f64])| {
+        let key = format!("general.sampling.{name}");
+        let value = match metadata.get(&key)? {
+            gguf::Value::Integer(value) if neutral.contains(&(*value as f64)) => return None,
+            gguf::Value::Float(value) if neutral.contains(value) => return None,
+            gguf::Value::Integer(value) => value.to_string(),
+            gguf::Value::Float(value) => value.to_string(),
+            gguf::Value::String(value) => value.chars().take(LONGEST_VALUE).collect(),
+            _ => "a value of another type".to_owned(),
+        };
+        Some(format!("{key}: {value}"))
+    };
+    settings.filter_map(changes).collect()
 }
 
 /// Returns ids of tokens, each once, in `generation_config.json` or `config.json`: an id or an array of ids.
@@ -220,7 +269,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::gguf;
 
     #[test]
     fn a_generation_config_gives_sampler_settings_and_end_tokens() {
@@ -244,17 +292,24 @@ mod tests {
     fn settings_that_the_sampler_does_not_have_are_listed_unless_they_change_nothing() {
         let neutral = json!({
             "num_beams": 1, "typical_p": 1.0, "min_length": 0, "bad_words_ids": [], "forced_eos_token_id": null,
-            "max_length": 20, "use_cache": true, "suppress_tokens": []
+            "max_length": 20, "use_cache": true, "suppress_tokens": [], "token_healing": false, "stop_strings": null
         });
         let of = |config| GenerationDefaults::from_generation_config(config).unwrap();
         assert_eq!(of(&neutral), GenerationDefaults::default());
         let config = json!({
-            "num_beams": 4, "typical_p": 0.9, "bad_words_ids": [[5, 6]], "suppress_tokens": [258883, 258882]
+            "num_beams": 4, "typical_p": 0.9, "bad_words_ids": [[5, 6]], "suppress_tokens": [258883, 258882],
+            "stop_strings": ["\n"], "token_healing": true
         });
         let defaults = of(&config);
         assert_eq!(
             defaults.not_followed,
-            ["bad_words_ids: [[5,6]]", "num_beams: 4", "typical_p: 0.9"]
+            [
+                "bad_words_ids: [[5,6]]",
+                "num_beams: 4",
+                "stop_strings: [\"\\n\"]",
+                "token_healing: true",
+                "typical_p: 0.9"
+            ]
         );
         assert_eq!(defaults.suppressed_tokens, [258883, 258882]);
     }
@@ -318,6 +373,60 @@ mod tests {
             let error = GenerationDefaults::from_gguf(&metadata).unwrap_err();
             assert!(error.to_string().contains(key), "{error}");
         }
+    }
+
+    #[test]
+    fn settings_of_gguf_that_the_sampler_does_not_have_are_listed_unless_they_change_nothing() {
+        let of = |values: &[(&str, gguf::Value)]| {
+            let mut metadata = Metadata::default();
+            for (name, value) in values {
+                metadata.insert(format!("general.sampling.{name}"), value.clone());
+            }
+            GenerationDefaults::from_gguf(&metadata)
+                .unwrap()
+                .not_followed
+        };
+        let (integer, float) = (gguf::Value::Integer, gguf::Value::Float);
+        let neutral = [
+            ("mirostat", integer(0)),
+            ("mirostat_tau", float(5.0)),
+            ("xtc_probability", float(0.0)),
+            ("xtc_threshold", float(0.1)),
+            ("penalty_last_n", integer(64)),
+            ("penalty_repeat", float(1.0)),
+        ];
+        assert!(of(&neutral).is_empty());
+        let all = ("penalty_last_n", integer(-1));
+        assert!(of(&[all, ("penalty_repeat", float(1.1))]).is_empty());
+        let changing = [
+            ("mirostat", integer(2)),
+            ("xtc_probability", float(0.5)),
+            ("penalty_last_n", integer(64)),
+            ("penalty_repeat", float(1.1)),
+            ("sequence", gguf::Value::String("k;t".into())),
+        ];
+        assert_eq!(
+            of(&changing),
+            [
+                "general.sampling.mirostat: 2",
+                "general.sampling.sequence: k;t",
+                "general.sampling.xtc_probability: 0.5",
+                "general.sampling.penalty_last_n: 64",
+            ]
+        );
+    }
+
+    #[test]
+    fn tokens_that_gguf_suppresses_are_never_chosen() {
+        let of = |ids: Vec<i64>| {
+            let mut metadata = Metadata::default();
+            let ids = gguf::Value::Integers(ids);
+            metadata.insert("tokenizer.ggml.suppress_tokens", ids);
+            GenerationDefaults::from_gguf(&metadata)
+        };
+        assert_eq!(of(vec![7, 5, 7]).unwrap().suppressed_tokens, [7, 5]);
+        let error = of(vec![-1]).unwrap_err().to_string();
+        assert!(error.contains("suppress_tokens` has -1"), "{error}");
     }
 
     #[test]

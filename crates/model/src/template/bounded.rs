@@ -15,9 +15,10 @@ use super::budget::{Budget, Bytes, ELEMENT, ENTRY, elements, repeated};
 use super::python;
 use super::rewrite::{
     ADD, CONCATENATE, GREATER, GREATER_OR_EQUAL, HOLD, HOLD_ARGUMENTS, HOLD_IN_NAMESPACE, LESS,
-    LESS_OR_EQUAL, MULTIPLY, SLICE, TICK,
+    LESS_OR_EQUAL, MULTIPLY, REFUSE, SLICE, TICK,
 };
 use super::slice;
+use super::spaces;
 use super::steps::Place;
 
 /// Filters whose result is about as large as their input.
@@ -196,6 +197,9 @@ fn install_steps(
     let clock = budget.clock.clone();
     environment.add_filter(TICK, move |value: ValueOrKwargs| {
         clock.check().map(|()| value.into_value())
+    });
+    environment.add_filter(REFUSE, |message: String| {
+        Err::<Value, _>(Error::new(ErrorKind::InvalidOperation, message))
     });
     for (name, place) in [
         (HOLD, Place::Any),
@@ -426,9 +430,10 @@ fn pay_split(budget: &Budget, arguments: &[Value]) -> Result<(), Error> {
     let Some(text) = arguments.first().and_then(Value::as_str) else {
         return Ok(());
     };
+    let separates = |letter: char| spaces::is_space(letter) || spaces::ends_line(letter);
     let parts = match arguments.get(1).and_then(Value::as_str) {
         Some(between) if !between.is_empty() => text.matches(between).count(),
-        _ => text.matches(char::is_whitespace).count(),
+        _ => text.matches(separates).count(),
     };
     budget.check(text.len().saturating_add(ELEMENT.saturating_mul(parts + 1)))
 }

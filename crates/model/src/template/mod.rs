@@ -8,11 +8,13 @@ mod bounded;
 mod budget;
 mod constants;
 mod conversation;
+mod escapes;
 mod json;
 mod python;
 mod rewrite;
 mod slice;
 mod sources;
+mod spaces;
 mod steps;
 mod time;
 
@@ -150,6 +152,7 @@ impl ChatTemplate {
         let source = source.replace("\r\n", "\n").replace('\r', "\n");
         let source = without_generation_tags(source);
         check_tags(&source)?;
+        let source = escapes::as_python(source)?;
         let mut environment = Environment::new();
         python::install(&mut environment);
         environment.add_function("strftime_now", |format: &str| time::format_now(format));

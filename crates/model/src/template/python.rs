@@ -5,6 +5,8 @@ use std::fmt::{self, Write};
 use minijinja::value::{DynObject, Value, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State};
 
+use super::spaces;
+
 /// Filters that allocate as much as a number in the template states. No chat template needs them.
 const UNBOUNDED: [&str; 5] = ["batch", "format", "indent", "pprint", "slice"];
 
@@ -20,6 +22,18 @@ pub(super) fn install(environment: &mut Environment<'_>) {
             Err(Error::new(ErrorKind::InvalidOperation, message))
         },
     );
+    environment.add_filter("trim", |value: &Value, letters: Option<String>| {
+        let text = text(value);
+        let trimmed = match &letters {
+            Some(letters) => text.trim_matches(|letter: char| letters.contains(letter)),
+            None => text.trim_matches(spaces::is_space),
+        };
+        trimmed.to_owned()
+    });
+    // The engine iterates over none as over an empty list.
+    environment.add_test("iterable", |value: &Value| {
+        !value.is_none() && value.try_iter().is_ok()
+    });
     // Everything with a length and elements by number or name, as in Jinja.
     environment.add_test("sequence", |value: &Value| {
         let kinds = [
@@ -44,6 +58,35 @@ pub(super) fn method(
         // Its widths are unbounded.
         ("format", ..) => return Err(Error::from(ErrorKind::UnknownMethod)),
         ("title", Some(text), []) => return Ok(title(text).into()),
+        ("strip" | "lstrip" | "rstrip", Some(text), given) if are_none(given, 1) => {
+            let text = match method {
+                "lstrip" => text,
+                _ => text.trim_end_matches(spaces::is_space),
+            };
+            let text = match method {
+                "rstrip" => text,
+                _ => text.trim_start_matches(spaces::is_space),
+            };
+            return Ok(text.into());
+        }
+        ("isspace", Some(text), []) => {
+            return Ok((!text.is_empty() && text.chars().all(spaces::is_space)).into());
+        }
+        ("split", Some(text), given) if are_none(given, 2) => {
+            return Ok(list(&spaces::words(text, None)));
+        }
+        ("split", Some(text), [between, most]) if between.is_none() => {
+            let most = i64::try_from(most.clone())?;
+            return Ok(list(&spaces::words(text, usize::try_from(most).ok())));
+        }
+        ("split", Some(_), [between, ..]) if between.as_str() == Some("") => {
+            let message = "split: expected a text to split at, found an empty one";
+            return Err(Error::new(ErrorKind::InvalidOperation, message));
+        }
+        ("splitlines", Some(text), []) => return Ok(list(&spaces::lines(text, false))),
+        ("splitlines", Some(text), [keeps]) if keeps.kind() == ValueKind::Bool => {
+            return Ok(list(&spaces::lines(text, keeps.is_true())));
+        }
         ("join", Some(_), [values]) => {
             let other = values.try_iter()?.find(|value| value.as_str().is_none());
             if let Some(other) = other {
@@ -54,6 +97,16 @@ pub(super) fn method(
         _ => {}
     }
     minijinja_contrib::pycompat::unknown_method_callback(state, value, method, arguments)
+}
+
+fn list(texts: &[&str]) -> Value {
+    let texts = texts.iter().copied().map(Value::from);
+    texts.collect::<Vec<_>>().into()
+}
+
+/// Returns whether a method got at most `most` arguments, and each is none.
+fn are_none(arguments: &[Value], most: usize) -> bool {
+    arguments.len() <= most && arguments.iter().all(Value::is_none)
 }
 
 /// Returns the text with an upper-case letter at the start of each sequence of letters.

@@ -29,6 +29,8 @@ pub(super) const TICK: &str = "!";
 pub(super) const HOLD: &str = "[]";
 pub(super) const HOLD_ARGUMENTS: &str = "()";
 pub(super) const HOLD_IN_NAMESPACE: &str = ".=";
+/// A filter that fails with its argument as the reason.
+pub(super) const REFUSE: &str = "?";
 
 /// A compiled template: its instructions, and those of its blocks.
 pub(super) type Compiled<'s> = (Instructions<'s>, BTreeMap<&'s str, Instructions<'s>>);
@@ -115,12 +117,14 @@ fn rewrite<'s>(instructions: &Instructions<'s>) -> Result<Instructions<'s>, Erro
         Instruction::BuildKwargs(_) | Instruction::MergeKwargs(_) => Some(HOLD_ARGUMENTS),
         _ => None,
     };
+    let refused = lookups_in_defaults(&all);
     let mut places = vec![0];
-    for (instruction, before) in all.iter().zip(&before) {
-        // Plain text becomes two instructions.
+    for (index, (instruction, before)) in all.iter().zip(&before).enumerate() {
+        // Plain text becomes two instructions, and so does the reason of a refusal.
         let text = usize::from(matches!(instruction, Instruction::EmitRaw(_)));
-        let width =
-            1 + text + usize::from(before.is_some()) + usize::from(after(instruction).is_some());
+        let reason = if refused.contains_key(&index) { 2 } else { 0 };
+        let filters = usize::from(before.is_some()) + usize::from(after(instruction).is_some());
+        let width = 1 + text + reason + filters;
         places.push(places.last().copied().unwrap_or(0) + width as u32);
     }
     let place = |target: u32| places.get(target as usize).copied().unwrap_or(target);
@@ -140,6 +144,10 @@ fn rewrite<'s>(instructions: &Instructions<'s>) -> Result<Instructions<'s>, Erro
         };
         if let Some(name) = before[index] {
             add(filter(name, 1));
+        }
+        if let Some(reason) = refused.get(&index) {
+            add(Instruction::LoadConst(reason.as_str().into()));
+            add(filter(REFUSE, 1));
         }
         match (*instruction).clone() {
             Instruction::EmitRaw(text) => {
@@ -173,6 +181,49 @@ fn rewrite<'s>(instructions: &Instructions<'s>) -> Result<Instructions<'s>, Erro
         }
     }
     Ok(rewritten)
+}
+
+/// Returns the places where the default of a macro's parameter reads a parameter of the macro, each with an error
+/// message. The engine computes defaults from the last parameter to the first one, before it assigns them, so that such
+/// a lookup finds another variable or none.
+fn lookups_in_defaults(all: &[&Instruction]) -> BTreeMap<usize, String> {
+    let mut lookups = BTreeMap::new();
+    for (index, instruction) in all.iter().enumerate() {
+        let (Instruction::BuildMacro(name, start, _), Some(Instruction::LoadConst(names))) = (
+            instruction,
+            index.checked_sub(1).and_then(|index| all.get(index)),
+        ) else {
+            continue;
+        };
+        let names: Vec<Value> = names.try_iter().into_iter().flatten().collect();
+        let is_parameter = |read: &str| names.iter().any(|name| name.as_str() == Some(read));
+        let mut place = *start as usize;
+        // Each parameter, the last one first: its default if it has one, and its assignment.
+        for _ in &names {
+            let default = match all.get(place..place + 3) {
+                Some(
+                    [
+                        Instruction::DupTop,
+                        Instruction::IsUndefined,
+                        Instruction::JumpIfFalse(end),
+                    ],
+                ) => place + 3..*end as usize,
+                _ => place..place,
+            };
+            for index in default.clone() {
+                if let Some(Instruction::Lookup(read)) = all.get(index)
+                    && is_parameter(read)
+                {
+                    let message = format!(
+                        "macro {name}: a default that reads the parameter {read} is not supported"
+                    );
+                    lookups.insert(index, message);
+                }
+            }
+            place = default.end + 1;
+        }
+    }
+    lookups
 }
 
 /// Returns the jump target of an instruction, if it has one.

@@ -15,6 +15,7 @@ use super::config::{CONFIG, Config};
 use super::from_model_file;
 use super::guarded::guarded;
 use super::limit::Limit;
+use super::stated_tokens;
 use super::vocabulary::{CONTINUES_WORD, Spelling, TokenKind, Vocabulary, byte_of_piece};
 use super::{Encoder, Tokenizer, TokenizerKind, end_tokens};
 use crate::error::{Error, ErrorKind, Result};
@@ -231,6 +232,9 @@ pub(super) fn build(
         (_, Spelling::WordPiece) => TokenizerKind::WordPiece,
     };
     check_added(bytes, &inner)?;
+    stated_tokens::set_prefix_space(&mut inner, config)?;
+    guarded(|| stated_tokens::add(&mut inner, config))
+        .map_err(|panic| malformed(library_fails("added_tokens_decoder", &panic)))??;
     let mut vocabulary = vocabulary(&inner, decoder.spelling)?;
     let bos = config.token("bos_token", &vocabulary)?;
     let eos = config.token("eos_token", &vocabulary)?;

@@ -42,6 +42,7 @@ mod pair;
 mod pre_tokenizer;
 mod protobuf;
 mod sentence_piece;
+mod stated_tokens;
 mod stream;
 mod unigram;
 mod vocabulary;

@@ -30,6 +30,7 @@ use triad_plan::schedule::Policy;
 use crate::adapters::{self, ScaledPath};
 use crate::first_run::{Later, RUN, Ready, Wanted};
 use crate::prompt::PromptArguments;
+use conversation::SessionFile;
 use form::FormArguments;
 use sampling::SamplerArguments;
 use speculate::Proposer;
@@ -170,6 +171,7 @@ pub fn run(mut arguments: Arguments) -> Result<()> {
         adapters,
         tools,
         processor: OnceLock::new(),
+        session_file: arguments.session.as_deref().map(SessionFile::new),
         arguments,
     };
     match prompt {
@@ -210,6 +212,8 @@ struct Speaker<'a> {
     tools: Option<Tools>,
     /// Opened for the first picture.
     processor: OnceLock<Processor>,
+    /// The file of `--session`.
+    session_file: Option<SessionFile>,
     arguments: &'a Arguments,
 }
 
@@ -249,8 +253,8 @@ impl Speaker<'_> {
     /// Returns the first messages of a conversation: the file of `--session`, if it exists, with `--system` in place of
     /// its own instructions.
     fn beginning(&self) -> Result<Vec<Turn>> {
-        let path = self.arguments.session.as_deref();
-        let saved = path.map(|path| conversation::read_if_there(path, || self.processor()));
+        let saved = self.session_file.as_ref();
+        let saved = saved.map(|file| file.read(|| self.processor()));
         let saved = saved.transpose()?.unwrap_or_default();
         let instructed = self.system();
         let replaced = instructed.is_some();
@@ -262,10 +266,25 @@ impl Speaker<'_> {
 
     /// Writes a conversation to the file of `--session`, if there is one.
     fn keep(&self, messages: &[Turn]) -> Result<()> {
-        self.arguments
-            .session
-            .as_deref()
-            .map_or(Ok(()), |path| conversation::write(path, messages))
+        let file = self.session_file.as_ref();
+        file.map_or(Ok(()), |file| file.write(messages))
+    }
+
+    /// Reads the conversation in the file at `path`.
+    fn load(&self, path: &Path) -> Result<Vec<Turn>> {
+        match self.session_file.as_ref().filter(|file| file.is_at(path)) {
+            Some(file) => file.read(|| self.processor()),
+            None => conversation::read(path, || self.processor()),
+        }
+    }
+
+    /// Writes a conversation to the file at `path`.
+    fn save(&self, path: &Path, messages: &[Turn]) -> Result<()> {
+        let text = conversation::write(path, messages)?;
+        if let Some(file) = &self.session_file {
+            file.note(path, text);
+        }
+        Ok(())
     }
 
     /// Returns the message of `--system`, if it is given and the model has a chat template.

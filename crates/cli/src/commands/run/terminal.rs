@@ -4,7 +4,6 @@ use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 
-use super::conversation;
 use super::one_answer::{devices, statistics};
 use super::turn::{Image, Turn};
 use super::{Answered, Speaker};
@@ -168,9 +167,9 @@ impl Chat<'_> {
             ("save" | "load" | "image", "") => {
                 self.note(&format!("/{name} FILE: expected the name of a file"))
             }
-            ("save", path) => conversation::write(Path::new(path), &self.messages),
+            ("save", path) => self.speaker.save(Path::new(path), &self.messages),
             ("load", path) => {
-                let read = conversation::read(Path::new(path), || self.speaker.processor());
+                let read = self.speaker.load(Path::new(path));
                 read.map(|messages| self.messages = messages)
             }
             ("image", path) => {
@@ -251,17 +250,23 @@ impl Chat<'_> {
                 self.note("an empty message: the conversation is unchanged")
             }
             Ok(text) => {
-                self.images = std::mem::take(&mut self.messages[latest].images);
-                self.messages.truncate(latest);
-                self.answer(text.trim())
+                let shown = self.messages[latest].images.clone();
+                let shown = std::mem::replace(&mut self.images, shown);
+                let before = self.messages.split_off(latest);
+                if !self.answer(text.trim())? {
+                    // The conversation goes on as it was.
+                    self.messages.extend(before);
+                    self.images = shown;
+                }
+                Ok(())
             }
             Err(error) => self.note(&format!("error: {error:#}")),
         }
     }
 
-    /// Answers `line`. An error in one line, such as a line that is too long, ends neither the conversation nor the
-    /// program. Only an error while printing does.
-    fn answer(&mut self, line: &str) -> Result<()> {
+    /// Answers `line`; returns whether there is an answer. An error in one line, such as a line that is too long, ends
+    /// neither the conversation nor the program, and drops the line. Only an error while printing ends them.
+    fn answer(&mut self, line: &str) -> Result<bool> {
         let before = self.messages.len();
         let mut question = Turn::new("user", line);
         question.images = std::mem::take(&mut self.images);
@@ -282,7 +287,8 @@ impl Chat<'_> {
                     Some(statistics(&answer) + &devices(self.session.engine(), behind_prompt));
                 if text.is_empty() && answer.finish == Finish::Cancelled {
                     // The answer is empty: the question is dropped.
-                    self.messages.truncate(before);
+                    self.drop_from(before);
+                    return Ok(false);
                 } else {
                     self.messages.push(Turn::new("assistant", text));
                     if let Err(error) = self.speaker.keep(&self.messages) {
@@ -291,17 +297,26 @@ impl Chat<'_> {
                 }
             }
             Err(error) => {
-                self.messages.truncate(before);
+                self.drop_from(before);
                 if error.is::<Interrupted>() {
                     output::note("interrupted");
-                    return Ok(());
+                } else {
+                    output::note(&format!(
+                        "error: {error:#} (/reset begins a new conversation)"
+                    ));
                 }
-                output::note(&format!(
-                    "error: {error:#} (/reset begins a new conversation)"
-                ));
+                return Ok(false);
             }
         }
-        Ok(())
+        Ok(true)
+    }
+
+    /// Drops a question, the message `first`, with calls after it. Its pictures belong to the next one.
+    fn drop_from(&mut self, first: usize) {
+        if let Some(question) = self.messages.get_mut(first) {
+            self.images = std::mem::take(&mut question.images);
+        }
+        self.messages.truncate(first);
     }
 }
 
