@@ -56,17 +56,12 @@ pub(super) fn add_hugging_face(
     tensors: &BTreeMap<String, TensorInfo>,
     is_quantized: &IsQuantized<'_>,
 ) {
-    let names = || {
-        let is_of_head = |name: &&String| map.more_tokens.contains(name);
-        let of_head = tensors.keys().filter(is_of_head);
-        let of_head = of_head.map(|name| (name.clone(), tensors[name].clone()));
-        stacked(family.names, &of_head.collect())
-    };
     if !map.more_tokens.is_empty() {
+        let names = stacked(family.names, map.more_tokens.iter());
         let found = find(
             family,
             (description, map),
-            (&names(), &Place::hugging_face()),
+            (&names, &Place::hugging_face()),
             (tensors, is_quantized),
         );
         put(found, description, map);

@@ -11,7 +11,7 @@ const OF_GGUF: &str = "nextn.eh_proj.weight";
 /// The same tensor in GLM's checkpoints.
 const OF_GLM: &str = "eh_proj.weight";
 /// The beginnings of such names in other checkpoints: outside the model, and in ERNIE's.
-const OUTSIDE: &str = "mtp.";
+pub(super) const OUTSIDE: &str = "mtp.";
 const OF_ERNIE: [&str; 4] = [
     "mtp_block.",
     "mtp_emb_norm.",

@@ -48,7 +48,9 @@ pub(super) fn hugging_face(
     (tensors, predicted): (&BTreeMap<String, TensorInfo>, usize),
     (is_quantized, are_equal): (&IsQuantized<'_>, &AreEqual<'_>),
 ) -> Result<TensorMap> {
-    let names = &stacked(family.names, tensors);
+    let of_model = tensors.keys();
+    let of_model = of_model.filter(|name| !name.starts_with(next_tokens::OUTSIDE));
+    let names = &stacked(family.names, of_model);
     let (root, output) = root_and_output(names, tensors);
     let mut mapper = Mapper {
         names,
@@ -174,12 +176,15 @@ pub(super) fn gguf_names(family: &Family, tensors: &BTreeMap<String, TensorInfo>
     names
 }
 
-/// Returns the names for a file whose experts are stacked, if it is one.
-pub(super) fn stacked(mut names: Names, tensors: &BTreeMap<String, TensorInfo>) -> Names {
+/// Returns the names for tensors of these names, whose experts may be stacked.
+pub(super) fn stacked<'a>(
+    mut names: Names,
+    mut tensors: impl Iterator<Item = &'a String>,
+) -> Names {
     let Some([router, gate_up, down]) = names.experts.stacked else {
         return names;
     };
-    if tensors.keys().any(|name| name.ends_with(gate_up)) {
+    if tensors.any(|name| name.ends_with(gate_up)) {
         let experts = &mut names.experts;
         (experts.router, experts.down) = (router, down);
         experts.up = gate_up;
