@@ -9,27 +9,24 @@ from scripted import Model  # noqa: E402
 
 CALL_WORDS = ("<tool_call>", "</tool_call>")
 # After these words, which the templates put last, the models say a script.
-CALLS, TELLS, ENDS = "<|calls|>", "<|tells|>", "<|ends|>"
+CALLS, TELLS = "<|calls|>", "<|tells|>"
 # Only the beginning of a message is computed: some clients send thousands of words.
 TEMPLATE = """{# <tool_call> #}
 {%- for m in messages %}<|u|>{{ m.role }}
 {{ ((m.content or '') | string)[:200] }}{% endfor %}
 {%- set names = (tools or []) | map(attribute='function') | map(attribute='name') | list %}
-{%- if '21 degrees' in messages[-1].content | string %}{{ '<|ends|>' if 'final_answer' in names else '<|tells|>' }}
+{%- if '21 degrees' in messages[-1].content | string %}<|tells|>
 {%- elif 'weather' in names %}<|calls|>
 {%- else %}<|a|>{% endif %}"""
 
 
 def scripted(path):
     """Names colours. Calls the tool `weather` where it has one, and tells the weather when it has the result."""
-    model = Model(*CALL_WORDS, CALLS, TELLS, ENDS)
+    model = Model(*CALL_WORDS, CALLS, TELLS)
     weather = '\n{"name": "weather", "arguments": {"city": "Oslo"}}\n'
     model.says("<tool_call>", weather, "</tool_call>", after=CALLS)
     model.says("Red", ",", " green", " and", " blue", ".")
     model.says(" It", " is", " sunny", " in", " Oslo", ". ", after=TELLS)
-    # A client that ends by a call gets it as text, since a token has one that follows it.
-    answer = '{"name": "final_answer", "arguments": {"answer": "It is sunny in Oslo."}}'
-    model.says(f"<tool_call>\n{answer}\n</tool_call>", after=ENDS)
     model.save(path, TEMPLATE, context=8192)
 
 

