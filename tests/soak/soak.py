@@ -29,6 +29,8 @@ MOST_GROWTH = 24
 MOST_FILES, MOST_THREADS = 4, 4
 # Of the time, until the numbers count: caches fill.
 WARM_UP = 0.2
+# Prompts of 1,500 tokens that need more memory for keys and values than the server has.
+FILLING = 10
 RERANKER = Path(__file__).resolve().parents[1] / "golden/encoders/rerank-bert"
 
 
@@ -229,7 +231,15 @@ def main():
     raise SystemExit(1 if failures else 0)
 
 
+def fill(address):
+    """Fills the memory for keys and values, which would otherwise grow for as long as prompts differ."""
+    for number in range(FILLING):
+        prompt = [100 + number] + [200 + index % 1000 for index in range(1500)]
+        wire.post(address, "/v1/completions", {"model": endpoints.MODEL, "prompt": prompt, "max_tokens": 1, "temperature": 0})
+
+
 def soak(server, address, options):
+    fill(address)
     usage = Usage(server.pid)
     soak = Soak(address, options.seed)
     soak.run(60 * options.minutes, usage)

@@ -88,7 +88,7 @@ def sessions(address, key, other, expected):
     got(address, "POST", f"/sessions/{name}/restore", key, {"model": endpoints.MODEL})
     ask = {"model": endpoints.MODEL, "messages": messages, "temperature": 0, "max_tokens": 12}
     same(text(got(address, "POST", "/v1/chat/completions", key, ask)), expected["one"], "a restored session")
-    got(address, "DELETE", f"/sessions/{name}", key)
+    got(address, "DELETE", f"/sessions/{name}", key, right=204)
 
 
 def left(address):

@@ -30,7 +30,7 @@ def wrong_requests():
     yield message(chat, encode(hello | {"model": "another"})), {404}
     yield message(chat, encode({"messages": [{"role": "user", "content": "x " * 20_000}]})), {400}
     yield message(chat, encode(hello), key="wrong"), {401}
-    yield message(chat, encode(hello), kind="text/plain"), {415}
+    yield message(chat, encode(hello), kind="text/plain\r\nOrigin: http://example.org"), {403, 415}
     yield message(chat, encode(hello), host="example.org"), {403}
     yield message(chat, encode(hello), length=1 << 40), {413}
     yield message("/v1/nothing", encode(hello)), {404}

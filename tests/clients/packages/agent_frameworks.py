@@ -156,36 +156,29 @@ def autogen(t):
 
 
 def ag2(t):
-    import autogen
+    import ag2
+    from ag2.config import OpenAIConfig
 
-    def agent(name, **more):
-        # It asks with streams or whole, as it is told.
-        told = {"model": name, "base_url": t.base, "api_key": t.key, "temperature": 0, "max_tokens": 64, "price": [0, 0]}
-        return autogen.ConversableAgent("helper", llm_config=autogen.LLMConfig(told | more), human_input_mode="NEVER", system_message="Be brief.")
-
-    @t.tries
-    def chat():
-        t.said(text(agent(t.model).generate_reply(t.messages)))
+    def agent(name, streaming=False, **more):
+        model = OpenAIConfig(model=name, base_url=t.base, api_key=t.key, temperature=0, max_tokens=64, max_retries=0, streaming=streaming)
+        return ag2.Agent("helper", "Be brief.", config=model, **more)
 
     @t.tries
-    def stream():
-        t.said(text(agent(t.model, stream=True).generate_reply(t.messages)), streams=True)
+    async def chat():
+        t.said((await agent(t.model).ask("Name three colours.")).body)
 
     @t.tries
-    def tools():
-        helper = agent(t.scripted)
-        user = autogen.ConversableAgent("user", llm_config=False, human_input_mode="NEVER")
-        autogen.register_function(tool(t), caller=helper, executor=user, name="weather", description="Tells the weather in a city")
-        done = user.initiate_chat(helper, message="What is the weather in Oslo?", max_turns=2)
-        t.ran(done.chat_history[-1]["content"])
+    async def stream():
+        t.said((await agent(t.model, streaming=True).ask("Name three colours.")).body, streams=True)
 
     @t.tries
-    def form():
-        t.formed(text(agent(t.model, response_format=forms.city_class()).generate_reply(t.messages)))
+    async def tools():
+        t.ran((await agent(t.scripted, tools=[tool(t)]).ask("What is the weather in Oslo?")).body)
 
-
-def text(reply):
-    return reply["content"] if isinstance(reply, dict) else reply
+    @t.tries
+    async def form():
+        reply = await agent(t.model, response_schema=forms.city_class()).ask("Which city?")
+        t.formed(await reply.content())
 
 
 def agno(t):
@@ -299,24 +292,3 @@ def google_adk(t):
     @t.tries
     async def form():
         t.formed(text_of((await run(t.model, "Which city?", output_schema=forms.city_class()))[-1]))
-
-
-def langroid(t):
-    import langroid
-    from langroid.language_models import OpenAIGPTConfig
-
-    def agent(stream=False):
-        model = OpenAIGPTConfig(
-            chat_model=t.model, api_base=t.base, api_key=t.key, max_output_tokens=64, temperature=0, stream=stream, chat_context_length=2048
-        )
-        return langroid.ChatAgent(langroid.ChatAgentConfig(llm=model, system_message="Be brief."))
-
-    @t.tries
-    def chat():
-        t.said(agent().llm_response("Name three colours.").content)
-
-    @t.tries
-    def stream():
-        t.said(agent(stream=True).llm_response("Name three colours.").content, streams=True)
-
-    t.leaves_out("tools", "its tools are texts in the prompt, which a small model does not follow")

@@ -65,13 +65,12 @@ def guidellm(t):
 
     @t.tries
     def stream():
-        kind = json.dumps({"api_key": t.key})
         run(
-            "guidellm", "benchmark", "--target", t.address, "--model", t.scripted, "--data", "prompts.jsonl", "--profile", "synchronous",
-            "--max-requests", "4", "--output-dir", "out", "--outputs", "json", "--backend-kwargs", kind, "--disable-console",
+            "guidellm", "run", "--backend", f"kind=openai_http,target={t.address},model={t.scripted},api_key={t.key}",
+            "--profile", "kind=synchronous", "--constraint", "kind=max_requests,count=4", "--data", "kind=json_file,path=prompts.jsonl",
+            "--output", "kind=json,path=out.json", "--disable-console",
         )
-        [report] = Path("out").glob("*.json")
-        [benchmark] = json.loads(report.read_text())["benchmarks"]
+        [benchmark] = json.loads(Path("out.json").read_text())["benchmarks"]
         totals = benchmark["metrics"]["request_totals"]
         assert totals["successful"] == 4 and totals["errored"] == 0, totals
         outputs = [request["output"] for request in benchmark["requests"]["successful"]]

@@ -60,7 +60,6 @@ CLIENTS = [
     Client("crewai", "agent_frameworks", ["crewai==1.15.30"]),
     Client("strands", "agent_frameworks", ["strands-agents[openai]==1.62.0"]),
     Client("google-adk", "agent_frameworks", ["google-adk==2.13.0", "litellm==1.110.2"]),
-    Client("langroid", "agent_frameworks", ["langroid==0.69.16"]),
     Client("inspect", "commands", ["inspect-ai==0.3.285", OPENAI]),
     Client("guidellm", "commands", ["guidellm==0.8.1"]),
     Client("aider", "commands", ["aider-chat==0.86.2"]),

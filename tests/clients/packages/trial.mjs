@@ -49,11 +49,11 @@ export class Trial {
       console.error(failure);
       error = `${failure?.name}: ${failure?.message ?? failure}`.slice(0, 300);
     }
-    console.log(`tried: ${JSON.stringify({ name, error })}`);
+    console.log(`\ntried: ${JSON.stringify({ name, error })}`);
   }
 
   leavesOut(name, reason) {
-    console.log(`tried: ${JSON.stringify({ name, left_out: reason })}`);
+    console.log(`\ntried: ${JSON.stringify({ name, left_out: reason })}`);
   }
 
   async recorded() {

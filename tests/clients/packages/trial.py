@@ -54,12 +54,12 @@ class Trial:
         except BaseException as failure:  # a client may end its process
             traceback.print_exc()
             error = f"{type(failure).__name__}: {failure}"[:SHOWN]
-        print(MARK + json.dumps({"name": attempt.__name__, "error": error}), flush=True)
+        print("\n" + MARK + json.dumps({"name": attempt.__name__, "error": error}), flush=True)
         return attempt
 
     def leaves_out(self, name, reason):
         """A client does not have it, or needs what is not here."""
-        print(MARK + json.dumps({"name": name, "left_out": reason}), flush=True)
+        print("\n" + MARK + json.dumps({"name": name, "left_out": reason}), flush=True)
 
     def recorded(self):
         """The exchanges with generated answers."""
