@@ -10,7 +10,7 @@ use rmcp::model::{
     CallToolRequestParams, CallToolResult, ClientCapabilities, ClientConfig, ClientRequest,
     Implementation, PaginatedRequestParams, PingRequest,
 };
-use rmcp::service::{RoleClient, RunningService, ServiceError};
+use rmcp::service::{ClientInitializeError, RoleClient, RunningService, ServiceError};
 use rmcp::transport::StreamableHttpClientTransport;
 use rmcp::transport::async_rw::AsyncRwTransport;
 use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
@@ -81,7 +81,10 @@ impl Connection {
         self.unreadable.clear();
         tokio::select! {
             biased;
-            done = work => done.map_err(|error| self.failure(&error, most)),
+            done = work => match done {
+                Ok(done) => Ok(done),
+                Err(error) => Err(self.failure(&error, most).await),
+            },
             line = self.unreadable.next() => Err(Error::Protocol {
                 server: self.name.clone(),
                 message: format!("its answer cannot be read: {line}"),
@@ -107,7 +110,7 @@ impl Connection {
         }
     }
 
-    fn failure(&self, error: &ServiceError, most: u64) -> Error {
+    async fn failure(&self, error: &ServiceError, most: u64) -> Error {
         if self.meter.is_exceeded() {
             return self.flood(most);
         }
@@ -116,7 +119,7 @@ impl Connection {
             ServiceError::TransportClosed | ServiceError::Cancelled { .. }
         );
         match &self.process {
-            Some(process) if ends => ended(&self.name, Some(process)),
+            Some(process) if ends => ended(&self.name, process).await,
             _ => Error::Protocol {
                 server: self.name.clone(),
                 message: sentence(error),
@@ -125,8 +128,8 @@ impl Connection {
     }
 }
 
-fn ended(server: &str, process: Option<&Process>) -> Error {
-    let line = process.and_then(Process::last_line);
+async fn ended(server: &str, process: &Process) -> Error {
+    let line = process.last_line().await;
     Error::Ended {
         server: server.to_owned(),
         detail: line.map_or_else(String::new, |line| format!(": {line}")),
@@ -195,23 +198,24 @@ pub(crate) async fn connect(config: &ServerConfig, limits: Limits) -> Result<Con
             (client.serve(http).await, None)
         }
     };
-    let service = service.map_err(|error| match &process {
-        _ if meter.is_exceeded() => Error::Flood {
-            server: name.clone(),
-            most: limits.request_bytes,
-        },
-        Some(process) => match error {
-            rmcp::service::ClientInitializeError::ConnectionClosed(_) => ended(name, Some(process)),
-            error => Error::Protocol {
+    let service = match (service, &process) {
+        (Ok(service), _) => service,
+        (Err(_), _) if meter.is_exceeded() => {
+            return Err(Error::Flood {
+                server: name.clone(),
+                most: limits.request_bytes,
+            });
+        }
+        (Err(ClientInitializeError::ConnectionClosed(_)), Some(process)) => {
+            return Err(ended(name, process).await);
+        }
+        (Err(error), _) => {
+            return Err(Error::Protocol {
                 server: name.clone(),
                 message: sentence(&error),
-            },
-        },
-        None => Error::Protocol {
-            server: name.clone(),
-            message: sentence(&error),
-        },
-    })?;
+            });
+        }
+    };
     Ok(Connection {
         name: name.clone(),
         service,

@@ -64,9 +64,9 @@ def guidellm(t):
     Path("prompts.jsonl").write_text("".join(json.dumps({"prompt": f"Number {index}. Name three colours."}) + "\n" for index in range(4)))
 
     @t.tries
-    def stream():
+    def chat():
         run(
-            "guidellm", "run", "--backend", f"kind=openai_http,target={t.address},model={t.scripted},api_key={t.key}",
+            "guidellm", "run", "--backend", f"kind=openai_http,target={t.address},model={t.scripted},api_key={t.key},stream=false",
             "--profile", "kind=synchronous", "--constraint", "kind=max_requests,count=4", "--data", "kind=json_file,path=prompts.jsonl",
             "--output", "kind=json,path=out.json", "--disable-console",
         )
@@ -75,6 +75,8 @@ def guidellm(t):
         assert totals["successful"] == 4 and totals["errored"] == 0, totals
         outputs = [request["output"] for request in benchmark["requests"]["successful"]]
         assert {output.strip() for output in outputs} == {"Red, green and blue."}, outputs
+
+    t.leaves_out("stream", "it asks for `continuous_usage_stats`, an extension of another engine that the server refuses by name")
 
 
 def aider(t):

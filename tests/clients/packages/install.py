@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from table import NPM, PYTHON
+from table import DAY, NPM, PYTHON
 
 HERE = Path(__file__).resolve().parent
 # Installs many environments quickly, and shares their files.
@@ -29,7 +29,7 @@ def install(client, folder):
     """Installs a client, unless its environment has what the table says. Returns why it cannot."""
     own = folder / client.name
     stamp = own / "installed"
-    wanted = "\n".join([client.day, *client.packages])
+    wanted = "\n".join([DAY, *client.packages])
     if stamp.exists() and stamp.read_text() == wanted:
         return prepare(client, own)
     shutil.rmtree(own, ignore_errors=True)
@@ -54,12 +54,12 @@ def python(client, own, folder):
         run(sys.executable, "-m", "venv", folder / "uv")
         run(folder / "uv/bin/pip", "install", "--quiet", "--disable-pip-version-check", UV)
     run(uv, "venv", "--quiet", "--python", sys.executable, own)
-    run(uv, "pip", "install", "--quiet", "--python", own / "bin/python", "--exclude-newer", client.day, *client.packages)
+    run(uv, "pip", "install", "--quiet", "--python", own / "bin/python", "--exclude-newer", DAY, *client.packages)
 
 
 def npm(client, own, _):
     own.mkdir(parents=True)
-    run("npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", own, f"--before={client.day}", *client.packages)
+    run("npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", own, f"--before={DAY}", *client.packages)
 
 
 def rust(client, own, _):

