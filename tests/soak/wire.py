@@ -5,25 +5,16 @@ import socket
 import struct
 import time
 
-KEY = "a-key-of-this-test"
+import endpoints
+
+KEYS = ["a-key-of-this-test", "another-key-of-this-test", "a-third-key-of-this-test"]
+KEY = KEYS[0]
+METRICS_KEY = "a-key-for-metrics"
 TIME_OUT = 120
-TOPICS = ["the sea", "a clock", "bread", "the moon", "rain", "a violin", "iron", "a letter"]
 
 
 class Wrong(Exception):
     """A reply that is not as it should be."""
-
-
-def bodies():
-    """Paths and bodies of greedy requests, of different lengths: texts and conversations with common beginnings."""
-    for index in range(32):
-        topic, tokens = TOPICS[index % len(TOPICS)], 8 + 5 * (index % 5)
-        text = f"Number {index} of a list of sentences about {topic}. " * (1 + index % 7)
-        common = {"max_tokens": tokens, "temperature": 0}
-        if index % 2:
-            yield "/v1/completions", {"prompt": text} | common
-        else:
-            yield "/v1/chat/completions", {"messages": [{"role": "user", "content": text}]} | common
 
 
 def wrong_requests():
@@ -37,9 +28,9 @@ def wrong_requests():
     yield message(chat, encode(hello | {"temperature": "hot"})), {400}
     yield message(chat, encode(hello | {"n": -1})), {400}
     yield message(chat, encode(hello | {"model": "another"})), {404}
-    yield message(chat, encode({"messages": [{"role": "user", "content": "x " * 5000}]})), {400}
+    yield message(chat, encode({"messages": [{"role": "user", "content": "x " * 20_000}]})), {400}
     yield message(chat, encode(hello), key="wrong"), {401}
-    yield message(chat, encode(hello), kind="text/plain"), {415}
+    yield message(chat, encode(hello), kind="text/plain\r\nOrigin: http://example.org"), {403, 415}
     yield message(chat, encode(hello), host="example.org"), {403}
     yield message(chat, encode(hello), length=1 << 40), {413}
     yield message("/v1/nothing", encode(hello)), {404}
@@ -52,10 +43,10 @@ def encode(body):
     return json.dumps(body).encode()
 
 
-def message(path, body, key=KEY, kind="application/json", host="localhost", length=None):
-    """The bytes of a POST request."""
+def message(path, body, key=KEY, kind="application/json", host="localhost", length=None, method="POST"):
+    """The bytes of a request."""
     head = [
-        f"POST {path} HTTP/1.1",
+        f"{method} {path} HTTP/1.1",
         f"Host: {host}",
         f"Authorization: Bearer {key}",
         f"Content-Type: {kind}",
@@ -87,8 +78,14 @@ def dechunk(data):
         body, data = body + data[: int(size, 16)], data[int(size, 16) + 2 :]
 
 
-def reply(connection, pause=None):
-    """Status and body of a reply, whose connection the server closes. `pause` is the time to wait before each small part."""
+def reply(connection):
+    """Status and body of a reply, whose connection the server closes."""
+    status, _, body = answer(connection)
+    return status, body
+
+
+def answer(connection, pause=None):
+    """Status, kind and body of a reply. `pause` is the time to wait before each small part."""
     data = b""
     while part := connection.recv(65536 if pause is None else 64):
         data += part
@@ -98,35 +95,34 @@ def reply(connection, pause=None):
     if not found:
         raise Wrong(f"no reply, but {data[:100]!r}")
     status = int(head.split(maxsplit=2)[1])
-    return status, dechunk(body) if b"transfer-encoding: chunked" in head.lower() else body
+    kind = next((line[13:].decode().strip() for line in head.lower().split(b"\r\n") if line.startswith(b"content-type:")), "")
+    return status, kind, dechunk(body) if b"transfer-encoding: chunked" in head.lower() else body
 
 
-def post(address, path, body, pause=None):
-    """The answer's text and why it ended, of a request that must be answered; streamed where the body says so."""
+def post(address, path, body, pause=None, key=KEY):
+    """What is the same each time of an answer to a request that must be answered; streamed where the body says so."""
     with connect(address) as connection:
         if pause is not None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        connection.sendall(message(path, encode(body)))
-        status, data = reply(connection, pause)
+        connection.sendall(message(path, encode(body), key=key))
+        status, kind, data = answer(connection, pause)
     if status != 200:
-        raise Wrong(f"status {status}: {data[:300]!r}")
+        raise Wrong(f"{path}: status {status}: {data[:300]!r}")
     if not body.get("stream"):
-        return content(json.loads(data)["choices"][0])
-    events = [line.removeprefix(b"data: ") for line in data.splitlines() if line.startswith(b"data: ")]
-    if not events or events[-1] != b"[DONE]":
-        raise Wrong(f"a stream without its end: {events[-1:]}")
-    parts = [content(choice) for event in events[:-1] for choice in json.loads(event)["choices"]]
-    return "".join(text for text, _ in parts), parts[-1][1]
+        return endpoints.of_whole(data)
+    told = endpoints.of_stream(kind, data)
+    if not told.pop("ends"):
+        raise Wrong(f"{path}: a stream without its end: {data[-200:]!r}")
+    return told
 
 
-def content(choice):
-    told = choice.get("message") or choice.get("delta") or choice
-    return told.get("content") or told.get("text") or "", choice.get("finish_reason")
-
-
-def get(address, path):
-    """Status and body of what `GET` returns."""
+def ask(address, method, path, body=None, key=KEY):
+    """Status and body of a request that may be refused."""
     with connect(address) as connection:
-        head = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {KEY}\r\nConnection: close\r\n\r\n"
-        connection.sendall(head.encode())
+        connection.sendall(message(path, b"" if body is None else encode(body), key=key, method=method))
         return reply(connection)
+
+
+def get(address, path, key=KEY):
+    """Status and body of what `GET` returns."""
+    return ask(address, "GET", path, key=key)

@@ -1,7 +1,6 @@
 //! `triad serve --mcp`: tools of MCP servers for the server's page.
 
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -18,8 +17,6 @@ const CALL_TIME: Duration = Duration::from_secs(60);
 pub struct PageTools {
     named: NamedTools,
     tools: Vec<HostTool>,
-    /// One call of a server at a time: its bytes are counted for each call.
-    turns: Vec<Mutex<()>>,
 }
 
 impl PageTools {
@@ -41,15 +38,7 @@ impl PageTools {
             .zip(&named.remote)
             .map(host_tool)
             .collect();
-        let servers = named.remote.iter().map(|remote| remote.server + 1).max();
-        let turns = (0..servers.unwrap_or(0))
-            .map(|_| Mutex::default())
-            .collect();
-        Ok(Self {
-            named,
-            tools,
-            turns,
-        })
+        Ok(Self { named, tools })
     }
 }
 
@@ -73,8 +62,6 @@ impl ToolHost for PageTools {
         let Some(remote) = self.named.remote.get(index) else {
             return failed("there is no such tool");
         };
-        let turn = self.turns.get(remote.server).map(Mutex::lock);
-        let _turn = turn.map(|turn| turn.unwrap_or_else(PoisonError::into_inner));
         match self.named.servers.call(remote, arguments, is_cancelled) {
             Ok(output) => ToolResult {
                 text: output.text,

@@ -73,14 +73,20 @@ pub enum Error {
         time: Duration,
     },
     /// A server that sends too much.
-    #[error(
-        "the MCP server {server} sent more than {most} bytes for one request: it is not asked again"
-    )]
+    #[error("the MCP server {server} sent more than {most} bytes for one request: it is ended")]
     Flood {
         /// The server's name.
         server: String,
         /// The limit.
         most: u64,
+    },
+    /// A server that ended several times, and is started again after some time.
+    #[error("the MCP server {server} ended again: it is started in {} s", wait.as_secs() + 1)]
+    NotYet {
+        /// The server's name.
+        server: String,
+        /// The time until then.
+        wait: Duration,
     },
     /// A server that answers with something else than the protocol has, or with an error.
     #[error("the MCP server {server}: {message}")]

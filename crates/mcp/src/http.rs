@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::stream::BoxStream;
-use rmcp::model::{ClientJsonRpcMessage, ServerJsonRpcMessage};
+use rmcp::model::{ClientJsonRpcMessage, RequestId, ServerJsonRpcMessage};
 use rmcp::transport::common::http_header::{
     EVENT_STREAM_MIME_TYPE, HEADER_SESSION_ID, JSON_MIME_TYPE,
 };
@@ -81,6 +81,10 @@ impl StreamableHttpClient for HttpClient {
         custom: Headers,
     ) -> Result<StreamableHttpPostResponse, Failure> {
         let body = serde_json::to_vec(&message)?;
+        let asked = match &message {
+            ClientJsonRpcMessage::Request(request) => Some(request.id.clone()),
+            _ => None,
+        };
         let had_session = session.is_some();
         let request = request(
             Method::POST,
@@ -96,7 +100,8 @@ impl StreamableHttpClient for HttpClient {
         )
         .body(body);
         self.run(request, move |response, meter| {
-            answer(response, had_session, meter)
+            let answer = answer(response, had_session, meter)?;
+            belongs(asked.as_ref(), answer)
         })
         .await
     }
@@ -156,6 +161,43 @@ fn request(
         request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
     }
     request
+}
+
+/// Checks that a request is answered, and by its own answer. The request would wait for ever for another one.
+fn belongs(
+    asked: Option<&RequestId>,
+    answer: StreamableHttpPostResponse,
+) -> Result<StreamableHttpPostResponse, Failure> {
+    let Some(asked) = asked else {
+        return Ok(answer);
+    };
+    let wrong = |message: String| {
+        Err(StreamableHttpError::UnexpectedServerResponse(
+            message.into(),
+        ))
+    };
+    let id = match &answer {
+        StreamableHttpPostResponse::Json(ServerJsonRpcMessage::Response(response), _) => {
+            Some(&response.id)
+        }
+        StreamableHttpPostResponse::Json(ServerJsonRpcMessage::Error(error), _) => {
+            match &error.id {
+                Some(id) => Some(id),
+                None => return wrong(format!("an error: {}", error.error.message)),
+            }
+        }
+        StreamableHttpPostResponse::Accepted => {
+            return wrong("it accepts the request, but does not answer it".into());
+        }
+        _ => None,
+    };
+    match id {
+        Some(id) if id == asked => Ok(answer),
+        Some(id) => wrong(format!(
+            "it answers the request {id}, which is not the one that was made"
+        )),
+        None => wrong("it answers the request with a message that is no answer".into()),
+    }
 }
 
 /// Reads the response to a message.

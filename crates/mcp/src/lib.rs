@@ -5,16 +5,22 @@
 //! are those of the official crate `rmcp`.
 //!
 //! Servers are programs of others. What they send is bounded ([`Limits`]), and a server that dies, hangs or floods is an
-//! [`Error`] of one sentence. Sampling, roots and elicitation are not offered to them.
+//! [`Error`] of one sentence. One that ended is started again. Sampling, roots and elicitation are not offered to them.
 #![forbid(unsafe_code)]
 
 mod config;
+mod connection;
 mod error;
 mod http;
+mod lines;
 mod meter;
+mod restarts;
+mod result;
 mod servers;
 mod stdio;
+mod tools;
 
 pub use config::{Config, ServerConfig, Transport};
 pub use error::{Error, Result};
-pub use servers::{Limits, RemoteTool, Servers, ToolOutput};
+pub use servers::Servers;
+pub use tools::{Limits, RemoteTool, ToolOutput};

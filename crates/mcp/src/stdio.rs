@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
@@ -13,12 +15,23 @@ use crate::meter::{Meter, Metered};
 
 /// Bytes of a server's standard error that are kept: the last ones.
 const TAIL: usize = 4096;
+/// How often, and for how long each time, the end of a server's standard error is waited for.
+const WAITS: u32 = 50;
+const WAIT: Duration = Duration::from_millis(10);
 
 /// A server that runs. Dropped, it is killed.
 pub(crate) struct Process {
     /// Kills it when dropped.
     child: Child,
-    tail: Arc<Mutex<Vec<u8>>>,
+    tail: Arc<Tail>,
+}
+
+/// The end of a server's standard error.
+#[derive(Default)]
+struct Tail {
+    bytes: Mutex<Vec<u8>>,
+    /// Whether all of it was read.
+    is_whole: AtomicBool,
 }
 
 /// The two ends of the connection with a process.
@@ -58,7 +71,7 @@ pub(crate) fn start(
     let missing = || std::io::Error::other("its standard input and output are missing");
     let input = child.stdin.take().ok_or_else(missing)?;
     let output = child.stdout.take().ok_or_else(missing)?;
-    let tail = Arc::<Mutex<Vec<u8>>>::default();
+    let tail = Arc::<Tail>::default();
     if let Some(errors) = child.stderr.take() {
         tokio::spawn(keep_tail(errors, Arc::clone(&tail)));
     }
@@ -71,14 +84,15 @@ pub(crate) fn start(
 }
 
 /// Reads to the end, and keeps the last bytes.
-async fn keep_tail(mut reader: impl AsyncRead + Unpin, tail: Arc<Mutex<Vec<u8>>>) {
+async fn keep_tail(mut reader: impl AsyncRead + Unpin, tail: Arc<Tail>) {
     let mut buffer = [0; 1024];
     while let Ok(count @ 1..) = reader.read(&mut buffer).await {
-        let mut tail = tail.lock().unwrap_or_else(PoisonError::into_inner);
-        tail.extend_from_slice(&buffer[..count]);
-        let excess = tail.len().saturating_sub(TAIL);
-        tail.drain(..excess);
+        let mut bytes = tail.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        bytes.extend_from_slice(&buffer[..count]);
+        let excess = bytes.len().saturating_sub(TAIL);
+        bytes.drain(..excess);
     }
+    tail.is_whole.store(true, Ordering::Release);
 }
 
 impl Process {
@@ -87,10 +101,21 @@ impl Process {
         let _ = self.child.wait().await;
     }
 
-    /// Returns the last line that the server wrote to its standard error, at most 300 characters of it.
-    pub(crate) fn last_line(&self) -> Option<String> {
-        let tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
-        let text = String::from_utf8_lossy(&tail);
+    /// Returns the last line that a server which ended wrote to its standard error, at most 300 characters of it.
+    pub(crate) async fn last_line(&self) -> Option<String> {
+        // Its output may end before its errors are read. A program that it started may keep these open.
+        for _ in 0..WAITS {
+            if self.tail.is_whole.load(Ordering::Acquire) {
+                break;
+            }
+            tokio::time::sleep(WAIT).await;
+        }
+        let bytes = self
+            .tail
+            .bytes
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let text = String::from_utf8_lossy(&bytes);
         let line = text.lines().rev().find(|line| !line.trim().is_empty())?;
         Some(line.trim().chars().take(300).collect())
     }

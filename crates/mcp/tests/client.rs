@@ -135,7 +135,7 @@ fn a_server_that_hangs_has_its_time_and_the_user_may_end_it_sooner() {
 }
 
 #[test]
-fn a_server_that_sends_too_much_is_not_asked_again() {
+fn a_server_that_sends_too_much_is_ended() {
     let few = Limits {
         request_bytes: 1 << 20,
         ..limits()
@@ -144,10 +144,77 @@ fn a_server_that_sends_too_much_is_not_asked_again() {
         let servers = connect(server(mode), few).unwrap();
         for _ in 0..2 {
             let error = add(&servers).unwrap_err().to_string();
-            let expected = "the MCP server mine sent more than 1048576 bytes for one request: it is not asked again";
+            let expected =
+                "the MCP server mine sent more than 1048576 bytes for one request: it is ended";
             assert_eq!(error, expected, "{mode}");
         }
+        // It was started again for the second call, and is not so soon for a third one.
+        let error = add(&servers).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "the MCP server mine ended again: it is started in 1 s"
+        );
     }
+}
+
+/// Calls the tool so that the server does what its mode says.
+fn zero(servers: &Servers) -> String {
+    let arguments = arguments(&json!({ "a": 0, "b": 3 }));
+    let error = servers.call(&servers.tools()[0], arguments, &|| false);
+    error.unwrap_err().to_string()
+}
+
+#[test]
+fn a_server_that_ended_is_started_again_and_not_too_often() {
+    let servers = connect(server("dies if asked"), limits()).unwrap();
+    let ended = "the MCP server mine ended: out of luck";
+    assert_eq!(zero(&servers), ended);
+    assert_eq!(add(&servers).unwrap(), "5");
+    assert_eq!(zero(&servers), ended);
+    let soon = "the MCP server mine ended again: it is started in 1 s";
+    assert_eq!(add(&servers).unwrap_err().to_string(), soon);
+    std::thread::sleep(Duration::from_millis(1100));
+    assert_eq!(add(&servers).unwrap(), "5");
+}
+
+#[test]
+fn an_answer_that_cannot_be_read_is_an_error_at_once_and_ends_nothing() {
+    for mode in ["has a wrong error if asked", "breaks off if asked"] {
+        let servers = connect(server(mode), limits()).unwrap();
+        let start = Instant::now();
+        let error = zero(&servers);
+        assert!(
+            error.starts_with("the MCP server mine: ")
+                && error.contains("its answer cannot be read: "),
+            "{error}"
+        );
+        assert!(start.elapsed() < Duration::from_secs(10), "{mode}");
+        assert_eq!(add(&servers).unwrap(), "5", "{mode}");
+    }
+}
+
+#[test]
+fn a_call_that_is_abandoned_does_not_keep_the_server_from_others() {
+    let servers = connect(server("hangs if asked"), limits()).unwrap();
+    let begun = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let abandoned = scope.spawn(|| {
+            let start = Instant::now();
+            let is_gone = || {
+                begun.store(true, Ordering::Relaxed);
+                start.elapsed() > Duration::from_millis(500)
+            };
+            let arguments = arguments(&json!({ "a": 0, "b": 3 }));
+            servers.call(&servers.tools()[0], arguments, &is_gone)
+        });
+        while !begun.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        // The server is busy for ever with the first call, and does not answer a ping.
+        assert_eq!(add(&servers).unwrap(), "5");
+        let error = abandoned.join().unwrap().unwrap_err();
+        assert_eq!(error.to_string(), "interrupted");
+    });
 }
 
 #[test]
@@ -263,6 +330,29 @@ fn the_tools_of_an_address_are_called_whether_it_answers_with_json_or_with_event
         });
         let servers = connect(config, limits()).unwrap();
         assert_eq!(add(&servers).unwrap(), "5");
+    }
+}
+
+#[test]
+fn an_address_that_answers_another_request_or_none_is_an_error_at_once() {
+    for (answered, words) in [
+        (true, "which is not the one"),
+        (false, "does not answer it"),
+    ] {
+        let config = http(move |message, _| match result(message) {
+            Some(mut result) if answered || message["method"] != "tools/call" => {
+                if message["method"] == "tools/call" {
+                    result["id"] = json!(99);
+                }
+                reply("application/json", &result.to_string())
+            }
+            _ => "HTTP/1.1 202 Accepted\r\nConnection: close\r\nContent-Length: 0\r\n\r\n".into(),
+        });
+        let servers = connect(config, limits()).unwrap();
+        let start = Instant::now();
+        let error = add(&servers).unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+        assert!(start.elapsed() < Duration::from_secs(10));
     }
 }
 

@@ -98,6 +98,20 @@ fn call(mode: &str, message: &Value, answer: impl Fn(Value) -> Value) {
                 std::process::exit(5);
             }
         },
+        // With `a` of 0 only.
+        "dies if asked" if arguments["a"] == 0 => {
+            eprintln!("out of luck");
+            std::process::exit(4);
+        }
+        "hangs if asked" if arguments["a"] == 0 => {
+            std::thread::sleep(std::time::Duration::from_secs(60));
+        }
+        "has a wrong error if asked" if arguments["a"] == 0 => {
+            say(&json!({ "jsonrpc": "2.0", "id": message["id"], "error": "no" }));
+        }
+        "breaks off if asked" if arguments["a"] == 0 => {
+            println!("{{\"jsonrpc\": \"2.0\", \"id\": 5, \"result\": {{\"cont");
+        }
         "refuses" => say(&json!({
             "jsonrpc": "2.0",
             "id": message["id"],
