@@ -252,7 +252,7 @@ fn requests_that_wait_for_memory_keep_none_from_a_model_that_fits() {
     let (mut models, loads) = models(&engine, 3);
     models[1].bytes = 2;
     let time = Duration::from_secs(4);
-    let server = Server::of((engine, folder), models, |options| {
+    let server = Server::with_models((engine, folder), models, |options| {
         options.model_bytes = 2;
         options.client_time_out = time;
     });
