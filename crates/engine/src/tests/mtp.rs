@@ -91,8 +91,12 @@ fn a_head_gives_the_logits_of_the_reference_at_every_position() {
             for (count, step) in [(0, 20), (20, 1), (21, 5), (26, 6)] {
                 let tokens = &golden.tokens[count..count + step];
                 match count {
-                    0 => drop(session.prefill(tokens, &Cancel::new(), |_| {}).unwrap()),
-                    _ => drop(session.decode_each(tokens, &Cancel::new()).unwrap()),
+                    0 => {
+                        session.prefill(tokens, &Cancel::new(), |_| {}).unwrap();
+                    }
+                    _ => {
+                        session.decode_each(tokens, &Cancel::new()).unwrap();
+                    }
                 }
                 let known = count + step;
                 let mut head = lock(&head);
