@@ -63,5 +63,6 @@ def npm(client, own, _):
 
 
 def rust(client, own, _):
+    own.mkdir(parents=True, exist_ok=True)
     manifest = HERE / client.module / "Cargo.toml"
-    run("cargo", "build", "--locked", "--quiet", "--release", "--manifest-path", manifest, "--target-dir", own)
+    run("cargo", "build", "--locked", "--quiet", "--manifest-path", manifest, "--target-dir", own)
