@@ -5,6 +5,8 @@ import os
 import socket
 import subprocess
 import time
+import urllib.error
+import urllib.parse
 import urllib.request
 from pathlib import Path
 
@@ -60,8 +62,11 @@ def ollama_chat(t):
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
 
-    def ask(action, method="POST", **fields):
-        request = urllib.request.Request(f"http://127.0.0.1:{port}/{action}", json.dumps(fields).encode(), {"content-type": "application/json"}, method=method)
+    def ask(action, **fields):
+        """Reads with GET and a query, or starts with a body."""
+        body = json.dumps(fields).encode() if action.startswith("start") else None
+        query = "" if body or not fields else "?" + urllib.parse.urlencode(fields)
+        request = urllib.request.Request(f"http://127.0.0.1:{port}/{action}{query}", body, {"content-type": "application/json"})
         for _ in range(WAIT_SECONDS * 10):
             try:
                 with urllib.request.urlopen(request, timeout=60) as reply:
