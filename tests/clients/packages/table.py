@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 # Dependencies are those of this day.
 DAY = "2026-11-29"
-PYTHON, NPM, RUST = "PyPI", "npm", "crates.io"
+PYTHON, NPM = "PyPI", "npm"
 
 
 @dataclass
@@ -83,5 +83,4 @@ CLIENTS = [
     Client("cline", "commands", ["cline@3.0.65"], NPM),
     Client("codex", "commands", ["@openai/codex@0.171.0"], NPM),
     Client("claude-code", "commands", ["@anthropic-ai/claude-code@2.1.197"], NPM),
-    Client("async-openai", "rust", ["async-openai@0.43.0"], RUST),
 ]
