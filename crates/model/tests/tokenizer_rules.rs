@@ -675,7 +675,7 @@ fn what_tokenizer_config_states_is_followed_as_by_transformers() {
             .zip(row["ids"].as_array().unwrap())
         {
             let text = text.as_str().unwrap();
-            let encoded = tokenizer.encode(text, Special::Parsed).unwrap();
+            let encoded = tokenizer.encode(text, EncodeOptions::TEMPLATE).unwrap();
             assert_eq!(json!(encoded), *ids, "{}: {text:?}", row["name"]);
         }
     }

@@ -86,7 +86,6 @@ fn of_literal(literal: &str) -> Result<Option<String>, String> {
 #[cfg(test)]
 mod tests {
     use super::super::ChatTemplate;
-    use super::*;
 
     #[test]
     fn a_string_is_decoded_as_python_decodes_it() {
