@@ -17,7 +17,8 @@ int main(void) {
     TriadModel *model = NULL;
     TriadSession *session = NULL;
     int failed;
-    options.schema = "{\"type\": \"object\", \"properties\": {\"city\": {\"type\": \"string\"}}, \"required\": [\"city\"]}";
+    options.schema = "{\"type\": \"object\", \"properties\": {\"city\": {\"type\": \"string\", \"maxLength\": 40}},"
+                     " \"required\": [\"city\"], \"additionalProperties\": false}";
     failed = triad_model_open("smollm2-135m", NULL, NULL, &model) != TRIAD_STATUS_OK ||
              triad_session_new(model, &session) != TRIAD_STATUS_OK ||
              triad_session_chat(session, &message, 1, &options, NULL, on_text, NULL, NULL) != TRIAD_STATUS_OK;

@@ -185,8 +185,10 @@ impl Sampler {
     pub fn new(options: &SamplerOptions) -> Result<Self> {
         options.check()?;
         let random = ChaCha8Rng::seed_from_u64(options.seed);
+        let mut options = options.clone();
+        options.suppressed_tokens.sort_unstable();
         Ok(Self {
-            options: options.clone(),
+            options,
             random,
             candidates: Vec::new(),
             marks: Vec::new(),
@@ -280,8 +282,9 @@ impl Sampler {
                 .retain(|candidate| allowed.allows(candidate.token));
         }
         if !options.suppressed_tokens.is_empty() {
+            let suppressed = &options.suppressed_tokens;
             let is_chosen =
-                |candidate: &Candidate| !options.suppressed_tokens.contains(&candidate.token);
+                |candidate: &Candidate| suppressed.binary_search(&candidate.token).is_err();
             if self.candidates.iter().any(is_chosen) {
                 self.candidates.retain(is_chosen);
             }

@@ -32,8 +32,12 @@ pub(crate) fn adapt(schema: &mut Value) -> Result<()> {
                     check_literal(keyword, value)?;
                 }
             }
+            let has_numbers = match keywords.get("type") {
+                None => true,
+                Some(kinds) => ["number", "integer"].iter().any(|kind| states(kinds, kind)),
+            };
             // From below, and mirrored from above.
-            for (sign, names, others) in [
+            let ends = [
                 (
                     1,
                     ["minimum", "exclusiveMinimum"],
@@ -44,7 +48,8 @@ pub(crate) fn adapt(schema: &mut Value) -> Result<()> {
                     ["maximum", "exclusiveMaximum"],
                     ["minimum", "exclusiveMinimum"],
                 ),
-            ] {
+            ];
+            for (sign, names, others) in ends.into_iter().filter(|_| has_numbers) {
                 let end = |name: &str| Some(sign * keywords.get(name).and_then(wide)?);
                 let is_far = others
                     .iter()
@@ -74,7 +79,7 @@ fn move_end(
         if least > MAX {
             let most = sign * MAX;
             let problem = format!(
-                "{name} {}: no 64-bit integer is in the range, expected {most}",
+                "{name} {}: the range is beyond that of 64-bit integers, expected {most}",
                 keywords[name]
             );
             return Err(unsupported(problem));
@@ -156,11 +161,14 @@ fn check_literal(keyword: &str, value: &Value) -> Result<()> {
 
 /// Returns whether a schema of a `type` describes numbers that are no integers.
 pub(crate) fn may_be_fraction(kind: Option<&Value>) -> bool {
-    let is_number = |kind: &Value| kind == "number";
-    match kind {
-        None => true,
-        Some(Value::Array(kinds)) => kinds.iter().any(is_number),
-        Some(kind) => is_number(kind),
+    kind.is_none_or(|kinds| states(kinds, "number"))
+}
+
+/// Returns whether a `type` is or contains `kind`.
+fn states(kinds: &Value, kind: &str) -> bool {
+    match kinds {
+        Value::Array(kinds) => kinds.iter().any(|it| it == kind),
+        it => it == kind,
     }
 }
 
@@ -219,6 +227,7 @@ mod tests {
         for same in [
             json!({"minimum": -9_007_199_254_740_991_i64, "exclusiveMaximum": 9_007_199_254_740_991_i64}),
             json!({"const": {"minimum": 1e30}, "default": {"maximum": i64::MAX}}),
+            json!({"type": "string", "minimum": 1e30}),
             json!({"enum": [1e30, 0.1, 9_007_199_254_740_992_i64, i64::MAX]}),
         ] {
             assert_eq!(adapted(same.clone()), same);

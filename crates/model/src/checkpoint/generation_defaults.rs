@@ -1,5 +1,7 @@
 //! The model author's defaults for text generation.
 
+use std::collections::HashSet;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -86,9 +88,10 @@ impl GenerationDefaults {
                         format!("metadata field `{key}` is {id}, expected a token id"),
                     )
                 })?;
-                push_new(&mut end_tokens, id);
+                end_tokens.push(id);
             }
         }
+        let end_tokens = distinct(end_tokens);
         let suppressed = "tokenizer.ggml.suppress_tokens";
         let mut suppressed_tokens = Vec::new();
         for &id in metadata.integers(suppressed)?.unwrap_or_default() {
@@ -98,8 +101,9 @@ impl GenerationDefaults {
                     format!("metadata field `{suppressed}` has {id}, expected token ids"),
                 )
             })?;
-            push_new(&mut suppressed_tokens, id);
+            suppressed_tokens.push(id);
         }
+        let suppressed_tokens = distinct(suppressed_tokens);
         let defaults = Self {
             temperature: metadata.float("general.sampling.temp")?,
             top_k: metadata.integer("general.sampling.top_k")?,
@@ -217,21 +221,18 @@ pub(super) fn token_ids(config: &Value, key: &str) -> Result<Vec<u32>> {
     let ids = value
         .as_array()
         .map_or(std::slice::from_ref(value), Vec::as_slice);
-    let mut found = Vec::new();
-    for id in ids {
+    let id = |id: &Value| {
         let id = id.as_u64().and_then(|id| u32::try_from(id).ok());
-        push_new(
-            &mut found,
-            id.ok_or_else(|| unexpected(key, value, "a token id or an array of them"))?,
-        );
-    }
-    Ok(found)
+        id.ok_or_else(|| unexpected(key, value, "a token id or an array of them"))
+    };
+    Ok(distinct(ids.iter().map(id).collect::<Result<_>>()?))
 }
 
-fn push_new(ids: &mut Vec<u32>, id: u32) {
-    if !ids.contains(&id) {
-        ids.push(id);
-    }
+/// Returns `ids` without repetitions, in their order.
+fn distinct(mut ids: Vec<u32>) -> Vec<u32> {
+    let mut known = HashSet::new();
+    ids.retain(|id| known.insert(*id));
+    ids
 }
 
 /// Returns the value of `key`, unless it is absent or null.

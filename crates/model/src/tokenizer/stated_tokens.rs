@@ -1,7 +1,7 @@
 //! Rules of `tokenizer_config.json` that `transformers` prefers to those of `tokenizer.json`: tokens that it adds or that
 //! have other rules, and the space before a text.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -13,7 +13,9 @@ use crate::error::{Error, ErrorKind, Result};
 
 const FIELD: &str = "added_tokens_decoder";
 /// The fields whose tokens are control tokens, whatever their rules state.
-const CONTROLS: [&str; 7] = [
+const CONTROLS: [&str; 9] = [
+    "additional_special_tokens",
+    "extra_special_tokens",
     "bos_token",
     "eos_token",
     "unk_token",
@@ -53,22 +55,22 @@ impl Stated {
     }
 }
 
-/// Adds the tokens that `config` states to `tokenizer`. Of tokens that it has already, the rules are replaced.
+/// Adds the tokens that `config` states to `tokenizer`, in the order of their ids. New ones get the next ids, whichever
+/// ids are stated, as in `transformers`. Of tokens that it has already, the rules are replaced, but for those of control
+/// tokens, which the library keeps.
 ///
 /// # Errors
-/// If the field is malformed, is longer than any in use, or gives a new token another id than the library does.
+/// If the field is malformed, or is longer than any in use.
 pub(super) fn add(tokenizer: &mut tokenizers::Tokenizer, config: &Config<'_>) -> Result<()> {
     let stated = match &config.value[FIELD] {
         Value::Null => return Ok(()),
         Value::Object(stated) => stated,
         _ => return Err(Config::malformed(FIELD, "an object")),
     };
-    let is_control = |content: &str| {
-        CONTROLS.iter().any(|field| {
-            let value = &config.value[*field];
-            value.as_str().or(value["content"].as_str()) == Some(content)
-        })
-    };
+    let controls: HashSet<&str> = CONTROLS
+        .iter()
+        .flat_map(|field| texts(&config.value[*field]))
+        .collect();
     let (mut tokens, mut bytes) = (BTreeMap::new(), 0);
     for (id, token) in stated {
         let wrong = |reason: String| {
@@ -90,33 +92,33 @@ pub(super) fn add(tokenizer: &mut tokenizers::Tokenizer, config: &Config<'_>) ->
         tokens.insert(number, token);
     }
     let known = tokenizer.get_added_tokens_decoder();
-    let new = tokens
-        .iter()
-        .filter(|(_, token)| tokenizer.token_to_id(&token.content).is_none());
-    let new: Vec<_> = new
-        .map(|(id, token)| (*id, token.content.clone()))
-        .collect();
     tokens.retain(|_, token| {
         let id = tokenizer.token_to_id(&token.content);
         id.and_then(|id| known.get(&id)) != Some(&token.added(token.special))
     });
     let tokens = tokens.values();
-    let tokens = tokens.map(|token| token.added(token.special || is_control(&token.content)));
+    let tokens =
+        tokens.map(|token| token.added(token.special || controls.contains(token.content.as_str())));
     let tokens: Vec<_> = tokens.collect();
     // The library builds its automata at each call, as it does without a token.
     if !tokens.is_empty() {
         tokenizer.add_tokens(&tokens);
     }
-    for (id, content) in new {
-        if let Some(given) = tokenizer.token_to_id(&content).filter(|given| *given != id) {
-            let message = format!(
-                "{CONFIG}: `{FIELD}` gives {content:?} the id {id}, but the `tokenizers` library gives it {given}: expected \
-                 the ids after those of tokenizer.json, in their order"
-            );
-            return Err(Error::new(ErrorKind::Malformed, message));
-        }
-    }
     Ok(())
+}
+
+/// Returns the texts of tokens: one, a list, or those of an object by name, each as a text or as an object.
+fn texts(value: &Value) -> Vec<&str> {
+    fn text(value: &Value) -> Option<&str> {
+        value.as_str().or(value["content"].as_str())
+    }
+    match value {
+        Value::Array(tokens) => tokens.iter().filter_map(text).collect(),
+        Value::Object(named) if !named.contains_key("content") => {
+            named.values().filter_map(text).collect()
+        }
+        token => text(token).into_iter().collect(),
+    }
 }
 
 /// Gives the pre-tokenizer of a byte-level tokenizer the rule of `config` for a space before a text.
