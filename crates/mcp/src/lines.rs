@@ -10,6 +10,8 @@ use tokio::sync::Notify;
 
 /// Bytes between the check and the protocol.
 const BUFFER: usize = 64 << 10;
+/// The error code of JSON-RPC for a message that is not JSON.
+const PARSE_ERROR: i64 = -32700;
 /// Letters of a line that are shown.
 const SHOWN: usize = 200;
 
@@ -125,7 +127,12 @@ fn check(line: &[u8]) -> Line {
             let number = id.parse::<i64>().unwrap_or_default();
             return Line::Answer(json!(number), format!("its id is a text: {}", shown()));
         }
-        _ => return Line::Unknown(format!("it has no id of a request: {}", shown())),
+        // The server could not read a request, and does not know which.
+        _ if value["error"]["code"] == PARSE_ERROR => {
+            return Line::Unknown(format!("it has no id of a request: {}", shown()));
+        }
+        // Some servers answer notifications. The protocol passes over these lines.
+        _ => return Line::Readable,
     };
     match serde_json::from_value::<ServerJsonRpcMessage>(value) {
         Ok(_) => Line::Readable,
@@ -152,6 +159,11 @@ mod tests {
             r#"{"jsonrpc": "2.0", "id": 1, "error": {"code": 1, "message": "no"}}"#,
             r#"{"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": 1}}"#,
             r#"{"level": "info", "id": 3}"#,
+            // Answers to notifications.
+            r#"{"jsonrpc": "2.0", "id": null, "error": {"code": -32601, "message": "no"}}"#,
+            r#"{"jsonrpc": "2.0", "error": {"code": -32600, "message": "no id"}}"#,
+            r#"{"jsonrpc": "2.0", "id": null, "result": {}}"#,
+            r#"{"jsonrpc": "2.0", "result": {}}"#,
             "starting at port 3",
             "[1, 2]",
             "{",
@@ -171,7 +183,7 @@ mod tests {
         }
         for unknown in [
             r#"{"jsonrpc": "2.0", "id": null, "error": {"code": -32700, "message": "no"}}"#,
-            r#"{"jsonrpc": "2.0", "result": {}}"#,
+            r#"{"jsonrpc": "2.0", "error": {"code": -32700, "message": "no"}}"#,
             r#"{"jsonrpc": "2.0", "id": 7, "result": {"content""#,
         ] {
             let Line::Unknown(reason) = check(unknown.as_bytes()) else {

@@ -194,6 +194,12 @@ fn an_answer_that_cannot_be_read_is_an_error_at_once_and_ends_nothing() {
 }
 
 #[test]
+fn answers_to_notifications_disturb_no_request() {
+    let servers = connect(server("answers notifications"), limits()).unwrap();
+    assert_eq!(add(&servers).unwrap(), "5");
+}
+
+#[test]
 fn a_call_that_is_abandoned_does_not_keep_the_server_from_others() {
     let servers = connect(server("hangs if asked"), limits()).unwrap();
     let begun = AtomicBool::new(false);

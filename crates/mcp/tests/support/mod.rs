@@ -33,6 +33,18 @@ pub fn serve_if_asked() {
             }))),
             "tools/list" => list(&mode, &message, answer),
             "tools/call" => call(&mode, &message, answer),
+            _ if mode == "answers notifications" => {
+                for mut answer in [
+                    json!({ "error": { "code": -32601, "message": "Method not found" } }),
+                    json!({ "error": { "code": -32600, "message": "it has no id" } }),
+                    json!({ "result": {} }),
+                ] {
+                    answer["jsonrpc"] = "2.0".into();
+                    say(&answer);
+                    answer["id"] = Value::Null;
+                    say(&answer);
+                }
+            }
             _ => {}
         }
     }
