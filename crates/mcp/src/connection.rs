@@ -167,13 +167,14 @@ pub(crate) async fn connect(config: &ServerConfig, limits: Limits) -> Result<Con
         } => {
             let started =
                 stdio::start((program, arguments), environment, folder.as_deref(), &meter);
-            let (process, (output, input)) = started.map_err(|source| Error::Start {
+            let (mut process, (output, input)) = started.map_err(|source| Error::Start {
                 server: name.clone(),
                 program: program.clone(),
                 source,
             })?;
             let most = usize::try_from(limits.request_bytes).unwrap_or(usize::MAX);
-            let output = lines::checked(output, &unreadable, most);
+            let (output, reader) = lines::checked(output, &unreadable, most);
+            process.add_reader(reader);
             let pipes = AsyncRwTransport::new_client(output, input).with_max_line_length(most);
             (client.serve(pipes).await, Some(process))
         }

@@ -7,6 +7,7 @@ use rmcp::model::ServerJsonRpcMessage;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader, DuplexStream};
 use tokio::sync::Notify;
+use tokio::task::AbortHandle;
 
 /// Bytes between the check and the protocol.
 const BUFFER: usize = 64 << 10;
@@ -54,15 +55,15 @@ impl Unreadable {
 }
 
 /// Passes lines of at most `most` bytes on. In place of an answer that cannot be read, there is an error for its request; if the
-/// request is not known, `unreadable` gets it.
+/// request is not known, `unreadable` gets it. Also returns the task that does so.
 pub(crate) fn checked(
     output: impl AsyncRead + Send + Unpin + 'static,
     unreadable: &Unreadable,
     most: usize,
-) -> DuplexStream {
+) -> (DuplexStream, AbortHandle) {
     let (mut ours, theirs) = tokio::io::duplex(BUFFER);
     let unreadable = unreadable.clone();
-    tokio::spawn(async move {
+    let task = tokio::spawn(async move {
         let mut output = BufReader::new(output);
         let mut line = Vec::new();
         loop {
@@ -85,7 +86,7 @@ pub(crate) fn checked(
             }
         }
     });
-    theirs
+    (theirs, task.abort_handle())
 }
 
 #[derive(Debug, PartialEq)]

@@ -134,6 +134,52 @@ fn a_server_that_hangs_has_its_time_and_the_user_may_end_it_sooner() {
     assert!(start.elapsed() < Duration::from_secs(10));
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn programs_that_a_server_started_end_with_it() {
+    let Transport::Command {
+        program, arguments, ..
+    } = server("").transport
+    else {
+        panic!("it is a command")
+    };
+    let words = [&[program], &*arguments].concat().join(" ");
+    let folder = tempfile::tempdir().unwrap();
+    let number = folder.path().join("number");
+    // The server is a child of the shell, and waits long after the end of its input.
+    let script = format!(
+        "exec 3<&0; {words} <&3 & echo $! > {}; wait",
+        number.display()
+    );
+    let mut config = server("outlives its input");
+    if let Transport::Command {
+        program, arguments, ..
+    } = &mut config.transport
+    {
+        *program = "sh".into();
+        *arguments = vec!["-c".into(), script];
+    }
+    let servers = connect(config, limits()).unwrap();
+    assert_eq!(add(&servers).unwrap(), "5");
+    let number: u32 = std::fs::read_to_string(number)
+        .unwrap()
+        .trim()
+        .parse()
+        .unwrap();
+    let runs = || {
+        // A process that has ended and that nobody waited for is there, too, without a program.
+        let program = std::fs::read(format!("/proc/{number}/cmdline"));
+        program.is_ok_and(|program| !program.is_empty())
+    };
+    assert!(runs());
+    drop(servers);
+    let start = Instant::now();
+    while runs() {
+        assert!(start.elapsed() < Duration::from_secs(10), "it still runs");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 #[test]
 fn a_server_that_sends_too_much_is_ended() {
     let few = Limits {

@@ -48,6 +48,9 @@ pub fn serve_if_asked() {
             _ => {}
         }
     }
+    if mode == "outlives its input" {
+        std::thread::sleep(std::time::Duration::from_secs(60));
+    }
     std::process::exit(0);
 }
 
