@@ -5,7 +5,7 @@ mod support;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
@@ -247,7 +247,11 @@ fn answers_to_notifications_disturb_no_request() {
 
 #[test]
 fn a_call_that_is_abandoned_does_not_keep_the_server_from_others() {
-    let servers = connect(server("hangs if asked"), limits()).unwrap();
+    let short = Limits {
+        call_time: Duration::from_secs(3),
+        ..limits()
+    };
+    let servers = connect(server("hangs if asked"), short).unwrap();
     let begun = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let abandoned = scope.spawn(|| {
@@ -267,6 +271,73 @@ fn a_call_that_is_abandoned_does_not_keep_the_server_from_others() {
         let error = abandoned.join().unwrap().unwrap_err();
         assert_eq!(error.to_string(), "interrupted");
     });
+}
+
+#[test]
+fn a_server_that_is_busy_with_an_abandoned_call_is_not_ended() {
+    let servers = connect(server("is busy if asked"), limits()).unwrap();
+    let process = add(&servers).unwrap();
+    let start = Instant::now();
+    let is_gone = || start.elapsed() > Duration::from_millis(300);
+    let busy = arguments(&json!({ "a": 0, "b": 3 }));
+    let error = servers.call(&servers.tools()[0], busy, &is_gone);
+    assert_eq!(error.unwrap_err().to_string(), "interrupted");
+    assert_eq!(add(&servers).unwrap(), process);
+}
+
+#[test]
+fn a_call_that_waits_for_others_too_long_does_not_blame_the_server() {
+    let short = Limits {
+        call_time: Duration::from_secs(1),
+        ..limits()
+    };
+    let servers = connect(server("hangs if asked"), short).unwrap();
+    let polls = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        let hangs = scope.spawn(|| {
+            let is_gone = || polls.fetch_add(1, Ordering::Relaxed) > 1000;
+            let arguments = arguments(&json!({ "a": 0, "b": 3 }));
+            servers.call(&servers.tools()[0], arguments, &is_gone)
+        });
+        while polls.load(Ordering::Relaxed) < 3 {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        // One of them has the server started again, and the other one's time is over meanwhile.
+        let others = [(); 2].map(|()| scope.spawn(|| add(&servers)));
+        let mut ends = others.map(|it| it.join().unwrap().map_err(|error| error.to_string()));
+        ends.sort();
+        let busy = "the MCP server mine is busy with other calls: it was not free within 1 s";
+        assert_eq!(ends, [Ok("5".into()), Err(busy.into())]);
+        let error = hangs.join().unwrap().unwrap_err().to_string();
+        assert_eq!(error, "the MCP server mine did not answer within 1 s");
+    });
+}
+
+#[cfg(unix)]
+#[test]
+fn the_wait_for_a_server_that_is_started_again_can_be_cancelled() {
+    let mut config = server("dies if asked");
+    let folder = tempfile::tempdir().unwrap();
+    let Transport::Command {
+        program, arguments, ..
+    } = &mut config.transport
+    else {
+        panic!("it is a command")
+    };
+    let words = [&[program.clone()], &**arguments].concat().join(" ");
+    let started = folder.path().join("started");
+    let started = started.display();
+    let script = format!("if [ -e {started} ]; then sleep 60; fi; : > {started}; exec {words}");
+    *program = "sh".into();
+    *arguments = vec!["-c".into(), script];
+    let servers = connect(config, limits()).unwrap();
+    assert_eq!(zero(&servers), "the MCP server mine ended: out of luck");
+    let start = Instant::now();
+    let is_gone = || start.elapsed() > Duration::from_millis(300);
+    let error = servers.call(&servers.tools()[0], Map::new(), &is_gone);
+    assert_eq!(error.unwrap_err().to_string(), "interrupted");
+    drop(servers);
+    assert!(start.elapsed() < Duration::from_secs(10));
 }
 
 #[test]

@@ -31,6 +31,7 @@ pub fn serve_if_asked() {
                 "capabilities": { "tools": {} },
                 "serverInfo": { "name": "test", "version": "1" },
             }))),
+            "ping" => say(&answer(json!({}))),
             "tools/list" => list(&mode, &message, answer),
             "tools/call" => call(&mode, &message, answer),
             _ if mode == "answers notifications" => {
@@ -120,6 +121,12 @@ fn call(mode: &str, message: &Value, answer: impl Fn(Value) -> Value) {
         }
         "hangs if asked" if arguments["a"] == 0 => {
             std::thread::sleep(std::time::Duration::from_secs(60));
+        }
+        "is busy if asked" => {
+            if arguments["a"] == 0 {
+                std::thread::sleep(std::time::Duration::from_secs(7));
+            }
+            say(&answer(text(std::process::id().to_string(), false)));
         }
         "has a wrong error if asked" if arguments["a"] == 0 => {
             say(&json!({ "jsonrpc": "2.0", "id": message["id"], "error": "no" }));
