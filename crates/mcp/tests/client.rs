@@ -167,7 +167,7 @@ fn programs_that_a_server_started_end_with_it() {
         .parse()
         .unwrap();
     let runs = || {
-        // A process that has ended and that nobody waited for is there, too, without a program.
+        // A process that has ended stays until its parent waits for it, without a program.
         let program = std::fs::read(format!("/proc/{number}/cmdline"));
         program.is_ok_and(|program| !program.is_empty())
     };
