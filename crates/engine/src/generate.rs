@@ -54,7 +54,7 @@ impl GenerateOptions {
 /// An event that a caller receives while an answer is generated.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Event<'a> {
-    /// Progress of the prefill.
+    /// Progress of the prefill: first before anything is computed, then as chunks end.
     Prefill {
         /// Tokens done, including those that the session already held.
         done: usize,
@@ -225,13 +225,15 @@ pub(crate) fn generate_with(
         shown,
     };
 
-    let prefill = session.prefill(&prompt[reused..], cancel, |done| {
+    let mut progress = |done| {
         on_event(Event::Prefill {
             done: reused + done,
             total: prompt.len(),
             reused,
         });
-    });
+    };
+    progress(0);
+    let prefill = session.prefill(&prompt[reused..], cancel, progress);
     let prefill = prefill
         .map(|_logits| ())
         .and_then(|()| speculator.begin(prompt, cancel));

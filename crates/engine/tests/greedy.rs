@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use triad_engine::{
-    Cancel, Finish, GenerateOptions, KvFormat, LoadOptions, Model, Session, SessionOptions,
+    Cancel, Event, Finish, GenerateOptions, KvFormat, LoadOptions, Model, Session, SessionOptions,
     generate,
 };
 use triad_kernels::BlockArithmetic;
@@ -187,6 +187,27 @@ fn an_answer_of_the_default_model_is_the_one_that_llama_cpp_gives() {
     .expect("an answer");
     assert_eq!(answer.tokens, prompt.greedy);
     assert_eq!(answer.finish, Finish::EndToken);
+}
+
+#[test]
+fn the_first_event_comes_before_anything_is_computed() {
+    let mut session = session(&load(&default_model()));
+    let prompt = &golden("smollm2-135m")[0].tokens;
+    let (cancel, mut events) = (Cancel::new(), 0);
+    let first = Event::Prefill {
+        done: 0,
+        total: prompt.len(),
+        reused: 0,
+    };
+    let mut on_event = |event: Event| {
+        assert_eq!(event, first);
+        cancel.cancel();
+        events += 1;
+    };
+    let options = GenerateOptions::default();
+    let answer = generate(&mut session, prompt, &options, &cancel, &mut on_event).expect("an end");
+    assert_eq!((answer.finish, events), (Finish::Cancelled, 1));
+    assert!(session.tokens().is_empty());
 }
 
 #[test]

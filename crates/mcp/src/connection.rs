@@ -29,9 +29,6 @@ use crate::tools::{Limits, RemoteTool};
 const MAX_PAGES: usize = 64;
 /// The time that a server gets to end by itself.
 const END_TIME: Duration = Duration::from_secs(2);
-/// The time in which a server answers whether it is there.
-const PING_TIME: Duration = Duration::from_secs(5);
-
 /// A server that is connected. Dropped, its program is killed.
 pub(crate) struct Connection {
     name: String,
@@ -49,13 +46,14 @@ impl Connection {
         self.service.is_closed() || self.service.is_transport_closed() || self.meter.is_exceeded()
     }
 
-    /// Returns whether a program answers at all. A server that is reached by HTTP counts as one that does: others reach it, too.
-    pub(crate) async fn answers(&self) -> bool {
+    /// Returns whether a program answers at all within `time`. A server that is reached by HTTP counts as one that does: others
+    /// reach it, too.
+    pub(crate) async fn answers(&self, time: Duration) -> bool {
         if self.process.is_none() {
             return true;
         }
         let ping = ClientRequest::PingRequest(PingRequest::default());
-        let ping = tokio::time::timeout(PING_TIME, self.service.send_request(ping)).await;
+        let ping = tokio::time::timeout(time, self.service.send_request(ping)).await;
         // An error is an answer, too, unless the connection is closed.
         ping.is_ok() && !self.is_ended()
     }
@@ -167,13 +165,14 @@ pub(crate) async fn connect(config: &ServerConfig, limits: Limits) -> Result<Con
         } => {
             let started =
                 stdio::start((program, arguments), environment, folder.as_deref(), &meter);
-            let (process, (output, input)) = started.map_err(|source| Error::Start {
+            let (mut process, (output, input)) = started.map_err(|source| Error::Start {
                 server: name.clone(),
                 program: program.clone(),
                 source,
             })?;
             let most = usize::try_from(limits.request_bytes).unwrap_or(usize::MAX);
-            let output = lines::checked(output, &unreadable, most);
+            let (output, reader) = lines::checked(output, &unreadable, most);
+            process.add_reader(reader);
             let pipes = AsyncRwTransport::new_client(output, input).with_max_line_length(most);
             (client.serve(pipes).await, Some(process))
         }

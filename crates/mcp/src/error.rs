@@ -72,6 +72,14 @@ pub enum Error {
         /// The time that it had.
         time: Duration,
     },
+    /// A server that other calls, or its start, kept busy.
+    #[error("the MCP server {server} is busy with other calls: it was not free within {} s", time.as_secs())]
+    Busy {
+        /// The server's name.
+        server: String,
+        /// The time that the call waited.
+        time: Duration,
+    },
     /// A server that sends too much.
     #[error("the MCP server {server} sent more than {most} bytes for one request: it is ended")]
     Flood {

@@ -7,9 +7,12 @@ use rmcp::model::ServerJsonRpcMessage;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader, DuplexStream};
 use tokio::sync::Notify;
+use tokio::task::AbortHandle;
 
 /// Bytes between the check and the protocol.
 const BUFFER: usize = 64 << 10;
+/// The error code of JSON-RPC for a message that is not JSON.
+const PARSE_ERROR: i64 = -32700;
 /// Letters of a line that are shown.
 const SHOWN: usize = 200;
 
@@ -52,15 +55,15 @@ impl Unreadable {
 }
 
 /// Passes lines of at most `most` bytes on. In place of an answer that cannot be read, there is an error for its request; if the
-/// request is not known, `unreadable` gets it.
+/// request is not known, `unreadable` gets it. Also returns the task that does so.
 pub(crate) fn checked(
     output: impl AsyncRead + Send + Unpin + 'static,
     unreadable: &Unreadable,
     most: usize,
-) -> DuplexStream {
+) -> (DuplexStream, AbortHandle) {
     let (mut ours, theirs) = tokio::io::duplex(BUFFER);
     let unreadable = unreadable.clone();
-    tokio::spawn(async move {
+    let task = tokio::spawn(async move {
         let mut output = BufReader::new(output);
         let mut line = Vec::new();
         loop {
@@ -83,7 +86,7 @@ pub(crate) fn checked(
             }
         }
     });
-    theirs
+    (theirs, task.abort_handle())
 }
 
 #[derive(Debug, PartialEq)]
@@ -125,7 +128,12 @@ fn check(line: &[u8]) -> Line {
             let number = id.parse::<i64>().unwrap_or_default();
             return Line::Answer(json!(number), format!("its id is a text: {}", shown()));
         }
-        _ => return Line::Unknown(format!("it has no id of a request: {}", shown())),
+        // The server could not read a request, and does not know which.
+        _ if value["error"]["code"] == PARSE_ERROR => {
+            return Line::Unknown(format!("it has no id of a request: {}", shown()));
+        }
+        // Some servers answer notifications. The protocol passes over these lines.
+        _ => return Line::Readable,
     };
     match serde_json::from_value::<ServerJsonRpcMessage>(value) {
         Ok(_) => Line::Readable,
@@ -152,6 +160,11 @@ mod tests {
             r#"{"jsonrpc": "2.0", "id": 1, "error": {"code": 1, "message": "no"}}"#,
             r#"{"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": 1}}"#,
             r#"{"level": "info", "id": 3}"#,
+            // Answers to notifications.
+            r#"{"jsonrpc": "2.0", "id": null, "error": {"code": -32601, "message": "no"}}"#,
+            r#"{"jsonrpc": "2.0", "error": {"code": -32600, "message": "no id"}}"#,
+            r#"{"jsonrpc": "2.0", "id": null, "result": {}}"#,
+            r#"{"jsonrpc": "2.0", "result": {}}"#,
             "starting at port 3",
             "[1, 2]",
             "{",
@@ -171,7 +184,7 @@ mod tests {
         }
         for unknown in [
             r#"{"jsonrpc": "2.0", "id": null, "error": {"code": -32700, "message": "no"}}"#,
-            r#"{"jsonrpc": "2.0", "result": {}}"#,
+            r#"{"jsonrpc": "2.0", "error": {"code": -32700, "message": "no"}}"#,
             r#"{"jsonrpc": "2.0", "id": 7, "result": {"content""#,
         ] {
             let Line::Unknown(reason) = check(unknown.as_bytes()) else {

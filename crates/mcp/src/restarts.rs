@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 /// The longest time between two starts.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
-/// A server that ran for this time has not ended often.
+/// A server whose last start is this long ago has not ended often.
 const LONG: Duration = Duration::from_secs(600);
 
 /// The starts of a server after its first one.
@@ -15,7 +15,7 @@ const LONG: Duration = Duration::from_secs(600);
 /// the others.
 #[derive(Debug, Default)]
 pub(crate) struct Restarts {
-    /// The number of starts in a row, each before the server had run for long.
+    /// The number of starts in a row, each less than [`LONG`] after the one before.
     count: u32,
     last: Option<Instant>,
 }

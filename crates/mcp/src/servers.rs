@@ -2,11 +2,13 @@
 
 use std::fmt;
 use std::future::Future;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio::task::AbortHandle;
 
 use crate::config::ServerConfig;
 use crate::connection::{self, Connection};
@@ -17,6 +19,9 @@ use crate::tools::{Limits, RemoteTool, ToolOutput};
 
 /// The interval at which a running call checks whether the user ended it.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// The time that a server gets at least to answer a ping.
+const PING_TIME: Duration = Duration::from_secs(5);
 
 /// The time that all servers together get to end.
 const END_TIME: Duration = Duration::from_secs(2);
@@ -33,14 +38,16 @@ pub struct Servers {
 struct Server {
     config: ServerConfig,
     /// Locked for the time of a call, since the bytes of a server are counted for each call.
-    state: Mutex<State>,
+    state: Arc<Mutex<State>>,
+    /// The latest start after the first one.
+    start: std::sync::Mutex<Option<AbortHandle>>,
 }
 
 struct State {
     /// `None` between the end of a server and its next start.
     connection: Option<Connection>,
-    /// Whether the last call was left without an answer, so that the server may be busy with it for ever.
-    is_suspect: bool,
+    /// The time at which the last call was left without an answer, so that the server may be busy with it for ever.
+    left: Option<Instant>,
     restarts: Restarts,
 }
 
@@ -89,11 +96,12 @@ impl Servers {
             servers.tools.extend(listed?);
             servers.servers.push(Server {
                 config: config.clone(),
-                state: Mutex::new(State {
+                state: Arc::new(Mutex::new(State {
                     connection: Some(connection),
-                    is_suspect: false,
+                    left: None,
                     restarts: Restarts::default(),
-                }),
+                })),
+                start: std::sync::Mutex::default(),
             });
         }
         Ok(servers)
@@ -114,8 +122,9 @@ impl Servers {
 
     /// Calls a tool. `is_cancelled` is asked now and then. Calls of one server are made one after the other.
     ///
-    /// A server that has ended, that sent too much, or that does not even answer a ping after a call without an answer, is
-    /// started again first. One that ends often is started again only after a time.
+    /// A server that has ended or that sent too much is started again first. So is one that was left without an answer to a
+    /// call, and does not even answer a ping in the time that a call may take: it may only be busy with that call. One that
+    /// ends often is started again only after a time. The start goes on if the call is cancelled.
     ///
     /// # Errors
     /// If the server ends, does not answer in time, sends too much or what cannot be read, or answers with an error of the
@@ -129,17 +138,18 @@ impl Servers {
     ) -> Result<ToolOutput> {
         let server = &self.servers[tool.server];
         let name = &server.config.name;
-        let within = (self.limits.call_time, is_cancelled);
-        let mut state = self.run(name, within, server.state.lock())?;
-        let state = &mut *state;
-        // The client that finds a server that ended may go away; the next one needs the server as well.
-        let bound = 2 * self.limits.start_time;
-        let started = self.start(&server.config, state);
-        self.run(name, (bound, &|| false), started)??;
+        let time = self.limits.call_time;
+        let within = (time, is_cancelled);
+        let lock = Arc::clone(&server.state).lock_owned();
+        let state = self.run(name, within, lock).map_err(|error| match error {
+            Error::TimeOut { server, time } => Error::Busy { server, time },
+            error => error,
+        })?;
+        let mut state = self.ready(server, state, is_cancelled)?;
         let connection = state.connection.as_ref().ok_or(Error::Cancelled)?;
         let call = connection.call(&tool.name, arguments, self.limits.request_bytes);
         let result = self.run(name, within, call);
-        state.is_suspect = result.is_err();
+        state.left = result.is_err().then(Instant::now);
         let result = result??;
         Ok(ToolOutput {
             is_error: result.is_error == Some(true),
@@ -147,28 +157,27 @@ impl Servers {
         })
     }
 
-    /// Starts a server again that cannot be asked any more.
-    async fn start(&self, config: &ServerConfig, state: &mut State) -> Result<()> {
-        if let Some(connection) = &state.connection {
-            let is_well = !connection.is_ended();
-            if is_well && (!state.is_suspect || connection.answers().await) {
-                state.is_suspect = false;
-                return Ok(());
-            }
+    /// Returns a server's state with a connection that can be asked.
+    fn ready(
+        &self,
+        server: &Server,
+        mut state: OwnedMutexGuard<State>,
+        is_cancelled: &dyn Fn() -> bool,
+    ) -> Result<OwnedMutexGuard<State>> {
+        let is_well = |connection: &Connection| !connection.is_ended();
+        if state.left.is_none() && state.connection.as_ref().is_some_and(is_well) {
+            return Ok(state);
         }
-        if let Some(connection) = state.connection.take() {
-            connection.end().await;
-        }
-        state
-            .restarts
-            .begin(Instant::now())
-            .map_err(|wait| Error::NotYet {
-                server: config.name.clone(),
-                wait,
-            })?;
-        state.connection = Some(connection::connect(config, self.limits).await?);
-        state.is_suspect = false;
-        Ok(())
+        let runtime = self.runtime.as_ref().ok_or(Error::Cancelled)?;
+        let (config, limits) = (server.config.clone(), self.limits);
+        // The client that finds a server that ended may go away; the next one needs the server as well.
+        let started = runtime.spawn(async move {
+            let started = start(&config, limits, &mut state).await;
+            started.map(|()| state)
+        });
+        *server.start.lock().unwrap_or_else(PoisonError::into_inner) = Some(started.abort_handle());
+        let started = self.until(is_cancelled, started)?;
+        started.map_err(|_| Error::Cancelled)?
     }
 
     /// Runs `work` for at most `time`, and only until it is cancelled.
@@ -176,6 +185,19 @@ impl Servers {
         &self,
         server: &str,
         (time, is_cancelled): (Duration, &dyn Fn() -> bool),
+        work: impl Future<Output = T>,
+    ) -> Result<T> {
+        let work = async { tokio::time::timeout(time, work).await };
+        self.until(is_cancelled, work)?.map_err(|_| Error::TimeOut {
+            server: server.to_owned(),
+            time,
+        })
+    }
+
+    /// Runs `work` until it is cancelled.
+    fn until<T>(
+        &self,
+        is_cancelled: &dyn Fn() -> bool,
         work: impl Future<Output = T>,
     ) -> Result<T> {
         let runtime = self.runtime.as_ref().ok_or(Error::Cancelled)?;
@@ -188,13 +210,45 @@ impl Servers {
             tokio::select! {
                 biased;
                 () = cancelled => Err(Error::Cancelled),
-                done = tokio::time::timeout(time, work) => done.map_err(|_| Error::TimeOut {
-                    server: server.to_owned(),
-                    time,
-                }),
+                done = work => Ok(done),
             }
         })
     }
+}
+
+/// Starts a server again that cannot be asked any more.
+async fn start(config: &ServerConfig, limits: Limits, state: &mut State) -> Result<()> {
+    if let Some(connection) = state.connection.as_ref().filter(|one| !one.is_ended()) {
+        // A server that is only busy answers when its call would have ended.
+        let rest = |left: Instant| limits.call_time.saturating_sub(left.elapsed());
+        let is_well = match state.left {
+            None => true,
+            Some(left) => connection.answers(rest(left).max(PING_TIME)).await,
+        };
+        if is_well {
+            state.left = None;
+            return Ok(());
+        }
+    }
+    if let Some(connection) = state.connection.take() {
+        connection.end().await;
+    }
+    state
+        .restarts
+        .begin(Instant::now())
+        .map_err(|wait| Error::NotYet {
+            server: config.name.clone(),
+            wait,
+        })?;
+    let time = limits.start_time;
+    let connection = tokio::time::timeout(time, connection::connect(config, limits)).await;
+    let connection = connection.map_err(|_| Error::TimeOut {
+        server: config.name.clone(),
+        time,
+    })?;
+    state.connection = Some(connection?);
+    state.left = None;
+    Ok(())
 }
 
 impl Drop for Servers {
@@ -206,7 +260,11 @@ impl Drop for Servers {
         runtime.block_on(async {
             let end = async {
                 for server in servers {
-                    if let Some(connection) = server.state.into_inner().connection {
+                    let start = server.start.into_inner();
+                    if let Some(start) = start.unwrap_or_else(PoisonError::into_inner) {
+                        start.abort();
+                    }
+                    if let Some(connection) = server.state.lock().await.connection.take() {
                         connection.end().await;
                     }
                 }

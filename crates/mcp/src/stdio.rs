@@ -7,8 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+#[cfg(unix)]
+use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::task::{AbortHandle, JoinHandle};
 
 use crate::config::INHERITED;
 use crate::meter::{Meter, Metered};
@@ -19,11 +22,13 @@ const TAIL: usize = 4096;
 const WAITS: u32 = 50;
 const WAIT: Duration = Duration::from_millis(10);
 
-/// A server that runs. Dropped, it is killed.
+/// A server that runs. Dropped, it is killed, with the programs that it started and that are in its process group.
 pub(crate) struct Process {
     /// Kills it when dropped.
     child: Child,
     tail: Arc<Tail>,
+    /// Tasks that read its pipes, which a program that it started may keep open.
+    readers: Vec<AbortHandle>,
 }
 
 /// The end of a server's standard error.
@@ -72,14 +77,17 @@ pub(crate) fn start(
     let input = child.stdin.take().ok_or_else(missing)?;
     let output = child.stdout.take().ok_or_else(missing)?;
     let tail = Arc::<Tail>::default();
-    if let Some(errors) = child.stderr.take() {
-        tokio::spawn(keep_tail(errors, Arc::clone(&tail)));
-    }
+    let errors = child.stderr.take();
+    let reader = errors.map(|errors| tokio::spawn(keep_tail(errors, Arc::clone(&tail))));
     let output = Metered {
         reader: output,
         meter: meter.clone(),
     };
-    let process = Process { child, tail };
+    let process = Process {
+        child,
+        tail,
+        readers: reader.iter().map(JoinHandle::abort_handle).collect(),
+    };
     Ok((process, (output, input)))
 }
 
@@ -95,7 +103,30 @@ async fn keep_tail(mut reader: impl AsyncRead + Unpin, tail: Arc<Tail>) {
     tail.is_whole.store(true, Ordering::Release);
 }
 
+impl Drop for Process {
+    fn drop(&mut self) {
+        for reader in &self.readers {
+            reader.abort();
+        }
+        // Most servers are started by another program, such as `npx`. While the first process is not waited for, no other
+        // group has its number.
+        #[cfg(unix)]
+        if let Some(group) = self
+            .child
+            .id()
+            .and_then(|id| Pid::from_raw(id.cast_signed()))
+        {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+    }
+}
+
 impl Process {
+    /// Ends a task that reads the server's pipes together with the server.
+    pub(crate) fn add_reader(&mut self, reader: AbortHandle) {
+        self.readers.push(reader);
+    }
+
     /// Waits for its end.
     pub(crate) async fn wait(&mut self) {
         let _ = self.child.wait().await;

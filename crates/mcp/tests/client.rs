@@ -5,7 +5,7 @@ mod support;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
@@ -134,6 +134,52 @@ fn a_server_that_hangs_has_its_time_and_the_user_may_end_it_sooner() {
     assert!(start.elapsed() < Duration::from_secs(10));
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn programs_that_a_server_started_end_with_it() {
+    let Transport::Command {
+        program, arguments, ..
+    } = server("").transport
+    else {
+        panic!("it is a command")
+    };
+    let words = [&[program], &*arguments].concat().join(" ");
+    let folder = tempfile::tempdir().unwrap();
+    let number = folder.path().join("number");
+    // The server is a child of the shell, and waits long after the end of its input.
+    let script = format!(
+        "exec 3<&0; {words} <&3 & echo $! > {}; wait",
+        number.display()
+    );
+    let mut config = server("outlives its input");
+    if let Transport::Command {
+        program, arguments, ..
+    } = &mut config.transport
+    {
+        *program = "sh".into();
+        *arguments = vec!["-c".into(), script];
+    }
+    let servers = connect(config, limits()).unwrap();
+    assert_eq!(add(&servers).unwrap(), "5");
+    let number: u32 = std::fs::read_to_string(number)
+        .unwrap()
+        .trim()
+        .parse()
+        .unwrap();
+    let runs = || {
+        // A process that has ended stays until its parent waits for it, without a program.
+        let program = std::fs::read(format!("/proc/{number}/cmdline"));
+        program.is_ok_and(|program| !program.is_empty())
+    };
+    assert!(runs());
+    drop(servers);
+    let start = Instant::now();
+    while runs() {
+        assert!(start.elapsed() < Duration::from_secs(10), "it still runs");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 #[test]
 fn a_server_that_sends_too_much_is_ended() {
     let few = Limits {
@@ -194,8 +240,18 @@ fn an_answer_that_cannot_be_read_is_an_error_at_once_and_ends_nothing() {
 }
 
 #[test]
+fn answers_to_notifications_disturb_no_request() {
+    let servers = connect(server("answers notifications"), limits()).unwrap();
+    assert_eq!(add(&servers).unwrap(), "5");
+}
+
+#[test]
 fn a_call_that_is_abandoned_does_not_keep_the_server_from_others() {
-    let servers = connect(server("hangs if asked"), limits()).unwrap();
+    let short = Limits {
+        call_time: Duration::from_secs(3),
+        ..limits()
+    };
+    let servers = connect(server("hangs if asked"), short).unwrap();
     let begun = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let abandoned = scope.spawn(|| {
@@ -215,6 +271,73 @@ fn a_call_that_is_abandoned_does_not_keep_the_server_from_others() {
         let error = abandoned.join().unwrap().unwrap_err();
         assert_eq!(error.to_string(), "interrupted");
     });
+}
+
+#[test]
+fn a_server_that_is_busy_with_an_abandoned_call_is_not_ended() {
+    let servers = connect(server("is busy if asked"), limits()).unwrap();
+    let process = add(&servers).unwrap();
+    let start = Instant::now();
+    let is_gone = || start.elapsed() > Duration::from_millis(300);
+    let busy = arguments(&json!({ "a": 0, "b": 3 }));
+    let error = servers.call(&servers.tools()[0], busy, &is_gone);
+    assert_eq!(error.unwrap_err().to_string(), "interrupted");
+    assert_eq!(add(&servers).unwrap(), process);
+}
+
+#[test]
+fn a_call_that_waits_for_others_too_long_does_not_blame_the_server() {
+    let short = Limits {
+        call_time: Duration::from_secs(1),
+        ..limits()
+    };
+    let servers = connect(server("hangs if asked"), short).unwrap();
+    let polls = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        let hangs = scope.spawn(|| {
+            let is_gone = || polls.fetch_add(1, Ordering::Relaxed) > 1000;
+            let arguments = arguments(&json!({ "a": 0, "b": 3 }));
+            servers.call(&servers.tools()[0], arguments, &is_gone)
+        });
+        while polls.load(Ordering::Relaxed) < 3 {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        // One of them has the server started again, and the other one's time is over meanwhile.
+        let others = [(); 2].map(|()| scope.spawn(|| add(&servers)));
+        let mut ends = others.map(|it| it.join().unwrap().map_err(|error| error.to_string()));
+        ends.sort();
+        let busy = "the MCP server mine is busy with other calls: it was not free within 1 s";
+        assert_eq!(ends, [Ok("5".into()), Err(busy.into())]);
+        let error = hangs.join().unwrap().unwrap_err().to_string();
+        assert_eq!(error, "the MCP server mine did not answer within 1 s");
+    });
+}
+
+#[cfg(unix)]
+#[test]
+fn the_wait_for_a_server_that_is_started_again_can_be_cancelled() {
+    let mut config = server("dies if asked");
+    let folder = tempfile::tempdir().unwrap();
+    let Transport::Command {
+        program, arguments, ..
+    } = &mut config.transport
+    else {
+        panic!("it is a command")
+    };
+    let words = [&[program.clone()], &**arguments].concat().join(" ");
+    let started = folder.path().join("started");
+    let started = started.display();
+    let script = format!("if [ -e {started} ]; then sleep 60; fi; : > {started}; exec {words}");
+    *program = "sh".into();
+    *arguments = vec!["-c".into(), script];
+    let servers = connect(config, limits()).unwrap();
+    assert_eq!(zero(&servers), "the MCP server mine ended: out of luck");
+    let start = Instant::now();
+    let is_gone = || start.elapsed() > Duration::from_millis(300);
+    let error = servers.call(&servers.tools()[0], Map::new(), &is_gone);
+    assert_eq!(error.unwrap_err().to_string(), "interrupted");
+    drop(servers);
+    assert!(start.elapsed() < Duration::from_secs(10));
 }
 
 #[test]

@@ -87,7 +87,10 @@ pub(crate) async fn drop_stored(store: Weak<Store>) {
         let Some(store) = store.upgrade() else {
             return;
         };
-        store.drop_old();
+        // Without a thread for this, the next time may have one.
+        if let Ok(done) = spawn(move || store.drop_old()) {
+            let _ = done.await;
+        }
     }
 }
 

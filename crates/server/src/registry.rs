@@ -22,8 +22,10 @@ use crate::options::{ServerOptions, StartError};
 use crate::prepare::Preparers;
 use crate::served::ServedModel;
 
-/// The interval at which a load that waits for memory checks whether other models became idle.
+/// The interval at which a load that waits for memory first checks whether other models became idle. It doubles up to
+/// [`LONGEST_POLL`].
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
+const LONGEST_POLL: Duration = Duration::from_millis(500);
 /// The interval at which idle models are checked that may stay in memory for a limited time.
 const SWEEP: Duration = Duration::from_millis(100);
 
@@ -324,11 +326,13 @@ impl ModelRegistry {
         if let Some(model) = self.ask(index) {
             return Ok(model);
         }
-        let mut failed = None;
+        let (mut failed, mut interval) = (None, POLL_INTERVAL);
         let loading = loop {
             let loading = Arc::clone(&self.loading).lock_owned().await;
-            // Another request may have loaded the model in the meantime.
-            if let Some(model) = self.ask(index) {
+            // Another request may have loaded the model in the meantime. `ask` looks at files, which is too much for each
+            // poll of many requests.
+            let is_loaded = self.lock().models[index].is_some();
+            if is_loaded && let Some(model) = self.ask(index) {
                 return Ok(model);
             }
             let Err(in_use) = self.try_make_room(index).await else {
@@ -343,7 +347,8 @@ impl ModelRegistry {
                 );
                 return Err(ApiError::unavailable(message).with_param("model"));
             }
-            tokio::time::sleep(POLL_INTERVAL).await;
+            tokio::time::sleep(interval).await;
+            interval = (2 * interval).min(LONGEST_POLL);
         };
         let registry = Arc::clone(self);
         // The load continues if the client disconnects: the next request probably needs the same model.

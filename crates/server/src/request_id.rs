@@ -55,7 +55,9 @@ pub(crate) async fn name(mut request: Request, next: Next) -> Response {
     let mut is_anthropic =
         path.starts_with("/v1/messages") || (is_models(path) && speaks_anthropic);
     let is_ollama = path == "/api" || path.starts_with("/api/");
-    let given = RequestId::given(request.headers()).filter(|_| !is_anthropic);
+    // Anthropic's clients choose no ids. Whether a path is one of Anthropic's that this server lacks is not known yet.
+    let is_chosen_here = is_anthropic || (speaks_anthropic && !is_ollama);
+    let given = RequestId::given(request.headers()).filter(|_| !is_chosen_here);
     let id = given.unwrap_or_else(RequestId::new);
     request.extensions_mut().insert(id.clone());
     let mut response = next.run(request).await;

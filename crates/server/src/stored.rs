@@ -162,12 +162,15 @@ impl OfOwner {
         self.entries.push(entry);
     }
 
-    /// Removes the entries that were not used for `time`.
-    fn drop_old(&mut self, time: Duration) {
-        let is_old = |entry: &Entry| entry.used.elapsed() >= time;
-        while self.entries.first().is_some_and(is_old) {
-            self.remove_at(0);
+    /// Removes and returns the entries that were not used for `time`.
+    fn take_old(&mut self, time: Duration) -> Vec<Entry> {
+        let is_old = |entry: &&Entry| entry.used.elapsed() >= time;
+        let count = self.entries.iter().take_while(is_old).count();
+        let old: Vec<_> = self.entries.drain(..count).collect();
+        for entry in &old {
+            self.forget(entry);
         }
+        old
     }
 
     /// Removes the entry `id`. Returns whether it was there.
@@ -334,15 +337,18 @@ impl Store {
     fn with<T>(&self, owner: Owner, work: impl FnOnce(&mut OfOwner) -> T) -> T {
         let mut owners = self.lock();
         let of_owner = owners.entry(owner).or_default();
-        of_owner.drop_old(self.time);
+        drop(of_owner.take_old(self.time));
         work(of_owner)
     }
 
-    /// Drops what no owner has used for the time.
+    /// Drops what no owner has used for the time. This takes long if it is much, but others use the store meanwhile.
     pub(crate) fn drop_old(&self) {
+        let mut old = Vec::new();
         for of_owner in self.lock().values_mut() {
-            of_owner.drop_old(self.time);
+            old.extend(of_owner.take_old(self.time));
         }
+        // The lock is free again.
+        drop(old);
     }
 
     /// Stores an entry in place of those that were not used for the longest time. Returns whether there is room.

@@ -31,10 +31,26 @@ pub fn serve_if_asked() {
                 "capabilities": { "tools": {} },
                 "serverInfo": { "name": "test", "version": "1" },
             }))),
+            "ping" => say(&answer(json!({}))),
             "tools/list" => list(&mode, &message, answer),
             "tools/call" => call(&mode, &message, answer),
+            _ if mode == "answers notifications" => {
+                for mut answer in [
+                    json!({ "error": { "code": -32601, "message": "Method not found" } }),
+                    json!({ "error": { "code": -32600, "message": "it has no id" } }),
+                    json!({ "result": {} }),
+                ] {
+                    answer["jsonrpc"] = "2.0".into();
+                    say(&answer);
+                    answer["id"] = Value::Null;
+                    say(&answer);
+                }
+            }
             _ => {}
         }
+    }
+    if mode == "outlives its input" {
+        std::thread::sleep(std::time::Duration::from_secs(60));
     }
     std::process::exit(0);
 }
@@ -105,6 +121,12 @@ fn call(mode: &str, message: &Value, answer: impl Fn(Value) -> Value) {
         }
         "hangs if asked" if arguments["a"] == 0 => {
             std::thread::sleep(std::time::Duration::from_secs(60));
+        }
+        "is busy if asked" => {
+            if arguments["a"] == 0 {
+                std::thread::sleep(std::time::Duration::from_secs(7));
+            }
+            say(&answer(text(std::process::id().to_string(), false)));
         }
         "has a wrong error if asked" if arguments["a"] == 0 => {
             say(&json!({ "jsonrpc": "2.0", "id": message["id"], "error": "no" }));

@@ -306,6 +306,18 @@ fn each_answer_has_the_name_that_the_client_gave_its_request_or_a_new_one() {
 }
 
 #[test]
+fn clients_of_anthropic_choose_no_ids_also_for_paths_that_are_missing() {
+    let server = Server::start();
+    for path in ["/v1/messages", "/v1/nothing"] {
+        let headers = "X-Request-Id: mine\r\nanthropic-version: 2023-06-01\r\n";
+        let reply = server.send(&post(path, "{}", headers));
+        let id = header(&reply, "request-id").unwrap();
+        assert!(id.starts_with("req_"), "{path}: {id}");
+        assert_eq!(reply.json()["request_id"], id, "{path}");
+    }
+}
+
+#[test]
 fn an_answer_without_a_limit_ends_with_the_context() {
     let server = Server::start();
     for name in ["max_tokens", "max_completion_tokens", "n_predict"] {
