@@ -139,13 +139,13 @@ impl Follower for MtpSession {
         (self.session.context() + 1).saturating_sub(rows)
     }
 
-    fn catch_up(&mut self, prompt: &[u32], cancel: &Cancel) -> Result<()> {
-        let known = prompt.len().saturating_sub(1).min(self.end());
+    fn catch_up(&mut self, tokens: &[u32], cancel: &Cancel) -> Result<()> {
+        let known = tokens.len().saturating_sub(1).min(self.end());
         let rows = known.saturating_sub(self.first);
         if rows < PREFILLED {
             return Ok(());
         }
-        self.run(rows, prompt, cancel)
+        self.run(rows, tokens, cancel)
     }
 
     fn predict(&mut self, tokens: &[u32], cancel: &Cancel) -> Result<()> {
