@@ -7,6 +7,8 @@ use crate::error::Result;
 
 /// The number of the last tokens of a request whose states a session keeps: what a head costs in prompts is bounded.
 pub(crate) const PROMPT_ROWS: usize = 512;
+/// The maximum number of tokens whose states wait for a head.
+pub(crate) const WAITING_ROWS: usize = 2 * PROMPT_ROWS;
 
 /// A head that follows a session: it gets the hidden states of the session's tokens, and predicts the token after the next
 /// one.

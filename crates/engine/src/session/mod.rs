@@ -22,7 +22,7 @@ use crate::forward::Buffers;
 use crate::kv::{KvCache, PrefixSalt};
 use crate::model::Model;
 use crate::pictures::Held;
-pub(crate) use follower::{Follower, PROMPT_ROWS};
+pub(crate) use follower::{Follower, PROMPT_ROWS, WAITING_ROWS};
 use phases::Phases;
 
 /// A sequence of tokens that an [`Engine`] computes: the tokens so far, and their keys and values.
