@@ -179,6 +179,12 @@ pub enum Error {
     /// The head of the model was asked for proposals, and there is none.
     #[error("{0}")]
     NoHead(NoHead),
+    /// The model is the head of another one, and was asked for text by itself.
+    #[error(
+        "the model is a head that predicts more tokens (MTP): it reads the states of its model, and has no session of \
+         its own"
+    )]
+    IsHead,
     /// An answer cannot satisfy its constraint.
     #[error("the answer cannot be kept in its form: {0}")]
     Constraint(Box<dyn std::error::Error + Send + Sync>),

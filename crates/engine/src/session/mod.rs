@@ -387,6 +387,9 @@ impl Session {
     ) -> Result<Arc<Request>> {
         cancel.check()?;
         self.check_tokens(tokens, what.0)?;
+        if states.given.is_empty() && self.model().weights().joined_input.is_some() {
+            return Err(Error::IsHead);
+        }
         self.resume(cancel)?;
         let cache = self.reserve(tokens.len())?;
         let layout = self.layout(tokens);
