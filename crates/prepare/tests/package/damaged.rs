@@ -95,8 +95,8 @@ fn a_description_that_makes_no_sense_is_refused() {
     place.package();
     json(
         &place,
-        |it| it["format"] = json!(3),
-        &["made by a newer Triad", "format is 3", "reads 2"],
+        |it| it["format"] = json!(4),
+        &["made by a newer Triad", "format is 4", "reads 3"],
     );
     json(
         &place,
