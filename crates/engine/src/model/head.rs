@@ -18,6 +18,12 @@ impl Model {
         self
     }
 
+    /// Returns the head, for tests that damage it.
+    #[cfg(test)]
+    pub(crate) fn head_mut(&mut self) -> &mut Self {
+        Arc::get_mut(self.mtp.as_mut().unwrap()).unwrap()
+    }
+
     /// Returns the head that predicts one more token, as a model of one block that shares the embedding and the output
     /// matrix, if the model has one that Triad runs. It reads the hidden states of its model, so it has no sessions of its
     /// own: those of the model [propose](crate::speculate::Source::Mtp) by it.
