@@ -66,6 +66,11 @@ pub fn fields(package: &Package) -> Vec<(&'static str, String)> {
         fields.extend(of_inputs(&preparation.inputs, plan));
     }
     fields.extend(of_layers(&manifest.model, preparation));
+    if manifest.model.mtp.is_some() {
+        let parameters = output::count(manifest.model.mtp_parameters());
+        let text = format!("{parameters} parameters in 8 bits, which propose tokens");
+        fields.push(("MTP head", text));
+    }
     if let Some(vision) = &manifest.vision {
         let PackagedVision {
             model,

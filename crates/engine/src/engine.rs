@@ -11,7 +11,7 @@ use serde::Serialize;
 use triad_kernels::lock;
 
 use crate::batch::SequenceId;
-use crate::error::{Error, Result};
+use crate::error::{Error, NoHead, Result};
 use crate::executor::{CpuExecutor, Executor, ProcessorUse};
 use crate::forward::{Buffers, Forward};
 use crate::kv::{KvFormat, KvMemory, KvUse};
@@ -46,7 +46,7 @@ pub struct EngineOptions {
     /// Options that all its sessions have in common.
     pub session: SessionOptions,
     /// Maximum bytes of keys and values, of sessions and of prefixes that are kept for later sessions; `None` for the
-    /// size of four sessions with the whole context.
+    /// size of four sessions with the whole context. A head that follows sessions has its part of them.
     pub kv_memory: Option<usize>,
     /// The longest time that a sequence waits for its next decode step while prompts are computed; `None` for the time
     /// of two chunks.
@@ -93,6 +93,8 @@ pub(crate) struct EngineInner {
     sequences: AtomicU64,
     /// The engine of the heads that follow sessions, made for the first of them.
     mtp: OnceLock<Option<Engine>>,
+    /// Maximum bytes of the keys and values of these heads.
+    mtp_memory: usize,
     options: EngineOptions,
     /// The time in which texts were encoded, which no executor counts.
     pub(crate) encoded: Mutex<EncodedTime>,
@@ -133,6 +135,8 @@ pub(crate) struct Settings {
 pub struct EngineUse {
     /// Usage of the KV cache.
     pub kv: KvUse,
+    /// Usage of the KV cache of the heads that follow sessions.
+    pub kv_of_heads: KvUse,
     /// Decode steps so far.
     pub steps: u64,
 }
@@ -171,12 +175,18 @@ impl Engine {
             kv_format,
             options: options.clone(),
         };
-        let budget = options
-            .kv_memory
-            .unwrap_or_else(|| 4 * KvMemory::bytes_of(description, kv_format, context));
         let executor = make(&setup)?;
+        let head = model.mtp().filter(|_| executor.gives_states());
+        let [of_model, of_head] = [Some(model), head].map(|model| {
+            model.map_or(0, |it| {
+                KvMemory::bytes_of(it.description(), kv_format, context)
+            })
+        });
+        let both = of_model + of_head;
+        let all = options.kv_memory.unwrap_or(4 * both);
+        let mtp_memory = (all as u128 * of_head as u128 / both.max(1) as u128) as usize;
         Ok(Self(Arc::new(EngineInner {
-            memory: Arc::new(KvMemory::new(description, kv_format, budget)),
+            memory: Arc::new(KvMemory::new(description, kv_format, all - mtp_memory)),
             scheduler: Scheduler::new(executor, options.max_stall, options.most_rows),
             settings: Settings {
                 context,
@@ -185,6 +195,7 @@ impl Engine {
             forward: setup.forward,
             sequences: AtomicU64::new(0),
             mtp: OnceLock::new(),
+            mtp_memory,
             options: setup.options,
             encoded: Mutex::default(),
         })))
@@ -226,10 +237,26 @@ impl Engine {
         self.0.memory.format()
     }
 
+    /// Returns why no head that predicts one more token can follow the sessions, or `None` if one can.
+    pub fn no_head(&self) -> Option<NoHead> {
+        if self.model().mtp().is_none() {
+            return Some(NoHead::OfModel);
+        }
+        (!self.executor().gives_states()).then_some(NoHead::OfProcessors)
+    }
+
     /// Returns the usage of the KV cache and the number of steps so far.
     pub fn usage(&self) -> EngineUse {
+        let heads = self.0.mtp.get().and_then(Option::as_ref);
         EngineUse {
             kv: self.0.memory.usage(),
+            kv_of_heads: heads.map_or_else(
+                || KvUse {
+                    budget: self.0.mtp_memory,
+                    ..KvUse::default()
+                },
+                |heads| heads.0.memory.usage(),
+            ),
             steps: self.0.scheduler.steps(),
         }
     }
@@ -270,28 +297,23 @@ impl EngineInner {
     }
 
     /// Returns the engine of the heads that follow sessions, if the model has a head. It computes on the threads of the
-    /// model, and its share of the memory of keys and values is that of its block.
+    /// model.
     pub(crate) fn mtp(&self) -> Option<&Engine> {
         let make = || {
-            let (model, head) = (self.model(), self.model().mtp()?);
-            let (context, format) = (self.settings.context, self.memory.format());
-            let bytes_of = |model: &Model| KvMemory::bytes_of(model.description(), format, context);
-            let kv_memory = self.options.kv_memory.map(|bytes| {
-                let share = bytes_of(head) as f64 / bytes_of(model).max(1) as f64;
-                (bytes as f64 * share) as usize
-            });
+            let head = self.model().mtp()?;
             let session = SessionOptions {
-                context,
+                context: self.settings.context,
                 chunk: self.settings.chunk,
-                kv_format: format,
+                kv_format: self.memory.format(),
             };
             let options = EngineOptions {
                 session,
-                kv_memory,
+                kv_memory: Some(self.mtp_memory),
                 ..self.options.clone()
             };
-            // The options are those of an engine that runs.
-            Engine::new(head, &options).ok()
+            let engine = Engine::new(head, &options);
+            let warn = |error: &Error| tracing::warn!("the model's MTP head is not used: {error}");
+            engine.inspect_err(warn).ok()
         };
         self.mtp.get_or_init(make).as_ref()
     }

@@ -177,8 +177,14 @@ pub enum Error {
         expected: String,
     },
     /// The head of the model was asked for proposals, and there is none.
-    #[error("{0}: expected a model with one, whose `triad info` names its bytes")]
+    #[error("{0}")]
     NoHead(NoHead),
+    /// The model is the head of another one, and was asked for text by itself.
+    #[error(
+        "the model is a head that predicts more tokens (MTP): it reads the states of its model, and has no session of \
+         its own"
+    )]
+    IsHead,
     /// An answer cannot satisfy its constraint.
     #[error("the answer cannot be kept in its form: {0}")]
     Constraint(Box<dyn std::error::Error + Send + Sync>),
@@ -213,9 +219,13 @@ pub enum NoHead {
 impl std::fmt::Display for NoHead {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
         f.write_str(match self {
-            Self::OfModel => "the model has no head that predicts more tokens (MTP)",
+            Self::OfModel => {
+                "the model has no head that predicts more tokens (MTP) and that Triad runs: expected a model for which \
+                 `triad info` states one"
+            }
             Self::OfProcessors => {
-                "the processors that run the model do not give a head that predicts more tokens (MTP) what it reads"
+                "the processors that run the model do not give a head that predicts more tokens (MTP) the states that \
+                 it reads: run the model on the CPU"
             }
         })
     }

@@ -8,15 +8,17 @@ use triad_model::tensor_map::{Part, TensorSlice, rows_of};
 
 use crate::forward::Buffers;
 use crate::kv::{KvFormat, checkpoint_bytes, state_bytes};
+use crate::session::WAITING_ROWS;
 
 /// The bytes that a run needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Memory {
     /// Weights in the format used for compute.
     pub weights: usize,
-    /// Keys and values of the whole context, and the states of mixers.
+    /// Keys and values of the whole context, and the states of mixers, with those of a head that predicts one more token.
     pub kv_cache: usize,
-    /// Activations of one chunk, or of the longest text of an encoder, and logits of one token.
+    /// Activations of one chunk, or of the longest text of an encoder, and logits of one token; those of a head, and the
+    /// hidden states that wait for it.
     pub activations: usize,
 }
 
@@ -40,13 +42,21 @@ pub fn of_session(
         true => chunk.max(context),
         false => chunk.min(context),
     };
+    let head = description.mtp_model().map(|head| {
+        let of_head = of_session(&head, 0, context, chunk, format);
+        let waiting = WAITING_ROWS * description.hidden * size_of::<f32>();
+        (of_head.kv_cache, of_head.activations + waiting)
+    });
+    let (kv_of_head, activations_of_head) = head.unwrap_or_default();
     Memory {
         weights,
-        kv_cache: description.kv_bytes_per_token(|head_dim| format.bytes(head_dim)) * context
+        kv_cache: kv_of_head
+            + description.kv_bytes_per_token(|head_dim| format.bytes(head_dim)) * context
             + checkpoint_bytes(description) * context.div_ceil(PAGE)
             + state_bytes(description),
         activations: Buffers::bytes_per_row(description) * rows
-            + description.vocab * size_of::<f32>(),
+            + description.vocab * size_of::<f32>()
+            + activations_of_head,
     }
 }
 

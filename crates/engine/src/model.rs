@@ -129,7 +129,10 @@ impl Model {
                 false,
             )
         };
-        let (weights, text) = concurrently(|| pool.install(|| package.weights()), text);
+        let (weights, text) = concurrently(
+            || pool.install(|| package.weights(options.block_arithmetic)),
+            text,
+        );
         let weights = weights?;
         let head = package.mtp(&weights)?;
         let model = Self {
@@ -305,7 +308,8 @@ impl Model {
                 mtp: None,
                 ..self.description.clone()
             };
-            hash.update(format!("{description:?}"));
+            // Without the field, as before there were heads: saved sessions stay valid.
+            hash.update(format!("{description:?}").replacen(", mtp: None", "", 1));
             self.weights.visit(&mut |bytes| hash.update(bytes));
             hexadecimal(&hash.finalize())
         });

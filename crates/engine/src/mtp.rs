@@ -14,7 +14,7 @@ use crate::cancel::Cancel;
 use crate::engine::Engine;
 use crate::error::{NoHead, Result};
 use crate::pictures::is_of_picture;
-use crate::session::{Follower, PROMPT_ROWS, Session};
+use crate::session::{Follower, PROMPT_ROWS, Session, WAITING_ROWS};
 
 /// Rows that are run as a prompt. Fewer of them are a decode step.
 const PREFILLED: usize = 16;
@@ -76,11 +76,7 @@ impl MtpSession {
 impl Session {
     /// Returns why no head that predicts one more token can follow the session, or `None` if one can.
     pub fn no_head(&self) -> Option<NoHead> {
-        if self.model().mtp().is_none() {
-            return Some(NoHead::OfModel);
-        }
-        let gives_states = self.engine().executor().gives_states();
-        (!gives_states).then_some(NoHead::OfProcessors)
+        self.engine().no_head()
     }
 
     /// Lets the head of the model follow the session from now on, and returns it.
@@ -108,10 +104,11 @@ impl Follower for MtpSession {
     }
 
     fn follow(&mut self, position: usize, states: &[f32]) {
-        if self.end() != position || self.waiting.len() >= 2 * PROMPT_ROWS * self.hidden {
+        let (held, added) = (self.waiting.len(), states.len());
+        if self.end() != position || held + added > WAITING_ROWS * self.hidden {
             // An answer without proposals keeps the latest states only.
             let kept = match self.end() == position {
-                true => PROMPT_ROWS * self.hidden,
+                true => held.min(PROMPT_ROWS * self.hidden),
                 false => 0,
             };
             self.waiting.drain(..self.waiting.len() - kept);
@@ -139,13 +136,13 @@ impl Follower for MtpSession {
         (self.session.context() + 1).saturating_sub(rows)
     }
 
-    fn catch_up(&mut self, prompt: &[u32], cancel: &Cancel) -> Result<()> {
-        let known = prompt.len().saturating_sub(1).min(self.end());
+    fn catch_up(&mut self, tokens: &[u32], cancel: &Cancel) -> Result<()> {
+        let known = tokens.len().saturating_sub(1).min(self.end());
         let rows = known.saturating_sub(self.first);
         if rows < PREFILLED {
             return Ok(());
         }
-        self.run(rows, prompt, cancel)
+        self.run(rows, tokens, cancel)
     }
 
     fn predict(&mut self, tokens: &[u32], cancel: &Cancel) -> Result<()> {

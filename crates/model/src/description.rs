@@ -320,10 +320,12 @@ impl ModelDescription {
         feed_forwards.any(|it| it.cutoff.is_some())
     }
 
-    /// Returns whether the experts of a block are a branch next to a dense feed-forward.
+    /// Returns whether the experts of a block, or of the block of the [head](Mtp), are a branch next to a dense
+    /// feed-forward.
     pub fn has_expert_branches(&self) -> bool {
-        let mut experts = self.blocks.iter().filter_map(|it| it.feed_forward.experts);
-        experts.any(|experts| experts.branch)
+        let of_head = self.mtp.iter().map(|head| &head.block);
+        let mut blocks = self.blocks.iter().chain(of_head);
+        blocks.any(|it| it.feed_forward.experts.is_some_and(|it| it.branch))
     }
 
     /// Returns the bytes of keys and values per token of context. `bytes_per_head` returns the bytes of one key or

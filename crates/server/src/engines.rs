@@ -8,6 +8,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
+use triad_engine::EngineUse;
 
 use crate::registry::ModelRegistry;
 use crate::served::ServedModel;
@@ -64,7 +65,12 @@ impl Collector for Engines {
         self.of_each(
             encoder,
             ("kv_bytes", "Bytes of keys and values", gauge),
-            |model| model.engine().usage().kv.bytes as u64,
+            |model| {
+                let EngineUse {
+                    kv, kv_of_heads, ..
+                } = model.engine().usage();
+                (kv.bytes + kv_of_heads.bytes) as u64
+            },
         )?;
         self.of_each(
             encoder,
@@ -73,7 +79,12 @@ impl Collector for Engines {
                 "Bytes that keys and values may take",
                 gauge,
             ),
-            |model| model.engine().usage().kv.budget as u64,
+            |model| {
+                let EngineUse {
+                    kv, kv_of_heads, ..
+                } = model.engine().usage();
+                (kv.budget + kv_of_heads.budget) as u64
+            },
         )?;
         self.of_each(
             encoder,

@@ -148,7 +148,7 @@ impl ModelProps {
             context: hosted.context(),
             vocabulary: model.description().vocab,
             kv_format: format!("{:?}", engine.kv_format()).to_lowercase(),
-            kv_bytes: engine.usage().kv.budget,
+            kv_bytes: engine.usage().kv.budget + engine.usage().kv_of_heads.budget,
             processors: engine
                 .processor_use()
                 .into_iter()

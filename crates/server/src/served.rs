@@ -100,9 +100,9 @@ impl ServedModel {
         &self.adapters
     }
 
-    /// Returns whether the model has a head that proposes tokens.
+    /// Returns whether a head of the model proposes tokens.
     pub(crate) fn speculates(&self) -> bool {
-        self.model().mtp().is_some()
+        self.engine.no_head().is_none()
     }
 
     pub(crate) fn model(&self) -> &Arc<Model> {

@@ -65,7 +65,7 @@ pub fn cases() -> Vec<Case> {
             run,
             "package.json",
             replace("\"format\": 2", "\"format\": 3"),
-            &["newer Triad", "format is 3", "reads 2"],
+            &["newer Triad", "format is 4", "reads 3"],
         ),
         package(
             "package for other kernels",

@@ -18,16 +18,16 @@ impl Model {
         self
     }
 
-    /// Returns the head that predicts one more token, as a model of one block that shares the embedding and the output
-    /// matrix, if the model has one that Triad runs.
-    pub fn mtp(&self) -> Option<&Arc<Self>> {
-        self.mtp.as_ref()
+    /// Returns the head, for tests that damage it.
+    #[cfg(test)]
+    pub(crate) fn head_mut(&mut self) -> &mut Self {
+        Arc::get_mut(self.mtp.as_mut().unwrap()).unwrap()
     }
 
-    /// Returns the bytes of the matrices of the head that predicts one more token; 0 if there is none.
-    pub fn mtp_bytes(&self) -> usize {
-        self.mtp
-            .as_ref()
-            .map_or(0, |head| head.weights.head_bytes())
+    /// Returns the head that predicts one more token, as a model of one block that shares the embedding and the output
+    /// matrix, if the model has one that Triad runs. It reads the hidden states of its model, so it has no sessions of its
+    /// own: those of the model [propose](crate::speculate::Source::Mtp) by it.
+    pub fn mtp(&self) -> Option<&Arc<Self>> {
+        self.mtp.as_ref()
     }
 }

@@ -15,7 +15,7 @@ use super::digest::FileDigest;
 use super::preparation::Preparation;
 use super::tensors::{Formats, OutputFormat, TokenInputFormats, malformed};
 use super::vision::{self, PackagedVision};
-use super::{FORMAT, WEIGHTS, is_content};
+use super::{FORMAT, PLAIN_FORMAT, WEIGHTS, is_content};
 use crate::linear_input::LinearInput;
 use crate::quantization::{LinearFormat, OutputWeights, WeightBits};
 
@@ -26,7 +26,7 @@ const MAX_BYTES: usize = 1 << 28;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
-    /// Version of the package's format: [`FORMAT`].
+    /// Version of the package's format: [`FORMAT`] or [`PLAIN_FORMAT`].
     pub format: u64,
     /// The program that prepared the package, with its version.
     pub made_by: String,
@@ -89,7 +89,7 @@ impl Manifest {
                 "made by a newer Triad: the package's format is {format}, this Triad reads {FORMAT}"
             )));
         }
-        if format < FORMAT {
+        if format < PLAIN_FORMAT {
             return Err(unsupported(format!(
                 "made by an older Triad: the package's format is {format}, this Triad reads {FORMAT}; prepare the model again"
             )));

@@ -44,7 +44,7 @@ use triad_model::{Error, ErrorKind, Result, files};
 
 pub use digest::{FileDigest, compare, sha256};
 pub use manifest::Manifest;
-pub use names::{FORMAT, WEIGHTS, is_content};
+pub use names::{FORMAT, PLAIN_FORMAT, WEIGHTS, is_content};
 pub use stream_names::StreamNames;
 use tensor_file::TensorFile;
 use tensors::Formats;

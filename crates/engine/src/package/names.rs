@@ -4,8 +4,10 @@ use triad_model::checkpoint::Source;
 
 use super::vision;
 
-/// The version of the format that is written and read.
-pub const FORMAT: u64 = 2;
+/// The latest version of the format: packages with a head that predicts more tokens, or with a budget of bits.
+pub const FORMAT: u64 = 3;
+/// The version of all other packages, the earliest that is read.
+pub const PLAIN_FORMAT: u64 = 2;
 
 /// The file with all [`tensors`](super::tensors).
 pub const WEIGHTS: &str = "weights.safetensors";

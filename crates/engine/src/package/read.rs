@@ -1,6 +1,7 @@
 //! Creates weights from the tensors of a package: matrices stay in the file's bytes; the other tensors are small and
 //! are copied.
 
+use triad_kernels::BlockArithmetic;
 use triad_model::Result;
 use triad_model::description::{BlockDescription, Experts, Linear as LinearName, LinearShape};
 use triad_model::safetensors::Element;
@@ -21,16 +22,16 @@ use crate::weights::{
 };
 
 impl Package {
-    /// Returns the weights.
+    /// Returns the weights. Layers of five bits are multiplied with this `arithmetic`.
     ///
     /// # Errors
     /// If a scale is not a positive number, or a sum is impossible.
-    pub(crate) fn weights(&self) -> Result<Weights> {
-        self.all_weights()
+    pub(crate) fn weights(&self, arithmetic: BlockArithmetic) -> Result<Weights> {
+        self.all_weights(arithmetic)
             .map_err(|error| error.at(self.path.join(WEIGHTS)))
     }
 
-    fn all_weights(&self) -> Result<Weights> {
+    fn all_weights(&self, arithmetic: BlockArithmetic) -> Result<Weights> {
         let model = &self.manifest.model;
         if model.is_encoder() || model.head.is_some() {
             return Err(malformed(
@@ -53,13 +54,13 @@ impl Package {
                     .map(|formats| self.token_input(index, formats))
                     .transpose()?,
                 streams: self.block_streams(index, formats_of_inputs)?,
-                ..self.block(("", index), block, inputs)?
+                ..self.block(("", index), block, inputs, arithmetic)?
             })
         };
         Ok(Weights {
             blocks: blocks.map(block).collect::<Result<_>>()?,
             output_norm: self.weights.norm(OUTPUT_NORM, &model.output_norm)?,
-            output: self.output(formats.output)?,
+            output: self.output(formats.output, arithmetic)?,
             embedding: self.rows(EMBEDDING, model.vocab, formats.embedding)?,
             token_inputs: formats_of_inputs
                 .map(|formats| self.token_inputs(formats))
@@ -91,7 +92,10 @@ impl Package {
                 .rowwise(MTP_PROJECTION, (hidden, 2 * hidden))
                 .map_err(at)?,
         };
-        let block = self.block((MTP, 0), &mtp.block, None).map_err(at)?;
+        // Its layers have eight bits.
+        let arithmetic = BlockArithmetic::default();
+        let block = self.block((MTP, 0), &mtp.block, None, arithmetic);
+        let block = block.map_err(at)?;
         let head = Weights::of_head(model, block, output_norm?, joined_input);
         Ok(Some(head))
     }
@@ -196,6 +200,7 @@ impl Package {
         (prefix, index): (&str, usize),
         block: &BlockDescription,
         inputs: Option<Inputs<InputQuantization>>,
+        arithmetic: BlockArithmetic,
     ) -> Result<Block> {
         let hidden = self.manifest.model.hidden;
         let named = |name: String| format!("{prefix}{name}");
@@ -207,7 +212,7 @@ impl Package {
         };
         let linear = |shape: LinearShape| -> Result<(LinearName, Linear)> {
             let name = named(linear_name(index, shape.linear));
-            Ok((shape.linear, self.linear(index, &name, &shape)?))
+            Ok((shape.linear, self.linear(index, &name, &shape, arithmetic)?))
         };
         Ok(Block {
             attention_norm: norm(NormPlace::Attention)?,
@@ -268,7 +273,13 @@ impl Package {
         })
     }
 
-    fn linear(&self, block: usize, name: &str, shape: &LinearShape) -> Result<Linear> {
+    fn linear(
+        &self,
+        block: usize,
+        name: &str,
+        shape: &LinearShape,
+        arithmetic: BlockArithmetic,
+    ) -> Result<Linear> {
         let shape_of = (shape.out_features, shape.in_features);
         let (weight, decode_weight) = match self.manifest.preparation.options.plan.linears {
             _ if name.starts_with(MTP) => (Weight::Float(self.rowwise(name, shape_of)?), None),
@@ -279,7 +290,7 @@ impl Package {
             LinearFormat::W4a16 => {
                 let size = (shape.out_features, shape.in_features);
                 let matrix = match self.formats.bits_of(block, shape)? {
-                    Some(bits) => self.integers(name, size, bits)?,
+                    Some(bits) => self.integers(name, size, bits, arithmetic)?,
                     None => self
                         .weights
                         .float(&format!("{name}.weight"), size, Element::F32)?,
@@ -304,6 +315,7 @@ impl Package {
         name: &str,
         (rows, columns): (usize, usize),
         bits: WeightBits,
+        arithmetic: BlockArithmetic,
     ) -> Result<WeightMatrix> {
         let values = self.weights.bytes_of(&format!("{name}.weight"))?;
         let scales = format!("{name}.scales");
@@ -313,7 +325,7 @@ impl Package {
                 WeightMatrix::mapped_int4(rows, columns, values, scales)
             }
             WeightBits::Five => {
-                WeightMatrix::mapped_blocks(rows, columns, BlockFormat::Q5_0, values)
+                WeightMatrix::mapped_blocks(rows, columns, BlockFormat::Q5_0, values, arithmetic)
             }
             WeightBits::Eight => {
                 WeightMatrix::mapped_int8(rows, columns, values, self.weights.scales(&scales)?)
@@ -322,11 +334,11 @@ impl Package {
         matrix.ok_or_else(|| changed(name))
     }
 
-    fn output(&self, format: OutputFormat) -> Result<Linear> {
+    fn output(&self, format: OutputFormat, arithmetic: BlockArithmetic) -> Result<Linear> {
         let model = &self.manifest.model;
         let size = (model.vocab, model.hidden);
         let matrix = match format {
-            OutputFormat::Bits(bits) => self.integers(OUTPUT, size, bits)?,
+            OutputFormat::Bits(bits) => self.integers(OUTPUT, size, bits, arithmetic)?,
             OutputFormat::Float(element) => {
                 self.weights
                     .float(&format!("{OUTPUT}.weight"), size, element)?

@@ -54,6 +54,8 @@ struct Queue {
     rows: VecDeque<Arc<Request>>,
     /// Batches of prompts that are being computed.
     running_prompts: usize,
+    /// Heads that run now, on the threads of prompts: no batch of prompts begins meanwhile.
+    heads: usize,
     /// Whether a decode step is being computed.
     is_stepping: bool,
     decode_group: DecodeGroup,
@@ -86,6 +88,7 @@ impl Scheduler {
                 prompts: VecDeque::new(),
                 rows: VecDeque::new(),
                 running_prompts: 0,
+                heads: 0,
                 is_stepping: false,
                 decode_group: DecodeGroup::default(),
                 chunk_seconds: CHUNK_SECONDS,
@@ -102,6 +105,17 @@ impl Scheduler {
     /// Returns the number of decode steps so far.
     pub(crate) fn steps(&self) -> u64 {
         self.lock().steps
+    }
+
+    /// Lets a head run on the threads of the model: until the result is dropped, no batch of prompts begins. Returns
+    /// `None` if a prompt waits or runs. The head would wait for a whole batch of it, longer than `max_stall`.
+    pub(crate) fn hold_prompts(&self) -> Option<HeldPrompts<'_>> {
+        let mut queue = self.lock();
+        if queue.running_prompts > 0 || !queue.prompts.is_empty() {
+            return None;
+        }
+        queue.heads += 1;
+        Some(HeldPrompts(self))
     }
 
     /// Adds requests, all at once. The thread that [waits](Scheduler::wait) for one runs it.
@@ -249,7 +263,10 @@ impl Scheduler {
     /// Forms a batch of as many waiting rows of prompts as the executor takes. The rest of a prompt waits until the
     /// batch has ended.
     fn form_prompts(&self, queue: &mut Queue) -> Option<Arc<Batch>> {
-        if queue.running_prompts == self.limits.prompts || queue.prompts.is_empty() {
+        if queue.heads > 0
+            || queue.running_prompts == self.limits.prompts
+            || queue.prompts.is_empty()
+        {
             return None;
         }
         let first = queue.prompts.front();
@@ -302,6 +319,16 @@ impl Scheduler {
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
         lock(&self.queue)
+    }
+}
+
+/// Holds prompts back until it is dropped.
+pub(crate) struct HeldPrompts<'a>(&'a Scheduler);
+
+impl Drop for HeldPrompts<'_> {
+    fn drop(&mut self) {
+        self.0.lock().heads -= 1;
+        self.0.hand_over();
     }
 }
 

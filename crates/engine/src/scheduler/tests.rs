@@ -77,6 +77,29 @@ fn with_layout(
     )
 }
 
+#[test]
+fn heads_and_prompts_wait_for_each_other_and_steps_for_neither() {
+    let scheduler = scheduler(LIMITS, Duration::ZERO);
+    let held = scheduler.hold_prompts().unwrap();
+    assert!(scheduler.hold_prompts().is_some(), "heads run together");
+    let (prompt, row) = (request(1, 4, Phase::Prefill), request(2, 1, Phase::Decode));
+    scheduler.submit(&[Arc::clone(&prompt), Arc::clone(&row)]);
+    assert!(scheduler.hold_prompts().is_none(), "a prompt waits");
+    let step = scheduler.next_batch(Phase::Prefill).unwrap();
+    assert_eq!(step.phase(), Phase::Decode);
+    scheduler.ended(&step);
+    assert!(
+        scheduler.next_batch(Phase::Prefill).is_none(),
+        "a head runs"
+    );
+    drop(held);
+    let batch = scheduler.next_batch(Phase::Prefill).unwrap();
+    assert_eq!(batch.phase(), Phase::Prefill);
+    assert!(scheduler.hold_prompts().is_none(), "a prompt runs");
+    scheduler.ended(&batch);
+    assert!(scheduler.hold_prompts().is_some());
+}
+
 /// Returns the sequences of a batch with their rows.
 fn parts(batch: Option<&Arc<Batch>>) -> Vec<(u64, std::ops::Range<usize>)> {
     let parts = batch.iter().flat_map(|batch| batch.parts());

@@ -7,6 +7,8 @@ use crate::error::Result;
 
 /// The number of the last tokens of a request whose states a session keeps: what a head costs in prompts is bounded.
 pub(crate) const PROMPT_ROWS: usize = 512;
+/// The maximum number of tokens whose states wait for a head.
+pub(crate) const WAITING_ROWS: usize = 2 * PROMPT_ROWS;
 
 /// A head that follows a session: it gets the hidden states of the session's tokens, and predicts the token after the next
 /// one.
@@ -26,11 +28,11 @@ pub(crate) trait Follower: Send {
     /// Returns how many tokens it can predict at most: it has room for their rows.
     fn room(&self) -> usize;
 
-    /// Runs the rows of a prompt ahead, as far as their tokens are known.
+    /// Runs the rows that wait ahead, as far as `tokens` are known, if they are so many that they run as a prompt.
     ///
     /// # Errors
-    /// If there is no memory for keys and values, or `cancel` is set.
-    fn catch_up(&mut self, prompt: &[u32], cancel: &Cancel) -> Result<()>;
+    /// If there is no memory for keys and values, a result is not finite, or `cancel` is set.
+    fn catch_up(&mut self, tokens: &[u32], cancel: &Cancel) -> Result<()>;
 
     /// Predicts the token after `tokens`: those of the session and the next one. [`Follower::logits`] has the result.
     ///

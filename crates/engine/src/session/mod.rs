@@ -22,7 +22,7 @@ use crate::forward::Buffers;
 use crate::kv::{KvCache, PrefixSalt};
 use crate::model::Model;
 use crate::pictures::Held;
-pub(crate) use follower::{Follower, PROMPT_ROWS};
+pub(crate) use follower::{Follower, PROMPT_ROWS, WAITING_ROWS};
 use phases::Phases;
 
 /// A sequence of tokens that an [`Engine`] computes: the tokens so far, and their keys and values.
@@ -387,6 +387,9 @@ impl Session {
     ) -> Result<Arc<Request>> {
         cancel.check()?;
         self.check_tokens(tokens, what.0)?;
+        if states.given.is_empty() && self.model().weights().joined_input.is_some() {
+            return Err(Error::IsHead);
+        }
         self.resume(cancel)?;
         let cache = self.reserve(tokens.len())?;
         let layout = self.layout(tokens);

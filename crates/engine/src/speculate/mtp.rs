@@ -6,6 +6,7 @@ use triad_kernels::lock;
 
 use super::{Proposal, Propose};
 use crate::cancel::Cancel;
+use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::sampler::{Sampler, SamplerOptions};
 use crate::session::Follower;
@@ -13,11 +14,13 @@ use crate::session::Follower;
 /// The head that follows the session of an answer.
 pub(super) struct MtpProposer {
     head: Arc<Mutex<dyn Follower>>,
+    /// The engine of the session that the head follows.
+    engine: Engine,
     sampler: Sampler,
     /// The tokens so far, with those that are proposed.
     seen: Vec<u32>,
-    /// Whether there is no memory for its keys and values: it then proposes nothing more.
-    is_out_of_memory: bool,
+    /// Whether the head failed: it then proposes nothing more.
+    has_failed: bool,
 }
 
 impl MtpProposer {
@@ -25,24 +28,40 @@ impl MtpProposer {
     ///
     /// # Errors
     /// If an option is out of range.
-    pub(super) fn new(head: Arc<Mutex<dyn Follower>>, options: &SamplerOptions) -> Result<Self> {
+    pub(super) fn new(
+        head: Arc<Mutex<dyn Follower>>,
+        engine: &Engine,
+        options: &SamplerOptions,
+    ) -> Result<Self> {
         let sampler = Sampler::new(&SamplerOptions {
             temperature: 0.0,
             ..options.clone()
         })?;
         Ok(Self {
             head,
+            engine: engine.clone(),
             sampler,
             seen: Vec::new(),
-            is_out_of_memory: false,
+            has_failed: false,
         })
     }
 
-    /// Returns `result`, unless it is that no memory is left: an answer does not fail for want of proposals.
-    fn checked(&mut self, result: Result<()>) -> Result<()> {
-        match result {
-            Err(Error::KvMemoryFull { .. }) => {
-                self.is_out_of_memory = true;
+    /// Lets the head run, unless it failed before, or a prompt needs the threads.
+    ///
+    /// # Errors
+    /// If the answer was cancelled. An answer does not fail for want of proposals.
+    fn run(
+        &mut self,
+        run: impl FnOnce(&mut dyn Follower, &mut Sampler, &mut Vec<u32>) -> Result<()>,
+    ) -> Result<()> {
+        let held = self.engine.shared().scheduler.hold_prompts();
+        if held.is_none() || self.has_failed {
+            return Ok(());
+        }
+        match run(&mut *lock(&self.head), &mut self.sampler, &mut self.seen) {
+            Err(error) if !matches!(error, Error::Cancelled) => {
+                tracing::warn!("the model's MTP head proposes nothing more in an answer: {error}");
+                self.has_failed = true;
                 Ok(())
             }
             other => other,
@@ -51,15 +70,19 @@ impl MtpProposer {
 }
 
 impl Propose for MtpProposer {
-    fn begin(&mut self, prompt: &[u32], cancel: &Cancel) -> Result<()> {
+    fn begin(&mut self, prompt: &[u32], _cancel: &Cancel) -> Result<()> {
         self.sampler.begin_answer(prompt.len());
-        let result = lock(&self.head).catch_up(prompt, cancel);
-        self.checked(result)
+        Ok(())
     }
 
     fn find(&mut self, tokens: &[u32]) -> Option<usize> {
-        let is_ready = !self.is_out_of_memory && lock(&self.head).is_ready(tokens.len());
-        is_ready.then_some(0)
+        let may_run = !self.has_failed && self.engine.shared().scheduler.hold_prompts().is_some();
+        (may_run && lock(&self.head).is_ready(tokens.len())).then_some(0)
+    }
+
+    fn catch_up(&mut self, tokens: &[u32], cancel: &Cancel) -> Result<()> {
+        let known = &tokens[..tokens.len() - 1];
+        self.run(|head, _, _| head.catch_up(known, cancel))
     }
 
     fn propose(
@@ -69,21 +92,14 @@ impl Propose for MtpProposer {
         cancel: &Cancel,
         proposals: &mut Vec<Proposal>,
     ) -> Result<()> {
-        self.seen.clear();
-        self.seen.extend_from_slice(tokens);
-        let result = {
-            let mut head = lock(&self.head);
+        self.run(|head, sampler, seen| {
+            seen.clear();
+            seen.extend_from_slice(tokens);
             let count = count.min(head.room());
-            let result = predict(
-                &mut *head,
-                (&mut self.sampler, &mut self.seen),
-                (count, cancel),
-                proposals,
-            );
+            let result = predict(head, (sampler, seen), (count, cancel), proposals);
             head.undo();
             result
-        };
-        self.checked(result)
+        })
     }
 }
 

@@ -22,6 +22,15 @@ pub(crate) trait Propose {
         Ok(())
     }
 
+    /// Runs what waits before the first proposal of what follows `tokens`. The time of a step does not include it, since
+    /// later steps need it no more.
+    ///
+    /// # Errors
+    /// As [`Propose::begin`].
+    fn catch_up(&mut self, _tokens: &[u32], _cancel: &Cancel) -> Result<()> {
+        Ok(())
+    }
+
     /// Returns the kind of the available proposals of what follows `tokens`, a small number, or `None` if there are
     /// none. Acceptance is counted by kind.
     fn find(&mut self, tokens: &[u32]) -> Option<usize>;

@@ -69,7 +69,10 @@ impl Speculator {
             }
             Source::Mtp | Source::Automatic => match session.lead_mtp() {
                 Ok(head) => {
-                    proposers.push((Box::new(MtpProposer::new(head, sampler)?), true));
+                    proposers.push((
+                        Box::new(MtpProposer::new(head, session.engine(), sampler)?),
+                        true,
+                    ));
                 }
                 Err(reason) if matches!(options.source, Source::Mtp) => {
                     return Err(Error::NoHead(reason));
@@ -176,10 +179,10 @@ impl Speculator {
         most: usize,
         cancel: &Cancel,
     ) -> Result<&[u32]> {
-        let (start, before) = (Instant::now(), session.tokens().len());
+        let (mut start, before) = (Instant::now(), session.tokens().len());
         self.rows.clear();
         self.rows.push(token);
-        let latest = self.propose(token, most, cancel)?;
+        let latest = self.propose(token, most, &mut start, cancel)?;
         if let Err(error) = self.run(session, sampler, before, cancel) {
             session.truncate(before + 1);
             return Err(error);
@@ -289,8 +292,15 @@ impl Speculator {
             .map_or(Ok(()), |guide| guide.settle(&self.chosen))
     }
 
-    /// Fills the proposals of what follows `token`, and the rows after it. Returns their origin.
-    fn propose(&mut self, token: u32, most: usize, cancel: &Cancel) -> Result<StepRows> {
+    /// Fills the proposals of what follows `token`, and the rows after it. Returns their origin. Moves the `start` of the
+    /// step by the time that proposals need only once.
+    fn propose(
+        &mut self,
+        token: u32,
+        most: usize,
+        start: &mut Instant,
+        cancel: &Cancel,
+    ) -> Result<StepRows> {
         self.proposals.clear();
         if !self.sources.is_empty() {
             self.history.push(token);
@@ -312,6 +322,9 @@ impl Speculator {
             return plain;
         };
         let proposer = &mut self.sources[source].proposer;
+        let before = Instant::now();
+        proposer.catch_up(&self.history, cancel)?;
+        *start += before.elapsed();
         proposer.propose(&self.history, count, cancel, &mut self.proposals)?;
         self.proposals.truncate(count);
         let mut rows = self.proposals.len();

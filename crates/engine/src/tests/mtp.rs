@@ -3,6 +3,7 @@
 
 use safetensors::SafeTensors;
 use triad_kernels::{BlockArithmetic, lock};
+use triad_model::description::ModelDescription;
 
 use super::*;
 use crate::quantization::DecodeWeights;
@@ -208,6 +209,7 @@ fn proposals_of_a_head_change_no_token_and_no_bit() {
                 let expected = answer(&mut plain, &PROMPT, &options(None, sampler.clone()));
                 let measured = [Some(Speculate::mtp()), Some(Speculate::automatic())];
                 for speculate in measured.into_iter().chain([1, 2, 5].map(fixed)) {
+                    let is_fixed = speculate.as_ref().is_some_and(|it| it.is_fixed);
                     let mut session = session(&model, 5);
                     let found = answer(&mut session, &PROMPT, &options(speculate, sampler.clone()));
                     assert_eq!(
@@ -215,6 +217,9 @@ fn proposals_of_a_head_change_no_token_and_no_bit() {
                         "{name}, {kind}, {temperature}"
                     );
                     assert_eq!(found.text, expected.text);
+                    if is_fixed {
+                        assert!(counts(&found).mtp_proposed > 0, "{name}, {kind}: unused");
+                    }
                     assert!(session.logits() == plain.logits(), "{name}, {kind}: logits");
                     let next =
                         |session: &mut Session| session.decode(7, &Cancel::new()).unwrap().to_vec();
@@ -328,6 +333,137 @@ fn without_memory_for_its_keys_a_head_proposes_nothing() {
 }
 
 #[test]
+fn keys_of_heads_are_a_part_of_the_memory_of_their_engine() {
+    let model = model("perfect.gguf");
+    let engine = |kv_memory| {
+        let options = EngineOptions {
+            session: session_options(CHUNK),
+            kv_memory,
+            ..EngineOptions::default()
+        };
+        Engine::new(&model, &options).unwrap()
+    };
+    let all = 1 << 24;
+    let limited = engine(Some(all));
+    let used = limited.usage();
+    assert_eq!(used.kv.budget + used.kv_of_heads.budget, all);
+    assert!(used.kv_of_heads.budget > 0, "{used:?}");
+    answer(
+        &mut limited.session(),
+        &PROMPT,
+        &options(fixed(2), greedy()),
+    );
+    let after = limited.usage();
+    assert_eq!(after.kv.budget + after.kv_of_heads.budget, all);
+    let bytes_of = |description| crate::kv::KvMemory::bytes_of(description, KvFormat::F16, 64);
+    let head = model.mtp().unwrap();
+    let default = engine(None).usage();
+    assert_eq!(default.kv.budget, 4 * bytes_of(model.description()));
+    assert_eq!(default.kv_of_heads.budget, 4 * bytes_of(head.description()));
+
+    let needed = |description| crate::memory::of_session(description, 0, 64, 8, KvFormat::F16);
+    let without = ModelDescription {
+        mtp: None,
+        ..model.description().clone()
+    };
+    let [with, without, of_head] = [model.description(), &without, head.description()].map(needed);
+    assert_eq!(with.kv_cache, without.kv_cache + of_head.kv_cache);
+    assert!(with.activations > without.activations + of_head.activations);
+}
+
+#[test]
+fn a_head_reads_a_prompt_only_for_an_answer_that_may_have_proposals() {
+    let model = model("perfect.gguf");
+    let engine = engine(&model);
+    let mut session = engine.session();
+    let prompt: Vec<u32> = (40..70).collect();
+    for (max_tokens, is_used) in [(1, false), (12, true)] {
+        let options = GenerateOptions {
+            max_tokens: Some(max_tokens),
+            ..options(fixed(2), greedy())
+        };
+        let found = answer(&mut session, &prompt, &options);
+        assert_eq!(found.tokens.len(), max_tokens);
+        assert_eq!(counts(&found).mtp_proposed > 0, is_used);
+        assert_eq!(engine.usage().kv_of_heads.bytes > 0, is_used);
+    }
+}
+
+#[test]
+fn a_head_proposes_nothing_while_the_prompt_of_another_session_waits() {
+    let model = model("perfect.gguf");
+    let session_options = SessionOptions {
+        context: 512,
+        ..session_options(CHUNK)
+    };
+    let engine = engine_of(&model, &session_options);
+    let mut session = engine.session();
+    let long: Vec<u32> = (0..400).map(|index| index * 7 % 128).collect();
+    let mut proposed = Vec::new();
+    // The rest of the prompt waits during each call.
+    let run = engine.session().prefill(&long, &Cancel::new(), |done| {
+        if done < 100 {
+            let found = answer(&mut session, &PROMPT, &options(fixed(2), greedy()));
+            assert_eq!(found.tokens, (52..52 + 41).collect::<Vec<u32>>());
+            proposed.push(counts(&found).proposed);
+        }
+    });
+    run.unwrap();
+    assert!(!proposed.is_empty());
+    assert!(proposed.iter().all(|it| *it == 0), "{proposed:?}");
+    let found = answer(&mut session, &PROMPT, &options(fixed(2), greedy()));
+    assert!(
+        counts(&found).mtp_proposed > 0,
+        "the head was not used again"
+    );
+}
+
+#[test]
+fn an_answer_does_not_fail_with_a_damaged_head() {
+    let options_of_load = LoadOptions {
+        threads: Threads::Count(2),
+        ..LoadOptions::default()
+    };
+    let mut damaged = Model::load(&folder().join("perfect.gguf"), &options_of_load).unwrap();
+    damaged.head_mut().weights_mut().output_norm.weight[0] = f32::NAN;
+    let damaged = Arc::new(damaged);
+    let long: Vec<u32> = (10..50).chain(PROMPT).collect();
+    for prompt in [&PROMPT[..], &long] {
+        for speculate in [
+            fixed(2),
+            Some(Speculate::mtp()),
+            Some(Speculate::automatic()),
+        ] {
+            let mut session = float_session(&damaged, 16);
+            let found = answer(&mut session, prompt, &options(speculate, greedy()));
+            assert_eq!(found.tokens, (52..52 + 41).collect::<Vec<u32>>());
+            assert_eq!(counts(&found).mtp_accepted, 0);
+        }
+    }
+    let cancel = Cancel::new();
+    let cancelled = generate(
+        &mut float_session(&damaged, 16),
+        &PROMPT,
+        &options(fixed(2), greedy()),
+        &cancel,
+        &mut |event| {
+            if matches!(event, crate::Event::Token { .. }) {
+                cancel.cancel();
+            }
+        },
+    );
+    assert_eq!(cancelled.unwrap().finish, crate::Finish::Cancelled);
+}
+
+#[test]
+fn a_head_has_no_session_of_its_own() {
+    let model = model("perfect.gguf");
+    let mut session = session(model.mtp().unwrap(), 5);
+    let refused = session.prefill(&PROMPT, &Cancel::new(), |_| {});
+    assert!(matches!(refused, Err(Error::IsHead)), "{refused:?}");
+}
+
+#[test]
 fn a_model_without_a_head_refuses_to_propose_by_it() {
     let path = folder().join("../families/qwen3_5.gguf");
     let model = Arc::new(Model::load(&path, &LoadOptions::default()).unwrap());
@@ -354,4 +490,6 @@ fn a_head_has_no_part_in_the_fingerprint_of_its_model() {
     };
     let without = Model::load(&path, &options).unwrap();
     assert_eq!(without.fingerprint(), model("qwen3_5.gguf").fingerprint());
+    // The fingerprint is without this part, as it was before descriptions had it.
+    assert!(format!("{:?}", without.description()).ends_with(", mtp: None }"));
 }

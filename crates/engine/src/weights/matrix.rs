@@ -151,13 +151,14 @@ impl WeightMatrix {
         in_features: usize,
         format: BlockFormat,
         bytes: MappedBytes,
+        arithmetic: BlockArithmetic,
     ) -> Option<Self> {
         let row = Format::Blocks(format).bytes_for(in_features)?;
         let fits = out_features.checked_mul(row) == Some(bytes.len());
         let storage = Storage::MappedBlocks {
             format,
             bytes,
-            arithmetic: BlockArithmetic::default(),
+            arithmetic,
         };
         fits.then_some(Self {
             out_features,

@@ -8,7 +8,7 @@ use triad_model::Result;
 use triad_model::checkpoint::Checkpoint;
 
 use super::reader::Reader;
-use super::{Block, EncoderWeights, JoinedInput, Linear, Norm, Weights};
+use super::{Block, EncoderWeights, JoinedInput, Norm, Weights};
 
 impl Weights {
     /// Reads the head of `checkpoint`, whose model has the weights `model`, on the installed threads. Returns `None` if it
@@ -71,12 +71,5 @@ impl Weights {
             streams: None,
             encoder: EncoderWeights::default(),
         }
-    }
-
-    /// Returns the bytes of the matrices of a head that its model does not have.
-    pub fn head_bytes(&self) -> usize {
-        let linears = self.blocks.iter().flat_map(|block| block.linears.values());
-        let of_linears = linears.map(|linear: &Linear| linear.weight.bytes());
-        of_linears.sum::<usize>() + self.joined_input.as_ref().map_or(0, JoinedInput::bytes)
     }
 }

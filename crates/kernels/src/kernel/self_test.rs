@@ -2,7 +2,7 @@
 //! wrongly with them, and some kernels use instructions that no developer's machine has.
 //!
 //! Products are compared with the plain kernels, conversions with their definition. A kernel that differs is refused,
-//! and that of the next tier is used instead. All tests together take about three milliseconds.
+//! and that of the next instruction set is used instead. All tests together take about three milliseconds.
 
 mod blocks;
 mod plain;

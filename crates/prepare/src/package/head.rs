@@ -2,12 +2,69 @@
 //! need no calibration; a head only proposes tokens.
 
 use triad_engine::Model;
-use triad_engine::package::tensors::{MTP, MTP_NORMS, MTP_PROJECTION, linear_name};
-use triad_engine::weights::{JoinedInput, Weight, WeightMatrix};
+use triad_engine::package::tensors::{MTP, MTP_NORMS, MTP_PROJECTION, NormPlace, linear_name};
+use triad_engine::weights::{
+    Block, JoinedInput, Linear, Norm, Router, RouterPart, Weight, WeightMatrix,
+};
 use triad_kernels::Matrix;
 
 use super::output::Output;
 use crate::error::Result;
+
+/// Returns the head of a model in float, unless its weights are damaged: the package has none then, since the model
+/// computes the same answers without it.
+pub(super) fn of(model: &Model) -> Option<&Model> {
+    let head = model.mtp()?;
+    let is_whole = head.install(|| is_finite(head));
+    if !is_whole {
+        tracing::warn!(
+            "the package has no MTP head: the weights of the model's head are not finite"
+        );
+    }
+    is_whole.then_some(head)
+}
+
+/// Returns whether all weights of a head are finite. Excludes those that it shares with its model.
+fn is_finite(head: &Model) -> bool {
+    let weights = head.weights();
+    let of_matrix = |matrix: &WeightMatrix| {
+        let mut row = vec![0.0; matrix.in_features()];
+        (0..matrix.out_features()).all(|index| {
+            matrix.rows_to_f32(index..index + 1, &mut row);
+            all_finite(&row)
+        })
+    };
+    let of_norm =
+        |norm: &Norm| all_finite(&norm.weight) && norm.bias.as_deref().is_none_or(all_finite);
+    let of_linear = |linear: &Linear| {
+        let is_whole = match &linear.weight {
+            Weight::Float(matrix) => of_matrix(matrix),
+            Weight::Int8(_) => true,
+        };
+        is_whole && linear.bias.as_deref().is_none_or(all_finite)
+    };
+    let of_router = |router: &Router| {
+        let mut parts = RouterPart::present_in(&router.experts).into_iter();
+        parts.all(|part| router.part(part).is_some_and(|it| all_finite(&it)))
+    };
+    let of_block = |block: &Block| {
+        NormPlace::all_of(block)
+            .into_iter()
+            .all(|(_, norm)| of_norm(norm))
+            && block.mixer.values().all(|values| all_finite(values))
+            && block.router.as_ref().is_none_or(of_router)
+            && block.scale.is_none_or(f32::is_finite)
+            && block.linears.values().all(of_linear)
+    };
+    weights.joined_input.as_ref().is_some_and(|it| {
+        of_norm(&it.embedding_norm) && of_norm(&it.state_norm) && of_matrix(&it.projection)
+    }) && of_norm(&weights.output_norm)
+        && weights.blocks.iter().all(of_block)
+}
+
+fn all_finite(values: &[f32]) -> bool {
+    values.iter().all(|value| value.is_finite())
+}
 
 /// Writes the head of a model in float.
 ///

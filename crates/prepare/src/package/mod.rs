@@ -22,13 +22,14 @@ use triad_engine::package::preparation::LayerBits;
 use triad_engine::package::tensors::Formats;
 use triad_engine::package::vision::PackagedVision;
 use triad_engine::package::{
-    FORMAT, FileDigest, MANIFEST, MANIFEST_DIGEST, Manifest, Package, WEIGHTS, sha256,
+    FORMAT, FileDigest, MANIFEST, MANIFEST_DIGEST, Manifest, PLAIN_FORMAT, Package, WEIGHTS, sha256,
 };
 use triad_engine::quantization::LinearFormat;
 use triad_engine::{Cancel, LoadOptions, Model};
 use triad_kernels::BlockArithmetic;
 use triad_kernels::int8;
 use triad_model::checkpoint::Checkpoint;
+use triad_model::description::ModelDescription;
 use triad_model::{Error, ErrorKind};
 
 use crate::Preparation;
@@ -80,7 +81,14 @@ pub fn prepare(
         let message = "experts next to a dense feed-forward cannot be prepared: the model runs as it is stored";
         return Err(Error::new(ErrorKind::Unsupported, message).into());
     }
-    if let Some(bits) = recipe.options.plan.bits {
+    let plan = &recipe.options.plan;
+    if let Some(bits) = plan.bits {
+        if !bits.is_finite() || plan.linears != LinearFormat::W4a16 {
+            let message = format!(
+                "the plan has {bits} bits per weight, expected a finite number, and layers in W4A16"
+            );
+            return Err(Error::new(ErrorKind::Unsupported, message).into());
+        }
         budget::check(model, bits)?;
     }
     let opened = Part::open(destination, recipe.existing, cancel, &mut || {
@@ -127,14 +135,30 @@ pub fn prepare(
         cancel,
     };
     let (linears, preparation) = run.plan(progress)?;
-    let plan = &recipe.options.plan;
-    let formats = write::weights(&model, linears, plan, &part, cancel, progress)?;
+    let head = head::of(&model);
+    let written = (&*model, head);
+    let formats = write::weights(written, linears, plan, &part, cancel, progress)?;
     let vision = match encoder {
         Some((encoder, decided)) => Some(encoder.write(&model, decided, &part, cancel)?),
         None => None,
     };
     model.check_unchanged()?;
-    write_rest(recipe, &part, source, (formats, preparation), vision)?;
+    let described = ModelDescription {
+        mtp: recipe
+            .checkpoint
+            .description()
+            .mtp
+            .clone()
+            .filter(|_| head.is_some()),
+        ..recipe.checkpoint.description().clone()
+    };
+    write_rest(
+        (recipe, described),
+        &part,
+        source,
+        (formats, preparation),
+        vision,
+    )?;
     cancel.check()?;
     part.finish()?;
     Ok(Prepared {
@@ -202,7 +226,9 @@ impl<'a> Run<'a> {
                 let linears = LinearPlan::W4a16 {
                     rounding: None,
                     next: Box::new(move |block, progress| self.round(block, progress)),
-                    key: self.key(&json!({"plan": plan, "layers": preparation.layers})),
+                    key: self.key(&json!({
+                        "journal": write::JOURNAL_FORMAT, "plan": plan, "layers": preparation.layers,
+                    })),
                     bits,
                 };
                 Ok((linears, preparation))
@@ -359,7 +385,7 @@ impl<'a> Seen<'a> {
 
 /// Writes everything except the weights, `package.json` last.
 fn write_rest(
-    recipe: &Recipe,
+    (recipe, model): (&Recipe, ModelDescription),
     part: &Part,
     source: Source,
     (formats, preparation): (Formats, Preparation),
@@ -384,11 +410,14 @@ fn write_rest(
         Box::new(vision)
     });
     let manifest = Manifest {
-        format: FORMAT,
+        format: match model.mtp.is_some() || preparation.options.plan.bits.is_some() {
+            true => FORMAT,
+            false => PLAIN_FORMAT,
+        },
         made_by: program(),
         layout: int8::LAYOUT.into(),
         source,
-        model: recipe.checkpoint.description().clone(),
+        model,
         embedding: formats.embedding.name().into(),
         output: formats.output.name().into(),
         token_inputs: formats

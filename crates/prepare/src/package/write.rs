@@ -29,6 +29,10 @@ use super::recipe::Progress;
 use crate::error::Result;
 use crate::int4::Rounding;
 
+/// The version of the [record](Output::resume) of written weights, and of how they are rounded. It rises with each change of
+/// either, so that no package mixes weights of two roundings.
+pub(super) const JOURNAL_FORMAT: u64 = 1;
+
 /// The quantization of linear layers.
 pub(super) enum LinearPlan<'a> {
     W8a8(Quantization),
@@ -123,13 +127,13 @@ pub(super) fn bits_of(
     (of_blocks, of_output)
 }
 
-/// Quantizes the float weights of `model` and writes them into `part`. `progress` is called with the number of finished
+/// Quantizes the float weights of a model and writes them into `part`, with those of its `head`. `progress` is called with the number of finished
 /// linear layers and the total. Returns the formats of output matrix and embedding.
 ///
 /// # Errors
 /// If `cancel` is set, the file cannot be written, or the weights are not finite.
 pub(super) fn weights(
-    model: &Model,
+    (model, head): (&Model, Option<&Model>),
     mut linears: LinearPlan,
     options: &PlanOptions,
     part: &Part,
@@ -163,8 +167,11 @@ pub(super) fn weights(
         },
         embedding: format,
     };
-    let description = model.description();
-    let entries = tensors::entries(description, &formats)?;
+    let mut description = Cow::Borrowed(model.description());
+    if head.is_none() && description.mtp.is_some() {
+        description.to_mut().mtp = None;
+    }
+    let entries = tensors::entries(&description, &formats)?;
     let path = part.path(WEIGHTS);
     let (mut file, complete) = match &linears {
         LinearPlan::W4a16 { key, .. } => {
@@ -206,7 +213,7 @@ pub(super) fn weights(
             progress(Progress::Writing { done, total });
         }
     }
-    if let Some(head) = model.mtp() {
+    if let Some(head) = head {
         head::write(&mut file, head)?;
     }
     file.norm(OUTPUT_NORM, &weights.output_norm)?;

@@ -8,6 +8,8 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use triad_engine::package::{Manifest, Package};
 use triad_engine::{Cancel, LoadOptions, Model, Session, SessionOptions, Threads};
+use triad_model::checkpoint::Checkpoint;
+use triad_prepare::package::Recipe;
 
 use crate::tiny::Place;
 
@@ -95,8 +97,8 @@ fn a_description_that_makes_no_sense_is_refused() {
     place.package();
     json(
         &place,
-        |it| it["format"] = json!(3),
-        &["made by a newer Triad", "format is 3", "reads 2"],
+        |it| it["format"] = json!(4),
+        &["made by a newer Triad", "format is 4", "reads 3"],
     );
     json(
         &place,
@@ -369,6 +371,54 @@ fn a_damaged_package_in_w4a16_is_refused() {
         |bytes| bytes.truncate(bytes.len() - 1),
         &["truncated"],
     );
+    load(&place.path("package")).unwrap();
+}
+
+#[test]
+fn a_damaged_head_of_a_package_is_refused() {
+    let place = Place::new();
+    let golden = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../tests/golden/mtp/qwen3_5_moe"
+    );
+    let recipe = Recipe {
+        checkpoint: Arc::new(Checkpoint::open(Path::new(golden)).unwrap()),
+        ..place.recipe()
+    };
+    place.prepare(&recipe, "package").unwrap();
+    let (weight, scales) = ("mtp.projection.weight", "mtp.projection.scales");
+    for (name, field, value) in [
+        (weight, "dtype", json!("U8")),
+        (weight, "shape", json!([1, 1])),
+        (scales, "shape", json!([1])),
+    ] {
+        header(&place, |it| it[name][field] = value, &[name, "expected"]);
+    }
+    for name in [weight, scales] {
+        let rename = |it: &mut Value| {
+            let entry = it.as_object_mut().unwrap().remove(name).unwrap();
+            it["mtp.other"] = entry;
+        };
+        header(&place, rename, &[name, "is missing"]);
+    }
+    let path = place.path("package").join(MANIFEST);
+    let original = fs::read(&path).unwrap();
+    for (has_branch, message) in [
+        (false, "plays no part in this model"),
+        (true, "next to a dense feed-forward"),
+    ] {
+        let mut value: Value = serde_json::from_slice(&original).unwrap();
+        match has_branch {
+            true => {
+                value["model"]["mtp"]["block"]["feed_forward"]["experts"]["branch"] = json!(true);
+            }
+            false => value["model"]["mtp"] = Value::Null,
+        }
+        fs::write(&path, value.to_string()).unwrap();
+        let error = load(&place.path("package")).unwrap_err();
+        assert!(error.contains(message), "{error}");
+    }
+    fs::write(&path, original).unwrap();
     load(&place.path("package")).unwrap();
 }
 

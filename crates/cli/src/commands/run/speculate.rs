@@ -54,7 +54,7 @@ impl Proposer {
             Self::Off => Ok(None),
             Self::Mtp => match session.no_head() {
                 None => Ok(Some(Speculate::mtp())),
-                Some(reason) => bail!("--speculate mtp: {reason}; see `triad info`"),
+                Some(reason) => bail!("--speculate mtp: {reason}"),
             },
             Self::Lookup => Ok(Some(Speculate::lookup())),
             Self::Draft(name) => {
