@@ -120,3 +120,14 @@ fn an_impossible_head_of_a_package_is_refused() {
     let error = description.check().unwrap_err().to_string();
     assert!(error.contains("no attention to earlier tokens"), "{error}");
 }
+
+#[test]
+fn experts_next_to_a_dense_feed_forward_are_found_in_a_head() {
+    let checkpoint = Checkpoint::open(&golden("mtp/qwen3_5_moe")).unwrap();
+    let mut description = checkpoint.description().clone();
+    assert!(!description.has_expert_branches());
+    let head = description.mtp.as_mut().unwrap();
+    let experts = head.block.feed_forward.experts.as_mut().unwrap();
+    experts.branch = true;
+    assert!(description.has_expert_branches());
+}

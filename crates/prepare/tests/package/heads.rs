@@ -56,7 +56,7 @@ fn a_package_keeps_the_head_of_its_model_and_proposes_by_it() {
         let formats = [
             (LinearFormat::W8a8, None),
             (LinearFormat::W4a16, None),
-            (LinearFormat::W4a16, Some(8.6)),
+            (LinearFormat::W4a16, Some(16.0)),
         ];
         for (linears, bits) in formats {
             let path = Path::new(golden).join(file);
