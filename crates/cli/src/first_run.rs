@@ -148,6 +148,7 @@ impl Later {
     }
 
     /// Returns the error of a preparation in the background, if it failed.
+    #[cfg(feature = "server")]
     pub fn failure(&self) -> Option<String> {
         match self.missing.preparation_now() {
             Preparation::Failed(error) => Some(error),

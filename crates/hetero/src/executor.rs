@@ -277,7 +277,7 @@ impl Executor for HeteroExecutor {
         }
     }
 
-    /// With one processor, the threads that wait compute ([`Executor::help`]): no thread is woken.
+    /// With one processor, the threads that wait compute ([`Executor::run_inline`]): no thread is woken.
     fn execute(&self, batch: &Arc<Batch>, _between: &dyn Fn()) {
         let shared = &self.shared;
         let mut state = lock(&shared.state);

@@ -179,7 +179,7 @@ fn five_bits_compensate_too_and_leave_a_quarter_of_the_error_of_four() {
         rows.map(of_row).sum::<f64>()
     };
     let five = in_q5_0(&weight, |blocks| {
-        quantize_q5_0_with_feedback(&feedback, &weight, blocks)
+        quantize_q5_0_with_feedback(&feedback, &weight, blocks);
     });
     let nearest = in_q5_0(&weight, |blocks| quantize_q5_0(&weight, blocks));
     let (values, scales) = quantized(&weight, |values, scales| {

@@ -64,7 +64,7 @@ pub fn cases() -> Vec<Case> {
             "package of a newer Triad",
             run,
             "package.json",
-            replace("\"format\": 2", "\"format\": 3"),
+            replace("\"format\": 2", "\"format\": 4"),
             &["newer Triad", "format is 4", "reads 3"],
         ),
         package(
