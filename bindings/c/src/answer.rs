@@ -121,8 +121,13 @@ pub extern "C" fn triad_generate_options_default() -> TriadGenerateOptions {
 impl TriadGenerateOptions {
     /// Returns the constraint of the answer, if one is given.
     fn constraint(&self) -> Result<Option<GrammarSource>, Failure> {
-        let given: [(_, _, fn(String) -> GrammarSource); 3] = [
-            ("options->schema", self.schema, GrammarSource::JsonSchema),
+        type Source = fn(String) -> GrammarSource;
+        let given = [
+            (
+                "options->schema",
+                self.schema,
+                GrammarSource::JsonSchema as Source,
+            ),
             ("options->regex", self.regex, GrammarSource::Regex),
             ("options->grammar", self.grammar, GrammarSource::Lark),
         ];

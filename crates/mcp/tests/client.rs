@@ -324,7 +324,9 @@ fn the_wait_for_a_server_that_is_started_again_can_be_cancelled() {
     else {
         panic!("it is a command")
     };
-    let words = [&[program.clone()], &**arguments].concat().join(" ");
+    let words = [std::slice::from_ref(program), &**arguments]
+        .concat()
+        .join(" ");
     let started = folder.path().join("started");
     let started = started.display();
     let script = format!("if [ -e {started} ]; then sleep 60; fi; : > {started}; exec {words}");

@@ -29,8 +29,8 @@ fn a_head_is_found_in_both_formats_and_its_model_is_the_same() {
         ("mtp/qwen3_5.gguf", "families/qwen3_5.gguf"),
         ("mtp/qwen3_5_moe", "families/qwen3_5_moe"),
     ] {
-        let with = Checkpoint::open(&golden(name)).unwrap();
-        let without = Checkpoint::open(&golden(base)).unwrap();
+        let with = Checkpoint::open(golden(name)).unwrap();
+        let without = Checkpoint::open(golden(base)).unwrap();
         let (description, map) = (with.description(), with.tensor_map());
         assert_eq!(&without_head(description), without.description(), "{name}");
         assert_eq!(without.description().mtp, None, "{name}");
@@ -95,7 +95,7 @@ fn a_head_with_a_tensor_that_is_missing_left_over_or_of_another_shape_is_left_ou
 
 #[test]
 fn a_head_of_another_family_is_left_out_by_name() {
-    let checkpoint = Checkpoint::open(&golden("mtp/qwen3_5")).unwrap();
+    let checkpoint = Checkpoint::open(golden("mtp/qwen3_5")).unwrap();
     let mut tensors = checkpoint.tensors().clone();
     tensors.retain(|name, _| name.starts_with("mtp."));
     let other = golden("families/qwen3");
@@ -112,7 +112,7 @@ fn a_head_of_another_family_is_left_out_by_name() {
 
 #[test]
 fn an_impossible_head_of_a_package_is_refused() {
-    let checkpoint = Checkpoint::open(&golden("mtp/qwen3_5")).unwrap();
+    let checkpoint = Checkpoint::open(golden("mtp/qwen3_5")).unwrap();
     let mut description = checkpoint.description().clone();
     description.check().unwrap();
     let net = description.blocks[0].clone();
@@ -123,7 +123,7 @@ fn an_impossible_head_of_a_package_is_refused() {
 
 #[test]
 fn experts_next_to_a_dense_feed_forward_are_found_in_a_head() {
-    let checkpoint = Checkpoint::open(&golden("mtp/qwen3_5_moe")).unwrap();
+    let checkpoint = Checkpoint::open(golden("mtp/qwen3_5_moe")).unwrap();
     let mut description = checkpoint.description().clone();
     assert!(!description.has_expert_branches());
     let head = description.mtp.as_mut().unwrap();

@@ -44,6 +44,14 @@ impl Wanted {
     pub(crate) fn check(&self) -> ApiResult<()> {
         let checked = self.input.check(self.field);
         checked.map_err(|error| error.with_param(self.field))?;
+        self.check_dimensions()
+    }
+
+    /// Checks the field `dimensions`, for a request without an input.
+    ///
+    /// # Errors
+    /// If it is 0.
+    pub(crate) fn check_dimensions(&self) -> ApiResult<()> {
         if self.dimensions == Some(0) {
             return Err(ApiError::field("dimensions", "0, expected at least 1"));
         }

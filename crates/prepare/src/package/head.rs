@@ -44,7 +44,7 @@ fn is_finite(head: &Model) -> bool {
         is_whole && linear.bias.as_deref().is_none_or(all_finite)
     };
     let of_router = |router: &Router| {
-        let mut parts = RouterPart::present_in(&router.experts).into_iter();
+        let mut parts = RouterPart::present_in(&router.experts);
         parts.all(|part| router.part(part).is_some_and(|it| all_finite(&it)))
     };
     let of_block = |block: &Block| {

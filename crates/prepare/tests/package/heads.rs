@@ -99,7 +99,7 @@ fn a_head_that_is_not_finite_is_left_out_of_a_package() {
     let place = Place::new();
     let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/mtp");
     let mut bytes = std::fs::read(Path::new(golden).join("perfect.gguf")).unwrap();
-    let original = Checkpoint::open(&Path::new(golden).join("perfect.gguf")).unwrap();
+    let original = Checkpoint::open(Path::new(golden).join("perfect.gguf")).unwrap();
     let projection = &original.tensor_map().mtp.as_ref().unwrap().projection.name;
     let start = original.tensor(projection).unwrap().bytes.start;
     // NaN in every format of floats.

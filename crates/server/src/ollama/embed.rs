@@ -74,7 +74,9 @@ pub(crate) async fn embed(
         Prompts::Tokens(tokens) => tokens.is_empty(),
         Prompts::Texts(_) | Prompts::TokenLists(_) => false,
     };
-    if !is_empty {
+    if is_empty {
+        wanted.check_dimensions()?;
+    } else {
         wanted.check()?;
     }
     let keep = request.keep_alive.as_ref().map(KeepAlive::read);

@@ -173,7 +173,7 @@ fn a_path_that_is_not_there_is_told_in_the_form_of_the_clients_api() {
         ("GET", "/api", "", "ollama"),
         ("GET", "/api/", "", "ollama"),
         ("POST", "/api/create", "", "ollama"),
-        ("GET", "/api/blobs/%ff", version, "ollama"),
+        ("GET", "/api/blobs/x", version, "ollama"),
         ("GET", "/v1/files", "", "openai"),
         ("GET", "/apis", "", "openai"),
         ("GET", "/v1/files", version, "anthropic"),
