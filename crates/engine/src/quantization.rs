@@ -32,7 +32,7 @@ pub enum LinearFormat {
     /// Weights and activations in INT8, by a [`Quantization`] (llm.npu).
     #[default]
     W8a8,
-    /// Weights in INT4 with one f16 scale for each [`GROUP`](triad_kernels::int4::GROUP) of neighbours in a row;
+    /// Weights in INT4 with one f16 scale for each [`GROUP`] of neighbours in a row;
     /// activations in float, rounded to 16 bits (HeteroLLM, §5.1). Layers whose rows are not whole groups have weights
     /// in f32. With a budget of bits per weight, layers have [`WeightBits`] of their own.
     W4a16,
