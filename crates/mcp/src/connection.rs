@@ -29,6 +29,7 @@ use crate::tools::{Limits, RemoteTool};
 const MAX_PAGES: usize = 64;
 /// The time that a server gets to end by itself.
 const END_TIME: Duration = Duration::from_secs(2);
+
 /// A server that is connected. Dropped, its program is killed.
 pub(crate) struct Connection {
     name: String,
