@@ -118,6 +118,20 @@ typedef struct TriadModel TriadModel;
 typedef struct TriadSession TriadSession;
 
 /*
+ A LoRA adapter.
+ */
+typedef struct {
+  /*
+   The path of a GGUF or safetensors file, or of a folder of PEFT.
+   */
+  const char *path;
+  /*
+   The factor of its change; 1 applies the adapter as it was trained.
+   */
+  float scale;
+} TriadAdapter;
+
+/*
  The options of an answer; triad_generate_options_default fills them in. NaN or -1 in an option that permits it means
  the value that the model's authors recommend, or else temperature 0.7, top_p 0.95 and repetition penalty 1.05.
  */
@@ -299,9 +313,24 @@ typedef struct {
   void *user;
 } TriadOpenOptions;
 
+/*
+ A callback for each function call of an answer: the name of the function, and its arguments, a JSON object. Both are
+ valid during the call. A return value other than 0 ends the answer. The rules of TriadOnText hold.
+ */
+typedef int32_t (*TriadOnCall)(const char *name, const char *arguments, void *user);
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
+
+/*
+ Replaces the adapters of a conversation: later calls compute with the sum of their changes. A `count` of 0 removes
+ all. Tokens that were processed with other adapters are processed again by the next answer. If an adapter does not
+ fit the model, those of before remain.
+ */
+TriadStatus triad_session_set_adapters(const TriadSession *session,
+                                       const TriadAdapter *adapters,
+                                       size_t count);
 
 /*
  Returns the default options.
@@ -529,6 +558,24 @@ const char *triad_last_error(void);
  Returns the version of Triad.
  */
 const char *triad_version(void);
+
+/*
+ Answers a conversation by the model's chat template; the model may call functions. `messages` and `tools` are JSON
+ arrays in the form of OpenAI's chat API. An answer with calls continues the conversation as the message
+ `{"role": "assistant", "content": …, "tool_calls": [{"type": "function", "function": {"name": …, "arguments": …}}]}`,
+ and each result as `{"role": "tool", "name": …, "content": …}`. `on_text` receives the text without calls, `on_call`
+ the calls; it may only be NULL without tools. An answer with tools has no schema, regex or grammar. Otherwise the
+ same as triad_session_chat.
+ */
+TriadStatus triad_session_chat_tools(const TriadSession *session,
+                                     const char *messages,
+                                     const char *tools,
+                                     const TriadGenerateOptions *options,
+                                     const TriadCancel *cancel,
+                                     TriadOnText on_text,
+                                     TriadOnCall on_call,
+                                     void *user,
+                                     TriadGeneration *generation);
 
 #ifdef __cplusplus
 }  // extern "C"

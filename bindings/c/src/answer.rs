@@ -10,6 +10,7 @@ use triad_engine::{Cancel, Event, Finish, GenerateOptions, Model};
 use triad_frontend::Error;
 use triad_frontend::chat::Conversation;
 use triad_frontend::picture_reader::ShownPrompt;
+use triad_frontend::tool_calls::{AnswerPart, Tool, ToolCallParser};
 use triad_grammar::GrammarSource;
 
 use crate::constraint::Compiler;
@@ -183,12 +184,37 @@ impl TriadGenerateOptions {
     }
 }
 
-/// The callback and the result of an answer.
-struct Listener {
-    cancel: *const TriadCancel,
-    on_text: TriadOnText,
-    user: *mut c_void,
-    generation: *mut TriadGeneration,
+/// The callbacks and the result of an answer.
+pub(crate) struct Listener<'a> {
+    pub cancel: *const TriadCancel,
+    pub on_text: TriadOnText,
+    /// The callback for calls of functions, and the functions. Without it, calls are text.
+    pub calls: Option<(OnCall, &'a [Tool])>,
+    pub user: *mut c_void,
+    pub generation: *mut TriadGeneration,
+}
+
+/// A callback for calls of functions.
+pub(crate) type OnCall = extern "C" fn(*const c_char, *const c_char, *mut c_void) -> i32;
+
+impl Listener<'_> {
+    /// Passes a part of the answer on. Returns whether the answer goes on.
+    fn take(&self, part: &AnswerPart) -> bool {
+        let ends = match part {
+            AnswerPart::Text(text) => match self.on_text {
+                Some(on_text) => on_text(c_text(text).as_ptr(), self.user),
+                None => 0,
+            },
+            AnswerPart::Call(call) => match self.calls {
+                Some((on_call, _)) => {
+                    let (name, arguments) = (c_text(&call.name), c_text(&call.arguments));
+                    on_call(name.as_ptr(), arguments.as_ptr(), self.user)
+                }
+                None => 0,
+            },
+        };
+        ends == 0
+    }
 }
 
 /// Continues a prompt, which is the whole conversation: the part that the session has already processed is not computed
@@ -210,6 +236,7 @@ pub extern "C" fn triad_session_generate(
         let listener = Listener {
             cancel,
             on_text,
+            calls: None,
             user,
             generation,
         };
@@ -271,6 +298,7 @@ pub extern "C" fn triad_session_chat_images(
         let listener = Listener {
             cancel,
             on_text,
+            calls: None,
             user,
             generation,
         };
@@ -291,29 +319,46 @@ pub extern "C" fn triad_session_chat_images(
     })
 }
 
-fn generate(
+pub(crate) fn generate(
     session: &TriadSession,
     options: *const TriadGenerateOptions,
-    listener: &Listener,
+    listener: &Listener<'_>,
     encode: impl FnOnce(&Model, usize) -> Result<ShownPrompt, Error>,
 ) -> Result<(), Failure> {
     let compiler = &session.compiler;
     let mut session = session.lock()?;
     let usual = triad_generate_options_default();
-    let options = pointers::options(options, usual, "triad_generate_options_default")?
+    let mut options = pointers::options(options, usual, "triad_generate_options_default")?
         .read(session.model(), compiler)?;
+    let mut parser = None;
+    if let Some((_, tools)) = listener.calls.filter(|(_, tools)| !tools.is_empty()) {
+        if options.form.is_some() {
+            let expected = "tools, or one of schema, regex and grammar";
+            return Err(Failure::argument("options", expected));
+        }
+        let (made, spelled) = ToolCallParser::for_model(session.model(), tools)?;
+        (parser, options.spelled) = (Some(made), spelled);
+    }
     let prompt = encode(session.model(), session.context())?;
     // Ending only this answer must not change the caller's flag.
     let cancel = cancel_of(listener.cancel).child();
     let prompt = prompt.hold(&mut session, &cancel)?;
+    let pass_on = |parts: Vec<AnswerPart>| {
+        for part in &parts {
+            if !cancel.is_cancelled() && !listener.take(part) {
+                cancel.cancel();
+            }
+        }
+    };
     let made = triad_engine::generate(&mut session, &prompt, &options, &cancel, &mut |event| {
-        if let (Event::Text(text), Some(on_text)) = (event, listener.on_text)
-            && !cancel.is_cancelled()
-            && on_text(c_text(text).as_ptr(), listener.user) != 0
-        {
-            cancel.cancel();
+        if let Event::Text(text) = event {
+            pass_on(match &mut parser {
+                Some(parser) => parser.push(text),
+                None => vec![AnswerPart::Text(text.to_owned())],
+            });
         }
     })?;
+    pass_on(parser.map(ToolCallParser::finish).unwrap_or_default());
     if listener.generation.is_null() {
         return Ok(());
     }

@@ -1,8 +1,22 @@
 //! Programs in C and C++ with the header and the libraries that were built next to this test, on the default model.
 #![cfg(unix)]
 
+// The tests of the command use the other functions.
+#[allow(dead_code)]
+#[path = "../../../crates/cli/tests/support/gguf.rs"]
+mod gguf;
+#[path = "../../../crates/cli/tests/support/scripted.rs"]
+mod scripted;
+/// The module of the command's tests that `scripted` uses.
+mod support {
+    pub(crate) use crate::gguf;
+}
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use safetensors::SafeTensors;
+use scripted::{Word, scripted};
 
 const STRICT: [&str; 4] = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"];
 
@@ -184,4 +198,87 @@ fn answers_to_pictures_are_those_of_transformers() {
         .map(ToString::to_string);
     let expected = expected.collect::<Vec<_>>().join(" ");
     assert_eq!(output, format!("{expected}\n{expected}\n"));
+}
+
+#[test]
+fn calls_of_tools_reach_their_callback_and_results_continue_the_conversation() {
+    let folder = tempfile::tempdir().unwrap();
+    let library = linked(true, folder.path());
+    let program = compile("cc", "tests/tools.c", "c99", &library, folder.path());
+    let words = [
+        Word::Control("<|end|>"),
+        Word::Control("<|ask|>"),
+        Word::Control("<tool_call>"),
+        Word::Text("{\"name\": \"add\", \"arguments\": {\"a\": 2}}"),
+        Word::Control("</tool_call>"),
+        Word::Control("<|tell|>"),
+        Word::Text("five"),
+    ];
+    let next = [(1, 2), (2, 3), (3, 4), (4, 0), (5, 6), (6, 0)];
+    // The script tells after the result alone, and the template reads the call as OpenAI's form has it.
+    let template = "{% set last = messages[-1] %}{% if last.role == 'tool' %}\
+        {{ messages[1].tool_calls[0].function.name }}{{ last.content }}<|tell|>\
+        {% elif tools[0].function.name == 'add' %}<|ask|>{% endif %}";
+    let model = folder.path().join("model.gguf");
+    std::fs::write(&model, scripted(&words, &next, 0, template).bytes()).unwrap();
+    let (output, _) = run(&program, &[model.to_str().unwrap()]);
+    let call = "call add {\"a\":2}\n";
+    assert_eq!(output, format!("{call}text five\n{call}"));
+}
+
+#[test]
+fn adapters_with_scales_give_the_logits_of_peft_until_they_are_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let library = linked(true, folder.path());
+    let program = compile("cc", "tests/adapters.c", "c99", &library, folder.path());
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden");
+    let bytes = std::fs::read(golden.join("adapters/golden.safetensors")).unwrap();
+    let tensors = SafeTensors::deserialize(&bytes).unwrap();
+    let words = |name: &str| -> Vec<[u8; 4]> {
+        let data = tensors.tensor(name).unwrap().data();
+        data.as_chunks::<4>().0.to_vec()
+    };
+    let path = |name: &str| golden.join(name).display().to_string();
+    let mut arguments = vec![
+        path("families/llama"),
+        path("adapters/llama-patterns"),
+        "1.5".to_owned(),
+        path("adapters/llama-all.gguf"),
+        "0.5".to_owned(),
+    ];
+    let tokens = words("llama-both.tokens");
+    arguments.extend(
+        tokens
+            .iter()
+            .map(|token| u32::from_le_bytes(*token).to_string()),
+    );
+    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+    let (output, _) = run(&program, &arguments);
+    let rows: Vec<Vec<f32>> = output
+        .lines()
+        .map(|line| {
+            line.split_whitespace()
+                .map(|one| one.parse().unwrap())
+                .collect()
+        })
+        .collect();
+    let [before, with, after_failure, removed] = &rows[..] else {
+        panic!("{output}");
+    };
+    let expected = words("llama-both.logits");
+    let expected: Vec<f32> = expected[expected.len() - with.len()..]
+        .iter()
+        .map(|one| f32::from_le_bytes(*one))
+        .collect();
+    let largest = expected
+        .iter()
+        .fold(0.0f32, |most, one| most.max(one.abs()));
+    let difference = |one: &[f32], other: &[f32]| {
+        let pairs = one.iter().zip(other);
+        pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max) / largest
+    };
+    assert!(difference(with, &expected) < 1e-4);
+    assert!(difference(before, &expected) > 1e-2);
+    assert_eq!(with, after_failure);
+    assert_eq!(before, removed);
 }

@@ -4,8 +4,10 @@ use std::sync::Mutex;
 use std::time::Instant;
 
 use pyo3::prelude::*;
+use serde_json::json;
 use triad_engine::{Cancel, Event, Finish, Generation, LogProbabilities};
 use triad_frontend::picture_reader::ShownPrompt;
+use triad_frontend::tool_calls::{AnswerPart, ToolCall as FrontendCall, ToolCallParser};
 
 use crate::error::{self, Busy, TriadError};
 use crate::lent::Lent;
@@ -21,11 +23,61 @@ pub struct Answer {
     prompt_tokens: usize,
     encode_seconds: f64,
     log_probabilities: Option<Vec<LogProbabilities>>,
+    calls: Vec<FrontendCall>,
+}
+
+/// A call of a function by the model.
+#[pyclass(frozen, module = "triad")]
+pub struct ToolCall(FrontendCall);
+
+#[pymethods]
+impl ToolCall {
+    /// Returns the function's name.
+    #[getter]
+    fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Returns the function's arguments, by their names.
+    #[getter]
+    fn arguments<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        from_json(py, &self.0.arguments)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<triad.ToolCall {}({})>", self.0.name, self.0.arguments)
+    }
+}
+
+/// Reads JSON as Python's objects.
+fn from_json<'py>(py: Python<'py>, text: &str) -> PyResult<Bound<'py, PyAny>> {
+    py.import("json")?.call_method1("loads", (text,))
 }
 
 #[pymethods]
 impl Answer {
-    /// Returns the text, without a stop string.
+    /// Returns the calls of functions, if `tools` were given.
+    #[getter]
+    fn calls(&self) -> Vec<ToolCall> {
+        self.calls.iter().cloned().map(ToolCall).collect()
+    }
+
+    /// Returns the answer as a message, which continues the conversation. A message with the result of a call follows
+    /// it: `{"role": "tool", "name": …, "content": …}`.
+    #[getter]
+    fn message<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let mut message = json!({ "role": "assistant", "content": self.text() });
+        if !self.calls.is_empty() {
+            let call = |call: &FrontendCall| {
+                let function = json!({ "name": call.name, "arguments": call.arguments });
+                json!({ "type": "function", "function": function })
+            };
+            message["tool_calls"] = self.calls.iter().map(call).collect();
+        }
+        from_json(py, &message.to_string())
+    }
+
+    /// Returns the text, without a stop string and without calls of `tools`.
     #[getter]
     fn text(&self) -> &str {
         &self.generation.text
@@ -130,7 +182,7 @@ pub struct Stream {
 
 enum State {
     Running {
-        running: Running<Part, triad_frontend::Result<(Generation, f64)>>,
+        running: Running<Part, triad_frontend::Result<Whole>>,
         prompt_tokens: usize,
         parts: Option<Parts>,
     },
@@ -146,12 +198,17 @@ enum Part {
 
 type Parts = Vec<LogProbabilities>;
 
+/// A complete answer: its text without calls, the calls, and the seconds of pictures.
+type Whole = (Generation, Vec<FrontendCall>, f64);
+
 impl Stream {
-    /// Starts the answer to `prompt`, as a continuation of `session`.
+    /// Starts the answer to `prompt`, as a continuation of `session`. With a `parser`, calls of functions are not a part
+    /// of its text.
     pub fn start(
         mut session: Lent,
         prompt: ShownPrompt,
         options: triad_engine::GenerateOptions,
+        parser: Option<ToolCallParser>,
     ) -> Self {
         let (prompt_tokens, parts) = (prompt.len(), options.log_probabilities.map(|_| Vec::new()));
         let running = Running::start(move |cancel, sender| {
@@ -162,15 +219,30 @@ impl Stream {
             } else {
                 0.0
             };
+            let (mut calls, mut spoken, mut parser) = (Vec::new(), String::new(), parser);
             // If the receiver is gone, the answer is cancelled.
-            let answer = triad_frontend::answer::stream(
+            let mut take = |parts: Vec<AnswerPart>| {
+                for part in parts {
+                    match part {
+                        AnswerPart::Text(text) => {
+                            spoken.push_str(&text);
+                            drop(sender.send(Part::Text(text)));
+                        }
+                        AnswerPart::Call(call) => calls.push(call),
+                    }
+                }
+            };
+            let mut answer = triad_frontend::answer::stream(
                 session.get(),
                 &prompt,
                 &options,
                 cancel,
                 &mut |event| {
                     match event {
-                        Event::Text(text) => drop(sender.send(Part::Text(text.to_owned()))),
+                        Event::Text(text) => take(match &mut parser {
+                            Some(parser) => parser.push(text),
+                            None => vec![AnswerPart::Text(text.to_owned())],
+                        }),
                         Event::Token {
                             log_probabilities: Some(one),
                             ..
@@ -179,8 +251,10 @@ impl Stream {
                     }
                     Ok(())
                 },
-            );
-            Ok((answer?, encoded))
+            )?;
+            take(parser.map(ToolCallParser::finish).unwrap_or_default());
+            answer.text = spoken;
+            Ok((answer, calls, encoded))
         });
         let cancel = running.canceller();
         Self {
@@ -227,12 +301,13 @@ impl Stream {
         let Some(result) = running.result(py) else {
             return Ok(None);
         };
-        let (generation, encode_seconds) = result?.map_err(error::frontend)?;
+        let (generation, calls, encode_seconds) = result?.map_err(error::frontend)?;
         let answer = Answer {
             generation,
             prompt_tokens,
             encode_seconds,
             log_probabilities: parts,
+            calls,
         };
         *state = State::Ended(Py::new(py, answer)?);
         Ok(None)

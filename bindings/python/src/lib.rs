@@ -23,7 +23,7 @@ use pyo3::prelude::*;
 #[pymodule(name = "_triad")]
 mod module {
     #[pymodule_export]
-    use crate::answer::{Answer, Stream};
+    use crate::answer::{Answer, Stream, ToolCall};
     #[pymodule_export]
     use crate::error::{Busy, PromptTooLong, TriadError};
     #[pymodule_export]

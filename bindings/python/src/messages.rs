@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 use serde_json::Value;
 use triad_frontend::picture_reader;
+use triad_frontend::tool_calls::Tool;
 use triad_pictures::Picture;
 
 use crate::error::{self, TriadError, chain};
@@ -18,9 +19,23 @@ pub struct Messages {
     pub messages: Vec<Value>,
     /// The pictures, in order.
     pub images: Vec<Picture>,
+    /// Functions that the model may call.
+    pub tools: Vec<Tool>,
 }
 
 impl Messages {
+    /// Reads messages as [`Messages::read`] does, and the functions that the model may call.
+    pub fn read_with_tools(
+        messages: &Bound<'_, PyAny>,
+        tools: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        let tools = read_tools(tools)?;
+        Ok(Self {
+            tools,
+            ..Self::read(messages)?
+        })
+    }
+
     /// Reads messages, each an object with `role` and `content`: a text, or a list of parts. A part
     /// `{"type": "image", "image": …}` has a picture.
     pub fn read(messages: &Bound<'_, PyAny>) -> PyResult<Self> {
@@ -30,8 +45,28 @@ impl Messages {
             let message = "messages: expected a list of objects with role and content";
             return Err(PyTypeError::new_err(message));
         };
-        Ok(Self { messages, images })
+        Ok(Self {
+            messages,
+            images,
+            tools: Vec::new(),
+        })
     }
+}
+
+/// Reads functions that the model may call, each in OpenAI's form.
+fn read_tools(tools: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<Tool>> {
+    let Some(tools) = tools else {
+        return Ok(Vec::new());
+    };
+    let Value::Array(tools) = json_value(tools)? else {
+        let message = "tools: expected a list of functions in the form of OpenAI's chat API";
+        return Err(PyTypeError::new_err(message));
+    };
+    let each = |(index, tool): (usize, &Value)| {
+        Tool::from_json(tool)
+            .map_err(|error| PyValueError::new_err(format!("tools[{index}]: {}", chain(&error))))
+    };
+    tools.iter().enumerate().map(each).collect()
 }
 
 /// Returns the messages without the values of their pictures, which are added to `images`.

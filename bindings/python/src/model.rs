@@ -146,21 +146,24 @@ impl Model {
             .decode(&tokens))
     }
 
-    /// Returns the text of a conversation by the model's chat template.
-    #[pyo3(signature = (messages, *, add_generation_prompt=true))]
+    /// Returns the text of a conversation by the model's chat template, with the functions `tools`.
+    #[pyo3(signature = (messages, *, tools=None, add_generation_prompt=true))]
     fn apply_template(
         &self,
         messages: &Bound<'_, PyAny>,
+        tools: Option<&Bound<'_, PyAny>>,
         add_generation_prompt: bool,
     ) -> PyResult<String> {
-        let Messages { messages, .. } = Messages::read(messages)?;
+        let Messages {
+            messages, tools, ..
+        } = Messages::read_with_tools(messages, tools)?;
         let template = self.model().chat_template();
         let template = template
             .ok_or_else(|| TriadError::new_err(format!("{} has no chat template", self.name)))?;
         chat::render_with_tools(
             template,
             &self.name,
-            (&messages, &[]),
+            (&messages, &tools),
             (add_generation_prompt, &Cancel::new()),
         )
         .map_err(error::frontend)
@@ -227,28 +230,32 @@ impl Model {
         self.new_session().start(prompt, options)
     }
 
-    /// Answers the last of `messages` by the model's chat template, in a new session.
-    #[pyo3(signature = (messages, **options))]
+    /// Answers the last of `messages` by the model's chat template, in a new session. The model may call the functions
+    /// `tools`, as in `Session.chat`.
+    #[pyo3(signature = (messages, *, tools=None, **options))]
     fn chat(
         &self,
         py: Python,
         messages: &Bound<'_, PyAny>,
+        tools: Option<&Bound<'_, PyAny>>,
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Py<Answer>> {
+        let messages = Messages::read_with_tools(messages, tools)?;
         self.new_session()
-            .start(Prompt::Chat(Messages::read(messages)?), options)?
+            .start(Prompt::Chat(messages), options)?
             .whole(py)
     }
 
-    /// Does the same as `chat`, and returns the text part by part.
-    #[pyo3(signature = (messages, **options))]
+    /// Does the same as `chat`, and returns the text part by part, without calls.
+    #[pyo3(signature = (messages, *, tools=None, **options))]
     fn chat_stream(
         &self,
         messages: &Bound<'_, PyAny>,
+        tools: Option<&Bound<'_, PyAny>>,
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Stream> {
-        self.new_session()
-            .start(Prompt::Chat(Messages::read(messages)?), options)
+        let messages = Messages::read_with_tools(messages, tools)?;
+        self.new_session().start(Prompt::Chat(messages), options)
     }
 
     /// Evaluates the model on the benchmark `task`, with the rows of the file `data`; returns what `triad eval --json`

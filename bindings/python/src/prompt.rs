@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 use triad_engine::{Cancel, Model};
 use triad_frontend::chat::{self, Conversation};
 use triad_frontend::picture_reader::{PictureReader, ShownPrompt};
+use triad_frontend::tool_calls::Tool;
 use triad_model::fetch;
 use triad_model::tokenizer::EncodeOptions;
 
@@ -43,6 +44,14 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Prompt {
 }
 
 impl Prompt {
+    /// Returns the functions that the answer may call.
+    pub fn tools(&self) -> &[Tool] {
+        match self {
+            Self::Chat(Messages { tools, .. }) => tools,
+            Self::Text(_) | Self::Tokens(_) => &[],
+        }
+    }
+
     /// Returns the tokens of a text, at most `context` of them, or the tokens themselves.
     pub fn text_tokens(self, model: &Model, context: usize) -> PyResult<Vec<u32>> {
         match self {
@@ -80,10 +89,15 @@ impl Prompt {
                 tokens.map(ShownPrompt::from)
             }
             Self::Tokens(tokens) => Ok(tokens.into()),
-            Self::Chat(Messages { messages, images }) => {
+            Self::Chat(Messages {
+                messages,
+                images,
+                tools,
+            }) => {
                 let prepared = images.iter().map(|image| reader.prepare(model, image));
                 let conversation = Conversation {
                     messages: &messages,
+                    tools: &tools,
                     ..Conversation::default()
                 };
                 prepared.collect::<Result<_, _>>().and_then(|prepared| {

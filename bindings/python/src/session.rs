@@ -4,10 +4,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use numpy::{PyArray1, PyArray2, PyArrayMethods, PyUntypedArrayMethods};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use triad_engine::{Branch, Session as EngineSession};
 use triad_frontend::picture_reader::PictureReader;
+use triad_frontend::tool_calls::ToolCallParser;
 
 use crate::answer::{Answer, Stream};
 use crate::error;
@@ -41,10 +43,20 @@ impl Session {
         let engine = session.get();
         let adapters = adapters(engine.model(), options)?;
         engine.set_adapters(&adapters).map_err(error::engine)?;
-        let options = generate_options(engine.model(), options)?;
+        let mut options = generate_options(engine.model(), options)?;
+        let mut parser = None;
+        if !prompt.tools().is_empty() {
+            if options.form.is_some() {
+                let message = "tools: expected no schema, regex or grammar with them";
+                return Err(PyValueError::new_err(message));
+            }
+            let made = ToolCallParser::for_model(engine.model(), prompt.tools());
+            let (made, spelled) = made.map_err(error::frontend)?;
+            (parser, options.spelled) = (Some(made), spelled);
+        }
         let named = (&**engine.model(), &*self.name);
         let prompt = prompt.encode(named, &self.pictures, engine.context())?;
-        Ok(Stream::start(session, prompt, options))
+        Ok(Stream::start(session, prompt, options, parser))
     }
 }
 
@@ -85,26 +97,30 @@ impl Session {
         self.start(prompt, options)
     }
 
-    /// Answers the last of `messages`, which is the whole conversation, by the model's chat template.
-    #[pyo3(signature = (messages, **options))]
+    /// Answers the last of `messages`, which is the whole conversation, by the model's chat template. The model may call
+    /// the functions `tools`, which are in the form of OpenAI's chat API; its calls are in `Answer.calls`.
+    #[pyo3(signature = (messages, *, tools=None, **options))]
     fn chat(
         &self,
         py: Python,
         messages: &Bound<'_, PyAny>,
+        tools: Option<&Bound<'_, PyAny>>,
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Py<Answer>> {
-        self.start(Prompt::Chat(Messages::read(messages)?), options)?
-            .whole(py)
+        let messages = Messages::read_with_tools(messages, tools)?;
+        self.start(Prompt::Chat(messages), options)?.whole(py)
     }
 
-    /// Does the same as `chat`, and returns the text part by part.
-    #[pyo3(signature = (messages, **options))]
+    /// Does the same as `chat`, and returns the text part by part, without calls.
+    #[pyo3(signature = (messages, *, tools=None, **options))]
     fn chat_stream(
         &self,
         messages: &Bound<'_, PyAny>,
+        tools: Option<&Bound<'_, PyAny>>,
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Stream> {
-        self.start(Prompt::Chat(Messages::read(messages)?), options)
+        let messages = Messages::read_with_tools(messages, tools)?;
+        self.start(Prompt::Chat(messages), options)
     }
 
     /// Appends `tokens` and runs them. Returns the logits of the last one, `[vocab]`, or with `all` those of all of

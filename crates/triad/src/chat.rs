@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use triad_engine::Cancel;
 use triad_frontend::chat::Conversation;
 use triad_frontend::picture_reader::ShownPrompt;
-use triad_frontend::tool_calls::{Tool as FrontendTool, ToolCallParser, ToolFormat};
+use triad_frontend::tool_calls::{Tool as FrontendTool, ToolCallParser};
 use triad_pictures::Prepared;
 
 use crate::error::Result;
@@ -200,9 +200,10 @@ impl Chat {
         if self.tools.is_empty() {
             return Ok(Parts::Text);
         }
-        let (format, spelled) = ToolFormat::of_answers(self.model.engine.model())?;
+        let model = self.model.engine.model();
+        let (parser, spelled) = ToolCallParser::for_model(model, &self.tools)?;
         Ok(Parts::Calls {
-            parser: Some(ToolCallParser::new(format)),
+            parser: Some(parser),
             spelled,
         })
     }

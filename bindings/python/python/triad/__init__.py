@@ -10,9 +10,9 @@ A `Model` has weights, tokenizer and threads; a `Session` of it is one conversat
 on. Long calls leave Python's lock to other threads, and end with Ctrl-C.
 """
 
-from ._triad import Answer, Busy, Model, PromptTooLong, Session, Stream, TriadError, __version__, prepare
+from ._triad import Answer, Busy, Model, PromptTooLong, Session, Stream, ToolCall, TriadError, __version__, prepare
 
 # Its name in this package.
 Error = TriadError
 
-__all__ = ["Answer", "Busy", "Error", "Model", "PromptTooLong", "Session", "Stream", "TriadError", "__version__", "prepare"]
+__all__ = ["Answer", "Busy", "Error", "Model", "PromptTooLong", "Session", "Stream", "ToolCall", "TriadError", "__version__", "prepare"]

@@ -1,7 +1,10 @@
 //! Parses an answer while it is generated. Text is returned as soon as it cannot be the beginning of a call, a call as
 //! soon as it is complete. Text that begins like a call but is not one is returned unchanged.
 
+use triad_engine::Model;
+
 use super::{AnswerPart, Tool, ToolCall, ToolFormat, bodies, python};
+use crate::error::Result;
 
 const PYTHON_TAG: &str = "<|python_tag|>";
 /// The words around calls in Python's syntax of Llama 4.
@@ -47,6 +50,16 @@ impl ToolCallParser {
             state: State::Start,
             pending: String::new(),
         }
+    }
+
+    /// Creates a parser for an answer of `model` that may call `tools`. Also returns the control tokens whose names the
+    /// text of the answer has to contain ([`GenerateOptions::spelled`](triad_engine::GenerateOptions::spelled)).
+    ///
+    /// # Errors
+    /// If the model has no tokenizer.
+    pub fn for_model(model: &Model, tools: &[Tool]) -> Result<(Self, Vec<u32>)> {
+        let (format, spelled) = ToolFormat::of_answers(model)?;
+        Ok((Self::new(format).with_tools(tools), spelled))
     }
 
     /// Uses the schemas of `tools` for formats whose arguments have no types of their own.
