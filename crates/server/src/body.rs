@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
-use axum::extract::{FromRequest, Request, State};
+use axum::extract::{FromRequest, MatchedPath, Request, State};
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -23,6 +23,7 @@ use crate::error::{ApiError, ApiResult};
 use crate::fields::{RequestFields, refuse_repeated};
 use crate::guard::Caller;
 use crate::held_body::HeldBody;
+use crate::ollama;
 use crate::options::ServerOptions;
 
 /// The size in bytes from which a body is large. Parsing a smaller one takes less than a millisecond.
@@ -126,7 +127,9 @@ impl FromRequest<Arc<App>> for JsonBody {
 
 /// Reads the body of a request into the request's extensions. The handler of a large body runs on separate threads.
 pub(crate) async fn read(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    if request.method() != Method::POST {
+    let matched = request.extensions().get::<MatchedPath>();
+    let deletes = matched.is_some_and(|path| path.as_str() == ollama::pull::DELETE_PATH);
+    if request.method() != Method::POST && !(deletes && request.method() == Method::DELETE) {
         return next.run(request).await;
     }
     let (mut parts, body) = request.into_parts();
