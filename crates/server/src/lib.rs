@@ -118,12 +118,11 @@ mod usage;
 mod vectors;
 
 pub use host_tools::{HostTool, ToolHost, ToolResult};
-pub use hosted::{HostedModel, LoadError, ModelFacts};
+pub use hosted::{HostedModel, LoadError, LoadedModel, ModelFacts};
 pub use image_host::ImageHost;
 pub use library::{LibraryError, ModelLibrary};
 pub use listener::{Shutdown, serve};
 pub use options::{ServerOptions, StartError};
 pub use route::{Access, Route};
 pub use routes::routes;
-pub use served::LoadedModel;
 pub use triad_grammar::Checker;

@@ -88,7 +88,7 @@ fn table() -> Vec<Entry> {
         Entry::get("/api/version", ollama::models::version),
         Entry::post("/api/show", ollama::models::show),
         Entry::post("/api/pull", ollama::pull::pull),
-        Entry::new("DELETE", ollama::pull::DELETE_PATH, ollama::pull::delete),
+        Entry::new("DELETE", body::DELETE_PATH, ollama::pull::delete),
         Entry::get("/mcp/tools", tool_routes::list),
         Entry::post("/mcp/call", tool_routes::call),
         Entry::get("/metrics", metrics::metrics).with(Access::Metrics),

@@ -30,8 +30,6 @@ use crate::library::{Change, ModelLibrary};
 const INTERVAL: Duration = Duration::from_millis(100);
 /// Maximum number of lines that wait for the client.
 const MAX_LINES: usize = 16;
-/// The path of deletions, the only requests `DELETE` with a body.
-pub(crate) const DELETE_PATH: &str = "/api/delete";
 /// The last line of a fetch.
 const SUCCESS: &str = "success";
 
@@ -60,7 +58,7 @@ pub(crate) struct DeleteRequest {
 /// The progress of a fetch.
 #[derive(Debug, Default, Serialize, ToSchema)]
 pub(crate) struct FetchStatus {
-    /// What is done now. `success` is the last one.
+    /// The current step. The last one is `success`.
     status: String,
     /// A hash of the file's name, by which clients tell files apart. It is no hash of the contents.
     #[serde(skip_serializing_if = "Option::is_none")]

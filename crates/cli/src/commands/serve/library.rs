@@ -79,7 +79,7 @@ fn unusable(name: &str, error: anyhow::Error) -> LibraryError {
     }
 }
 
-/// Returns whether an error of this kind says what is wrong with a model's files, whoever reads them.
+/// Returns whether an error of this kind says what is wrong with a model's files.
 fn is_of_file(kind: ErrorKind) -> bool {
     use ErrorKind::{Malformed, Missing, Unsupported};
     matches!(kind, Malformed | Missing | Unsupported)
