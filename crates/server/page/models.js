@@ -46,7 +46,8 @@ async function show(act = async () => ({})) {
     if (isHere && model) list.querySelector(`[data-model="${CSS.escape(model)}"]`)?.focus();
     note.hidden = allowsPull;
     form.hidden = !allowsPull || abort !== null;
-    status.textContent = '';
+    // A download that has ended meanwhile says so there.
+    if (status.textContent === t('loading')) status.textContent = '';
   } catch (error) {
     status.textContent = error.message;
   }

@@ -28,6 +28,8 @@ use crate::library::{Change, ModelLibrary};
 
 /// Minimum time between two lines about the bytes of a file.
 const INTERVAL: Duration = Duration::from_millis(100);
+/// The number of times, one in each [`INTERVAL`], that the end of another fetch of the same model is waited for.
+const CANCEL_TRIES: usize = 20;
 /// Maximum number of lines that wait for the client.
 const MAX_LINES: usize = 16;
 /// The last line of a fetch.
@@ -124,6 +126,19 @@ fn required(model: Option<String>, name: Option<String>) -> ApiResult<String> {
     name.ok_or_else(|| ApiError::field("model", "it is missing"))
 }
 
+/// Begins a change of the model `name`. A fetch of it that another request has just cancelled may take a moment to end.
+async fn begin(app: &App, name: &str) -> ApiResult<Change> {
+    for _ in 0..CANCEL_TRIES {
+        match app.changes().begin(name) {
+            Err(error) if error.status == StatusCode::CONFLICT => {
+                tokio::time::sleep(INTERVAL).await;
+            }
+            begun => return begun,
+        }
+    }
+    app.changes().begin(name)
+}
+
 /// Fetches a model into the cache of the server, which serves it from then on. For a model that the server was started
 /// with, it only succeeds. Without `--allow-pull`, others are refused. A client that disconnects ends the fetch; the next
 /// one continues it.
@@ -164,7 +179,7 @@ pub(crate) async fn pull(State(app): State<Arc<App>>, body: JsonBody) -> ApiResu
             message,
         ));
     };
-    let change = app.changes().begin(&name)?;
+    let change = begin(&app, &name).await?;
     let reporter = Reporter {
         lines: sender,
         last: Cell::new(None),
@@ -283,7 +298,7 @@ pub(crate) async fn delete(
     let body = body?.checked(&fields::OLLAMA_DELETE)?;
     let DeleteRequest { model, name } = body.parse()?;
     let name = required(model, name)?;
-    let change = app.changes().begin(&name)?;
+    let change = begin(&app, &name).await?;
     let mut offered = app.registry().offered().into_iter();
     let is_given = offered.any(|model| model.is_given && model.hosted.is_called(&name));
     if is_given || library.is_given(&name)? {
