@@ -1,12 +1,17 @@
 """A page of a running `triad serve` in Chromium, as the tests drive it."""
 
 import json
+import os
 import sys
 from pathlib import Path
 
 from playwright.sync_api import expect
 
+from hub import Hub
+
 URL, PICTURES = sys.argv[1], Path(sys.argv[2])
+# A server that allows downloads from the hub, with its key.
+PULLS, KEY = sys.argv[3], os.environ["PAGE_KEY"]
 # Greedy and short, so that answers are the same each time.
 SETTINGS = {"sampling": {"temperature": 0, "max_tokens": 24}}
 # Answers that a test gives in place of the server, which `window.script` has as lists of events. `hold` waits for
@@ -36,13 +41,19 @@ SCRIPT = r"""(() => {
 expect.set_options(timeout=120_000)
 
 
+def hub():
+    return Hub(int(os.environ["PAGE_HUB"]))
+
+
 def part(finish=None, **delta):
     """An event of a scripted answer."""
     return {"id": "scripted", "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
 
 
 class Page:
-    def __init__(self, browser, **options):
+    def __init__(self, browser, url=URL, key=None, has_models=True, **options):
+        self.url = url
+        settings = json.dumps({**SETTINGS, **({"key": key} if key else {})})
         self.context = browser.new_context(permissions=["clipboard-read", "clipboard-write"], **options)
         self.page = self.context.new_page()
         self.problems, self.foreign = [], []
@@ -51,18 +62,19 @@ class Page:
         self.page.on("request", self.request)
         self.page.on("dialog", lambda dialog: dialog.accept())
         self.page.add_init_script(
-            f"if (!localStorage.getItem('triad.settings')) localStorage.setItem('triad.settings', {json.dumps(json.dumps(SETTINGS))})"
+            f"if (!localStorage.getItem('triad.settings')) localStorage.setItem('triad.settings', {json.dumps(settings)})"
         )
         self.page.add_init_script(SCRIPT)
-        self.page.goto(URL)
-        expect(self.page.locator("#model option")).not_to_have_count(0)
+        self.page.goto(url)
+        if has_models:
+            expect(self.page.locator("#model option")).not_to_have_count(0)
 
     def console(self, message):
         if message.type == "error":
             self.problems.append(message.text)
 
     def request(self, request):
-        if not request.url.startswith((URL, "blob:", "data:")):
+        if not request.url.startswith((self.url, "blob:", "data:")):
             self.foreign.append(request.url)
 
     def ask(self, text):

@@ -1,13 +1,15 @@
-"""What the page cannot do without, in Firefox and WebKitGTK: it has its styles, an answer comes as it is computed, and a
-formula has its form. Called by `run`."""
+"""What the page cannot do without, in Firefox and WebKitGTK: it has its styles, an answer comes as it is computed, a
+formula has its form, and a model is downloaded and deleted. Called by `run`."""
 
 import json
+import os
 import sys
 import time
 
 from drivers import PATIENCE, Firefox, WebKit, until
+from hub import Hub
 
-URL = sys.argv[1]
+URL, PULLS = sys.argv[1:]
 SETTINGS = {"sampling": {"temperature": 0, "max_tokens": 100}}
 STATE = """return {
     isRunning: !document.getElementById('stop').hidden,
@@ -51,6 +53,26 @@ def shows_a_formula(browser):
     assert height > line, f"{browser.name} shows a fraction of {height} pixels in letters of {line}"
 
 
+MODEL = "hf:here/tiny:tiny.gguf"
+MODELS = "return [...document.querySelectorAll('#model-list li')].map((one) => one.textContent)"
+
+
+def downloads_and_deletes_a_model(browser):
+    browser.go(PULLS)
+    browser.run("localStorage.setItem('triad.settings', arguments[0])", json.dumps({"key": os.environ["PAGE_KEY"]}))
+    browser.go(PULLS)
+    browser.run("window.confirm = () => true; document.getElementById('models-open').click()")
+    until("the dialog", lambda: len(browser.run(MODELS)) == 1)
+    with Hub(int(os.environ["PAGE_HUB"])) as hub:
+        hub.go.clear()
+        browser.run("document.getElementById('pull-name').value = arguments[0]; document.getElementById('pull').requestSubmit()", MODEL)
+        until("half of a file", lambda: 0.4 < browser.run("return document.getElementById('pull-bar').value") < 0.6)
+        hub.go.set()
+        until("the model", lambda: any(MODEL in each for each in browser.run(MODELS)))
+    browser.run("document.querySelector(`[aria-label='Delete ${arguments[0]}']`).click()", MODEL)
+    until("the end of the model", lambda: len(browser.run(MODELS)) == 1)
+
+
 def main():
     for kind in [Firefox, WebKit]:
         with kind() as browser:
@@ -66,7 +88,11 @@ def main():
             shows_a_formula(browser)
             problems = browser.problems()
             assert not problems, f"{browser.name}: {problems}"
-        print(f"styles, an answer and a formula in {kind.name}", flush=True)
+            browser.url = PULLS
+            downloads_and_deletes_a_model(browser)
+            problems = browser.problems()
+            assert not problems, f"{browser.name}: {problems}"
+        print(f"styles, an answer, a formula and a download in {kind.name}", flush=True)
 
 
 main()

@@ -8,6 +8,7 @@ from pathlib import Path
 from playwright.sync_api import expect, sync_playwright
 
 import answers_checks
+import downloads_checks
 import languages_checks
 import text_checks
 from driving import PICTURES, Page
@@ -216,7 +217,7 @@ def it_is_dark_and_narrow_and_runs_by_keyboard(browser):
 
 def checks():
     """The functions of a browser, in the order in which they are written."""
-    for space in (globals(), *(vars(module) for module in (answers_checks, text_checks, languages_checks))):
+    for space in (globals(), *(vars(module) for module in (answers_checks, text_checks, languages_checks, downloads_checks))):
         for value in space.values():
             if getattr(value, "__code__", None) and value.__code__.co_varnames[:1] == ("browser",):
                 yield value

@@ -20,7 +20,26 @@ async function request(path, options = {}) {
   });
   if (response.ok) return response;
   const body = await response.json().catch(() => ({}));
-  throw new ApiError(response.status, body.error?.message ?? t('refused', { status: response.status }));
+  throw new ApiError(response.status, message(body) ?? t('refused', { status: response.status }));
+}
+
+// Returns the sentence of an error. Ollama's API has it without an object.
+function message({ error }) {
+  return typeof error === 'string' ? error : error?.message;
+}
+
+// Yields the parts of a response that a separator ends.
+async function* parts(response, separator) {
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let buffer = '';
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    buffer += value;
+    const complete = buffer.split(separator);
+    buffer = complete.pop();
+    yield* complete;
+  }
 }
 
 // Returns the names of the models.
@@ -33,6 +52,29 @@ export async function models() {
 export async function descriptions() {
   const [all, loaded] = await Promise.all(['api/tags', 'api/ps'].map(async (path) => (await (await request(path)).json()).models));
   return all.map((one) => ({ ...one, isLoaded: loaded.some(({ digest }) => digest === one.digest) }));
+}
+
+// Returns whether the server lets its clients fetch and delete models.
+export async function allowsPull() {
+  return (await (await request('props')).json()).allows_pull;
+}
+
+// Lets the server fetch a model. Yields its progress: a `status`, and the bytes of a file as `completed` and `total`.
+// Aborting `signal` ends the fetch.
+export async function* pull(model, signal) {
+  const response = await post('api/pull', { model }, signal);
+  for await (const line of parts(response, '\n')) {
+    const progress = JSON.parse(line);
+    if (progress.error) throw new ApiError(500, message(progress));
+    yield progress;
+    if (progress.status === 'success') return;
+  }
+  throw new ApiError(0, t('pullBroken'));
+}
+
+// Deletes a model from the server's machine.
+export async function remove(model) {
+  await post('api/delete', { model }, undefined, 'DELETE');
 }
 
 // Loads a model, or lets it leave the memory.
@@ -66,29 +108,20 @@ export async function callTool(name, values, signal) {
   return (await post('mcp/call', { name, arguments: values }, signal)).json();
 }
 
-function post(path, body, signal) {
-  return request(path, { method: 'POST', headers: { 'content-type': 'application/json' }, body: JSON.stringify(body), signal });
+function post(path, body, signal, method = 'POST') {
+  return request(path, { method, headers: { 'content-type': 'application/json' }, body: JSON.stringify(body), signal });
 }
 
 // Streams a response: yields the chunks as objects. Aborting `signal` also cancels it on the server.
 export async function* chat(body, signal) {
   const response = await post('v1/chat/completions', { ...body, stream: true, stream_options: { include_usage: true } }, signal);
-  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-  let buffer = '';
-  for (;;) {
-    const { done, value } = await reader.read();
-    if (done) return;
-    buffer += value;
-    const events = buffer.split(/\r?\n\r?\n/);
-    buffer = events.pop();
-    for (const event of events) {
-      const lines = event.split(/\r?\n/).filter((line) => line.startsWith('data:'));
-      const data = lines.map((line) => line.slice(5).trimStart()).join('\n');
-      if (!data) continue;
-      if (data === '[DONE]') return;
-      const part = JSON.parse(data);
-      if (part.error) throw new ApiError(500, part.error.message);
-      yield part;
-    }
+  for await (const event of parts(response, /\r?\n\r?\n/)) {
+    const lines = event.split(/\r?\n/).filter((line) => line.startsWith('data:'));
+    const data = lines.map((line) => line.slice(5).trimStart()).join('\n');
+    if (!data) continue;
+    if (data === '[DONE]') return;
+    const part = JSON.parse(data);
+    if (part.error) throw new ApiError(500, message(part));
+    yield part;
   }
 }

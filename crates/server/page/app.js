@@ -211,7 +211,7 @@ addEventListener('keydown', (event) => {
 });
 
 choose(settings.language);
-models.start();
+models.start({ changed: dialog.listModels });
 sidebar.start({ open, say, keep });
 dialog.start({
   say,

@@ -86,7 +86,8 @@ function keep() {
   listModels();
 }
 
-async function listModels() {
+// Lists the models and the tools of the server.
+export async function listModels() {
   try {
     const names = await api.models();
     options(model, names.map((name) => [name, name]), settings.model);

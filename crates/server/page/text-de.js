@@ -45,7 +45,12 @@ export default {
   apiKey: 'API-Schlüssel', apiKeyNote: 'falls der Server einen verlangt; bleibt in diesem Browser',
   // Models.
   models: 'Modelle des Servers', inMemory: 'im Speicher', notInMemory: 'nicht im Speicher', load: 'Laden', unload: 'Entladen',
-  loadModel: '{name} laden', unloadModel: '{name} entladen', modelsNote: 'Modelle werden auf dem Rechner des Servers geholt: triad pull, dann triad serve -m.',
+  loadModel: '{name} laden', unloadModel: '{name} entladen', modelsNote: 'Modelle werden auf dem Rechner des Servers geholt: triad pull, dann triad serve -m. Mit --allow-pull holt auch diese Seite sie.',
+  pullExample: 'hf:owner/name', pullModel: 'Ein Modell auf den Server laden', pullNote: 'mit seinem Namen bei Hugging Face: hf:owner/name oder hf:owner/name:file', download: 'Herunterladen',
+  pullProgress: 'Fortschritt des Downloads', pullBegins: '{name} wird heruntergeladen.', pullAsks: 'Frage nach den Dateien …', pullWaits: 'Ein anderer Prozess lädt dieses Modell herunter.',
+  pullFile: '{file}: {done} von {all}', pullDone: '{name} ist da.', pullCancelled: 'Der Download von {name} wurde abgebrochen. Der nächste setzt ihn fort.',
+  pullBroken: 'Die Verbindung endete, bevor das Modell vollständig war. Der nächste Download setzt es fort.',
+  deleteModel: 'Löschen', deleteModelAsk: '{name} ({size}) vom Rechner des Servers löschen?',
   // Keys.
   keyboard: 'Tastatur', keySend: 'Nachricht senden', keyLine: 'Neue Zeile beginnen', keyStop: 'Antwort anhalten oder Bearbeiten verlassen', keyRegenerate: 'Letzte Antwort neu erzeugen',
   keyEdit: 'Letzte Nachricht bearbeiten', keyHelp: 'Diese Liste, außerhalb eines Textes', keyTimeline: 'Zeitleiste vergrößern, verschieben, zurücksetzen',

@@ -45,7 +45,12 @@ export default {
   apiKey: 'API key', apiKeyNote: 'where the server wants one; kept in this browser',
   // Models.
   models: 'Models of the server', inMemory: 'in memory', notInMemory: 'not in memory', load: 'Load', unload: 'Unload',
-  loadModel: 'Load {name}', unloadModel: 'Unload {name}', modelsNote: 'Models are fetched on the server’s machine: triad pull, then triad serve -m.',
+  loadModel: 'Load {name}', unloadModel: 'Unload {name}', modelsNote: 'Models are fetched on the server’s machine: triad pull, then triad serve -m. With --allow-pull, this page fetches them, too.',
+  pullExample: 'hf:owner/name', pullModel: 'Download a model to the server', pullNote: 'by its name at Hugging Face: hf:owner/name or hf:owner/name:file', download: 'Download',
+  pullProgress: 'Progress of the download', pullBegins: '{name} is being downloaded.', pullAsks: 'Asking for the files …', pullWaits: 'Another process downloads this model.',
+  pullFile: '{file}: {done} of {all}', pullDone: '{name} is there.', pullCancelled: 'The download of {name} was cancelled. The next one continues it.',
+  pullBroken: 'The connection ended before the model was complete. The next download continues it.',
+  deleteModel: 'Delete', deleteModelAsk: 'Delete {name} ({size}) from the server’s machine?',
   // Keys.
   keyboard: 'Keyboard', keySend: 'Send the message', keyLine: 'Begin a new line', keyStop: 'Stop the answer, or leave an edit', keyRegenerate: 'Regenerate the last answer',
   keyEdit: 'Edit the last message', keyHelp: 'This list, outside of a text', keyTimeline: 'Zoom, move and reset a timeline',

@@ -45,7 +45,12 @@ export default {
   apiKey: 'Clave de API', apiKeyNote: 'si el servidor la pide; se guarda en este navegador',
   // Models.
   models: 'Modelos del servidor', inMemory: 'en memoria', notInMemory: 'no en memoria', load: 'Cargar', unload: 'Descargar de la memoria',
-  loadModel: 'Cargar {name}', unloadModel: 'Quitar {name} de la memoria', modelsNote: 'Los modelos se obtienen en el equipo del servidor: triad pull y luego triad serve -m.',
+  loadModel: 'Cargar {name}', unloadModel: 'Quitar {name} de la memoria', modelsNote: 'Los modelos se obtienen en el equipo del servidor: triad pull y luego triad serve -m. Con --allow-pull, también esta página los obtiene.',
+  pullExample: 'hf:owner/name', pullModel: 'Descargar un modelo al servidor', pullNote: 'por su nombre en Hugging Face: hf:owner/name o hf:owner/name:file', download: 'Descargar',
+  pullProgress: 'Progreso de la descarga', pullBegins: 'Se descarga {name}.', pullAsks: 'Preguntando por los archivos …', pullWaits: 'Otro proceso descarga este modelo.',
+  pullFile: '{file}: {done} de {all}', pullDone: '{name} está listo.', pullCancelled: 'Se canceló la descarga de {name}. La próxima la continúa.',
+  pullBroken: 'La conexión terminó antes de completar el modelo. La próxima descarga lo continúa.',
+  deleteModel: 'Eliminar', deleteModelAsk: '¿Eliminar {name} ({size}) del equipo del servidor?',
   // Keys.
   keyboard: 'Teclado', keySend: 'Enviar el mensaje', keyLine: 'Empezar una línea nueva', keyStop: 'Detener la respuesta o dejar de editar', keyRegenerate: 'Regenerar la última respuesta',
   keyEdit: 'Editar el último mensaje', keyHelp: 'Esta lista, fuera de un texto', keyTimeline: 'Ampliar, mover y restablecer una cronología',

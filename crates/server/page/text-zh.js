@@ -45,7 +45,12 @@ export default {
   apiKey: 'API 密钥', apiKeyNote: '服务器需要时填写；保存在此浏览器中',
   // Models.
   models: '服务器的模型', inMemory: '已在内存中', notInMemory: '不在内存中', load: '加载', unload: '卸载',
-  loadModel: '加载 {name}', unloadModel: '卸载 {name}', modelsNote: '模型在服务器所在的机器上获取：先 triad pull，再 triad serve -m。',
+  loadModel: '加载 {name}', unloadModel: '卸载 {name}', modelsNote: '模型在服务器所在的机器上获取：先 triad pull，再 triad serve -m。使用 --allow-pull 时，本页面也可以获取模型。',
+  pullExample: 'hf:owner/name', pullModel: '将模型下载到服务器', pullNote: '使用它在 Hugging Face 上的名称：hf:owner/name 或 hf:owner/name:file', download: '下载',
+  pullProgress: '下载进度', pullBegins: '正在下载 {name}。', pullAsks: '正在查询文件……', pullWaits: '另一个进程正在下载此模型。',
+  pullFile: '{file}：{done} / {all}', pullDone: '{name} 已就绪。', pullCancelled: '已取消下载 {name}。下次下载会从中断处继续。',
+  pullBroken: '连接在模型下载完成之前中断。下次下载会从中断处继续。',
+  deleteModel: '删除', deleteModelAsk: '从服务器所在的机器上删除 {name}（{size}）？',
   // Keys.
   keyboard: '键盘', keySend: '发送消息', keyLine: '换行', keyStop: '停止回答，或退出编辑', keyRegenerate: '重新生成最后的回答',
   keyEdit: '编辑最后的消息', keyHelp: '此列表（不在文本中时）', keyTimeline: '缩放、移动和重置时间线',

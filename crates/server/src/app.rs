@@ -12,6 +12,7 @@ use crate::error::ApiResult;
 use crate::host_tools::CallPlaces;
 use crate::hosted::HostedModel;
 use crate::image_urls::ImageUrls;
+use crate::library::Changes;
 use crate::options::{ServerOptions, StartError};
 use crate::registry::ModelRegistry;
 use crate::served::ServedModel;
@@ -26,6 +27,7 @@ pub(crate) struct App {
     image_urls: ImageUrls,
     stored: Arc<Store>,
     calls: CallPlaces,
+    changes: Changes,
 }
 
 impl App {
@@ -42,6 +44,13 @@ impl App {
         let mut metrics = Metrics::new();
         let registry = Arc::new(ModelRegistry::new(options.clone(), &metrics, models)?);
         registry.load_first()?;
+        let library = options.library.as_ref();
+        for model in library.map_or_else(Vec::new, |library| library.models()) {
+            let metrics = metrics.of_model(&model.name);
+            if let Err(why) = registry.add(model, metrics) {
+                tracing::warn!("a model of the cache is not served: {why}");
+            }
+        }
         metrics.watch(Box::new(Engines(Arc::clone(&registry))));
         let bodies = Bodies::new(options.bodies_bytes, threads);
         let stored = Arc::new(Store::new(&options));
@@ -53,6 +62,7 @@ impl App {
             bodies,
             stored,
             calls: CallPlaces::default(),
+            changes: Changes::default(),
         })
     }
 
@@ -81,6 +91,11 @@ impl App {
         &self.calls
     }
 
+    /// Returns the models that are fetched or deleted now.
+    pub(crate) fn changes(&self) -> &Changes {
+        &self.changes
+    }
+
     /// Returns the registry of models; tasks that outlive a request keep it.
     pub(crate) fn registry(&self) -> &Arc<ModelRegistry> {
         &self.registry
@@ -99,7 +114,7 @@ impl App {
     ///
     /// # Errors
     /// If there is no model of this name.
-    pub(crate) fn unload(&self, name: Option<&str>) -> ApiResult<Option<&str>> {
+    pub(crate) fn unload(&self, name: Option<&str>) -> ApiResult<Option<String>> {
         if self.options.separates_keys() {
             return Ok(None);
         }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
-use axum::extract::{FromRequest, Request, State};
+use axum::extract::{FromRequest, MatchedPath, Request, State};
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -34,6 +34,8 @@ const BYTES_PER_VALUE: usize = 64;
 const BYTES_PER_NAME: usize = 192;
 /// Minimum rate of a body in bytes per second, once it has been arriving for longer than the stall timeout.
 const MIN_RATE: usize = 16 << 10;
+/// The path of the only requests `DELETE` with a body.
+pub(crate) const DELETE_PATH: &str = "/api/delete";
 /// The header in which browsers say how the sender's site relates to the server's.
 const SEC_FETCH_SITE: &str = "sec-fetch-site";
 
@@ -126,7 +128,9 @@ impl FromRequest<Arc<App>> for JsonBody {
 
 /// Reads the body of a request into the request's extensions. The handler of a large body runs on separate threads.
 pub(crate) async fn read(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    if request.method() != Method::POST {
+    let matched = request.extensions().get::<MatchedPath>();
+    let deletes = matched.is_some_and(|path| path.as_str() == DELETE_PATH);
+    if request.method() != Method::POST && !(deletes && request.method() == Method::DELETE) {
         return next.run(request).await;
     }
     let (mut parts, body) = request.into_parts();

@@ -29,6 +29,7 @@ use crate::reasoning::ReasoningFields;
 use crate::reply::{Reply, finish_reason};
 use crate::sampling::{Sampling, check_some, likeliest, limit, one_of, whole};
 use crate::sse::{self, Render, StreamEvent};
+use crate::stream_usage::StreamUsage;
 use crate::tool_fields::{ChatTool, ToolChoiceField};
 use crate::tools::ToolUse;
 
@@ -160,9 +161,9 @@ pub(crate) async fn complete(
     if sampling.streams() {
         let tokens = vec![Vec::new(); chat.reply.count()];
         let stream = ChatStream {
-            chat,
             tokens,
-            includes_usage: sampling.includes_usage(),
+            usage: StreamUsage::new(sampling.stream_options.as_ref(), &chat.reply),
+            chat,
         };
         return Ok(left_out.say(sse::respond(answers, stream)));
     }
@@ -288,7 +289,7 @@ struct ChatStream {
     chat: Chat,
     /// For each completion, tokens that were not sent yet because their text was not sent yet.
     tokens: Vec<Vec<LogProbabilities>>,
-    includes_usage: bool,
+    usage: StreamUsage,
 }
 
 impl ChatStream {
@@ -299,16 +300,18 @@ impl ChatStream {
         logprobs: Option<ChatLogProbabilities>,
         finish_reason: Option<&'static str>,
     ) -> Event {
-        sse::json(&self.chat.chunk(vec![ChatChunkChoice {
+        let choice = ChatChunkChoice {
             index,
             delta,
             logprobs,
             finish_reason,
-        }]))
+        };
+        sse::json(&ChatChunk {
+            usage: self.usage.of_chunk(&self.chat.reply, index),
+            ..self.chat.chunk(vec![choice])
+        })
     }
-}
 
-impl ChatStream {
     /// Returns the events of pieces of a completion. The first event has all tokens that were not sent yet.
     fn pieces(&mut self, choice: usize, pieces: Vec<Piece>) -> Vec<Event> {
         let event = |piece: Piece| {
@@ -348,10 +351,12 @@ impl Render for ChatStream {
                 count,
             } => {
                 self.tokens[choice].extend(tokens);
+                self.usage.add(choice, count);
                 let pieces = self.chat.readers[choice].push(text, count);
                 self.pieces(choice, pieces)
             }
             StreamItem::End { choice, end } => {
+                self.usage.end(choice, end.tokens);
                 let pieces = self.chat.readers[choice].finish();
                 let mut events = self.pieces(choice, pieces);
                 self.chat.end(choice, end);
@@ -371,11 +376,10 @@ impl Render for ChatStream {
     fn end(&mut self) -> Vec<Event> {
         let mut events = Vec::new();
         let reply = &self.chat.reply;
-        if reply.is_complete() && self.includes_usage {
-            let (usage, timings) = (Some(reply.usage), reply.timings);
+        if let Some(usage) = self.usage.of_all(reply) {
             events.push(sse::json(&ChatChunk {
-                usage,
-                timings,
+                usage: Some(usage),
+                timings: reply.timings,
                 ..self.chat.chunk(Vec::new())
             }));
         }

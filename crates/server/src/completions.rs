@@ -28,6 +28,7 @@ use crate::reply::{Reply, finish_reason};
 use crate::sampling::{Sampling, likeliest, limit, whole};
 use crate::served::ServedModel;
 use crate::sse::{self, Render, StreamEvent};
+use crate::stream_usage::StreamUsage;
 use crate::usage::{Timings, Usage};
 
 /// The default of `max_tokens`.
@@ -199,8 +200,8 @@ pub(crate) async fn complete(
         return Ok(sse::respond(
             answers,
             TextStream {
+                usage: StreamUsage::new(sampling.stream_options.as_ref(), &texts.reply),
                 texts,
-                includes_usage: sampling.includes_usage(),
             },
         ));
     }
@@ -370,12 +371,13 @@ impl Texts {
 /// The state of a streamed response.
 struct TextStream {
     texts: Texts,
-    includes_usage: bool,
+    usage: StreamUsage,
 }
 
 impl TextStream {
     fn event(&self, choice: CompletionChoice) -> Event {
         sse::json(&Completion {
+            usage: self.usage.of_chunk(&self.texts.reply, choice.index),
             choices: vec![choice],
             ..self.texts.empty()
         })
@@ -402,8 +404,9 @@ impl TextStream {
                 choice,
                 text,
                 tokens,
-                ..
+                count,
             } => {
+                self.usage.add(choice, count);
                 let logprobs = self.texts.more(choice, &tokens)?;
                 vec![self.event(CompletionChoice {
                     index: choice,
@@ -414,6 +417,7 @@ impl TextStream {
             }
             StreamItem::End { choice, end } => {
                 let finish_reason = Some(finish_reason(end.finish));
+                self.usage.end(choice, end.tokens);
                 self.texts.reply.end(choice, end);
                 let (index, text) = (choice, String::new());
                 vec![self.event(CompletionChoice {
@@ -451,11 +455,10 @@ impl Render for TextStream {
     fn end(&mut self) -> Vec<Event> {
         let mut events = Vec::new();
         let reply = &self.texts.reply;
-        if reply.is_complete() && self.includes_usage {
-            let (usage, timings) = (Some(reply.usage), reply.timings);
+        if let Some(usage) = self.usage.of_all(reply) {
             events.push(sse::json(&Completion {
-                usage,
-                timings,
+                usage: Some(usage),
+                timings: reply.timings,
                 ..self.texts.empty()
             }));
         }

@@ -40,6 +40,7 @@ pub(crate) mod reason {
     pub(crate) const KEEP_ALIVE: &str = "keep_alive";
     pub(crate) const OTHER_MODEL: &str = "other_model";
     pub(crate) const CHANGED: &str = "changed";
+    pub(crate) const DELETED: &str = "deleted";
 }
 
 type Times = Family<ModelLabels, Histogram, fn() -> Histogram>;

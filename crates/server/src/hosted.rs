@@ -1,12 +1,22 @@
 //! Models that a server offers, as they are described before they are loaded.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::SystemTime;
 
-use crate::served::LoadedModel;
+use triad_engine::{Adapter, Engine};
 
 /// The reason why a model could not be loaded.
 pub type LoadError = Box<dyn std::error::Error + Send + Sync>;
+
+/// A model in memory.
+#[derive(Debug)]
+pub struct LoadedModel {
+    /// The engine that runs the model.
+    pub engine: Engine,
+    /// The LoRA adapters that were opened for the model, each with the unique name that requests use.
+    pub adapters: Vec<(String, Arc<Adapter>)>,
+}
 
 /// A model to serve.
 pub struct HostedModel {

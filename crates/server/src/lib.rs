@@ -12,6 +12,7 @@
 //! | [`guard`], [`owner`] | access by key, host and origin; isolation of cached prompts; shares of the server per
 //! tenant |
 //! | [`chat`], [`completions`], [`responses`], [`anthropic`] | endpoints that generate text |
+//! | [`library`] | models that clients fetch and delete |
 //! | [`ollama`], [`llama`] | the API of Ollama, and llama.cpp's own endpoints |
 //! | [`models`], [`props`], [`metrics`], [`openapi`] | endpoints that describe the server |
 //! | [`text`], [`embeddings`], [`vectors`] | tokenization, templates and embeddings |
@@ -64,6 +65,7 @@ mod infill;
 mod jobs;
 mod known_pictures;
 mod left_out;
+mod library;
 mod listener;
 mod llama;
 mod log_probabilities;
@@ -101,9 +103,11 @@ mod routes;
 mod sampling;
 mod served;
 mod sessions;
+mod slots;
 mod sse;
 mod stored;
 mod stored_routes;
+mod stream_usage;
 mod text;
 mod timelines;
 mod tool_fields;
@@ -114,11 +118,11 @@ mod usage;
 mod vectors;
 
 pub use host_tools::{HostTool, ToolHost, ToolResult};
-pub use hosted::{HostedModel, LoadError, ModelFacts};
+pub use hosted::{HostedModel, LoadError, LoadedModel, ModelFacts};
 pub use image_host::ImageHost;
+pub use library::{LibraryError, ModelLibrary};
 pub use listener::{Shutdown, serve};
 pub use options::{ServerOptions, StartError};
 pub use route::{Access, Route};
 pub use routes::routes;
-pub use served::LoadedModel;
 pub use triad_grammar::Checker;

@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 use crate::app::App;
 use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::ollama::time::rfc3339;
-use crate::served::ServedModel;
+use crate::slots::Offered;
 use crate::url_path::UrlPath;
 
 /// The list of served models.
@@ -92,24 +92,20 @@ fn objects(app: &App, headers: &HeaderMap) -> Vec<ModelObject> {
         created_at: rfc3339(created),
         lifecycle: "active",
     };
-    let object = |name: &str, model: Option<&ServedModel>| ModelObject {
+    let object = |name: &str, context: Option<usize>| ModelObject {
         id: name.to_owned(),
         object: "model",
         created: app.registry().created,
         owned_by: "triad",
-        loaded: model.is_some(),
-        max_model_len: model.map(ServedModel::context),
+        loaded: context.is_some(),
+        max_model_len: context,
         anthropic: is_anthropic(headers).then(|| anthropic(name)),
     };
-    let models = app.registry().names().into_iter().map(|(_, model)| model);
-    let models = app.registry().hosted().iter().zip(models);
-    let objects = models.flat_map(|(hosted, model)| {
-        let names = hosted
-            .names()
-            .map(move |name| object(name, model.as_deref()));
-        names.collect::<Vec<_>>()
-    });
-    objects.collect()
+    let of_model = |model: &Offered| -> Vec<_> {
+        let names = model.hosted.names();
+        names.map(|name| object(name, model.context)).collect()
+    };
+    app.registry().offered().iter().flat_map(of_model).collect()
 }
 
 /// Lists the served models.

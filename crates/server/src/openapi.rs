@@ -64,8 +64,8 @@ use crate::{
         ollama::models::ps,
         ollama::models::version,
         ollama::models::show,
-        ollama::models::pull,
-        ollama::models::delete
+        ollama::pull::pull,
+        ollama::pull::delete
     ),
     modifiers(&Aliases, &Refusals)
 )]

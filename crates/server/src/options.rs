@@ -11,6 +11,7 @@ use triad_grammar::Checker;
 
 use crate::host_tools::ToolHost;
 use crate::image_host::ImageHost;
+use crate::library::ModelLibrary;
 
 /// Options of a server. By default it listens only on this machine.
 #[derive(Clone, Debug)]
@@ -31,7 +32,8 @@ pub struct ServerOptions {
     pub allows_no_key: bool,
     /// Host names that requests on a loopback address may have in addition to those of this machine, as for a proxy.
     pub allowed_hosts: Vec<String>,
-    /// Whether a server of one model refuses requests that name another model.
+    /// Whether a server of one model refuses requests that name another model. One whose clients may fetch models does so,
+    /// too.
     pub strict_models: bool,
     /// The origins that CORS allows, such as `https://example.org`, or `*` for all.
     pub cors: Vec<String>,
@@ -91,6 +93,9 @@ pub struct ServerOptions {
     pub grammar_checker: Option<Checker>,
     /// The tools that the web page may call on this machine. They need an API key.
     pub tools: Option<Arc<dyn ToolHost>>,
+    /// The models that clients may fetch and delete. Without it, no client can. Models are for all keys, so keys must not
+    /// be separate.
+    pub library: Option<Arc<dyn ModelLibrary>>,
     /// The maximum time that running requests may take after the server is asked to stop.
     pub shutdown_time_out: Duration,
 }
@@ -129,6 +134,7 @@ impl Default for ServerOptions {
             head_time_out: Duration::from_secs(5),
             grammar_checker: None,
             tools: None,
+            library: None,
             client_time_out: Duration::from_secs(30),
             shutdown_time_out: Duration::from_secs(10),
         }
@@ -153,6 +159,14 @@ impl ServerOptions {
         }
         if self.tools.is_some() && self.api_keys.is_empty() {
             return Err(StartError::ToolsWithoutKey);
+        }
+        if self.library.is_some() {
+            if !self.host.is_loopback() && self.api_keys.is_empty() {
+                return Err(StartError::PullsWithoutKey);
+            }
+            if self.separates_keys() {
+                return Err(StartError::PullsOfSeparateKeys);
+            }
         }
         if let Some(origin) = self.cors.iter().find(|origin| !is_origin(origin)) {
             return Err(StartError::Origin {
@@ -200,6 +214,17 @@ pub enum StartError {
     /// Tools that every program on this machine could call.
     #[error("tools of MCP servers need an API key: set one with --api-key or TRIAD_API_KEY")]
     ToolsWithoutKey,
+    /// Models that every other machine could fetch and delete.
+    #[error(
+        "clients that fetch and delete models (--allow-pull) need an API key if other machines can reach the server: set one with \
+         --api-key or TRIAD_API_KEY"
+    )]
+    PullsWithoutKey,
+    /// Models that one key could take from another.
+    #[error(
+        "models are for all keys: clients may fetch and delete them (--allow-pull) with one key, or with --share-prompts"
+    )]
+    PullsOfSeparateKeys,
     /// A key that can't be sent in a header.
     #[error(
         "an API key is empty or contains characters other than visible ASCII: expected letters, digits and signs"

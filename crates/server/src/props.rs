@@ -20,6 +20,8 @@ pub(crate) struct Props {
     parallel: usize,
     /// Maximum number of waiting requests per model.
     queue: usize,
+    /// Whether clients may fetch and delete models (`--allow-pull`).
+    allows_pull: bool,
     /// The models in memory.
     models: Vec<ModelProps>,
     #[serde(flatten)]
@@ -186,6 +188,7 @@ pub(crate) async fn props(State(app): State<Arc<App>>) -> Json<Props> {
         version: env!("CARGO_PKG_VERSION"),
         parallel,
         queue,
+        allows_pull: app.options.library.is_some(),
         models,
         first,
     })

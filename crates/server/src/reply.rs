@@ -20,6 +20,8 @@ pub(crate) struct Reply {
     /// The owner of the request.
     owner: Owner,
     pub(crate) usage: Usage,
+    /// The tokens of each prompt.
+    prompts: Vec<usize>,
     /// The timings of the completion that ended last.
     pub(crate) timings: Option<Timings>,
     /// The number of completions per prompt.
@@ -37,9 +39,10 @@ impl Reply {
         prompts: impl IntoIterator<Item = usize>,
         choices: usize,
     ) -> Self {
+        let prompts: Vec<usize> = prompts.into_iter().collect();
         let (mut usage, mut ends) = (Usage::default(), Vec::new());
-        for tokens in prompts {
-            usage.add_prompt(tokens);
+        for tokens in &prompts {
+            usage.add_prompt(*tokens);
             ends.extend((0..choices).map(|_| None));
         }
         let model = Arc::clone(model);
@@ -49,6 +52,7 @@ impl Reply {
             model,
             owner,
             usage,
+            prompts,
             timings: None,
             choices,
             ends,
@@ -58,6 +62,14 @@ impl Reply {
     /// Returns the total number of completions.
     pub(crate) fn count(&self) -> usize {
         self.ends.len()
+    }
+
+    /// Returns the usage of one completion that has `tokens` tokens so far.
+    pub(crate) fn usage_of(&self, choice: usize, tokens: usize) -> Usage {
+        let mut usage = Usage::default();
+        usage.add_prompt(self.prompts[choice / self.choices]);
+        usage.add_answer(tokens);
+        usage
     }
 
     /// Records the end of a completion.

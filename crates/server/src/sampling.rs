@@ -69,6 +69,8 @@ pub(crate) struct Sampling {
 pub(crate) struct StreamOptions {
     /// Whether the usage is sent after the last chunk of the completion.
     pub(crate) include_usage: Option<bool>,
+    /// Whether each chunk has the usage of its completion so far. Without `include_usage`, it has no effect.
+    pub(crate) continuous_usage_stats: Option<bool>,
 }
 
 /// One string or several.
@@ -117,14 +119,6 @@ impl Sampling {
     /// Returns whether the response is streamed.
     pub(crate) fn streams(&self) -> bool {
         self.stream.unwrap_or(false)
-    }
-
-    /// Returns whether the usage is sent after the last chunk of a stream.
-    pub(crate) fn includes_usage(&self) -> bool {
-        self.stream_options
-            .as_ref()
-            .and_then(|options| options.include_usage)
-            .unwrap_or(false)
     }
 
     /// Returns the number of completions per prompt.

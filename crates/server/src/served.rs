@@ -10,6 +10,7 @@ use triad_pictures::Processor;
 
 use crate::counters::ModelMetrics;
 use crate::error::{ApiError, ApiResult, chain};
+use crate::hosted::LoadedModel;
 use crate::known_pictures::KnownPictures;
 use crate::options::ServerOptions;
 use crate::owner::Tenant;
@@ -17,15 +18,6 @@ use crate::pictures::{GivenPicture, PictureLimits};
 use crate::prepare::Preparers;
 use crate::prompt_timelines::Timelines;
 use crate::queue::{Full, Need, Place, Queue};
-
-/// A model in memory.
-#[derive(Debug)]
-pub struct LoadedModel {
-    /// The engine that runs the model.
-    pub engine: Engine,
-    /// The LoRA adapters that were opened for the model, each with the unique name that requests use.
-    pub adapters: Vec<(String, Arc<Adapter>)>,
-}
 
 /// A served model with its queue, metrics and grammar compiler.
 pub(crate) struct ServedModel {

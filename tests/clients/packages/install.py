@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from table import DAY, NPM, PYTHON
+from table import CRATES, DAY, NPM, PYTHON
 
 HERE = Path(__file__).resolve().parent
 # Installs many environments quickly, and shares their files.
@@ -34,7 +34,7 @@ def install(client, folder):
         return prepare(client, own)
     shutil.rmtree(own, ignore_errors=True)
     try:
-        {PYTHON: python, NPM: npm}[client.registry](client, own, folder)
+        {PYTHON: python, NPM: npm, CRATES: crate}[client.registry](client, own, folder)
     except OSError as error:
         return str(error)
     stamp.write_text(wanted)
@@ -55,6 +55,12 @@ def python(client, own, folder):
         run(folder / "uv/bin/pip", "install", "--quiet", "--disable-pip-version-check", UV)
     run(uv, "venv", "--quiet", "--python", sys.executable, own)
     run(uv, "pip", "install", "--quiet", "--python", own / "bin/python", "--exclude-newer", DAY, *client.packages)
+
+
+def crate(client, own, _):
+    """Builds the program of tests/clients that uses a crate, with the dependencies of its own lock file."""
+    manifest = HERE.parent / client.name / "Cargo.toml"
+    run("cargo", "build", "--locked", "--quiet", "--manifest-path", manifest, "--target-dir", own / "target")
 
 
 def npm(client, own, _):

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 # Dependencies are those of this day.
 DAY = "2026-11-29"
-PYTHON, NPM = "PyPI", "npm"
+PYTHON, NPM, CRATES = "PyPI", "npm", "crates.io"
 
 
 @dataclass
@@ -78,6 +78,8 @@ CLIENTS = [
     Client("npm-langchain", "sdks", ["@langchain/openai@1.5.8", "@langchain/core@1.4.0", "zod@4.6.7"], NPM),
     Client("npm-agents", "sdks", ["@openai/agents@0.20.0", "openai@6.49.0", "zod@4.6.7"], NPM),
     Client("npm-llamaindex", "sdks", ["llamaindex@0.12.1", "@llamaindex/openai@0.4.22", "@llamaindex/ollama@0.1.23", "zod@4.6.7"], NPM),
+    # Its version is also in tests/clients/async-openai.
+    Client("async-openai", "crates", ["async-openai@0.43.0"], CRATES),
     Client("promptfoo", "commands", ["promptfoo@0.121.20"], NPM),
     Client("opencode", "commands", ["opencode-ai@1.18.33"], NPM),
     Client("cline", "commands", ["cline@3.0.65"], NPM),

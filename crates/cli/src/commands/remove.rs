@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use triad_frontend::packages::remains_of;
-use triad_model::fetch;
+use triad_model::fetch::{self, Progress};
 use triad_prepare::PrepareOptions;
 use triad_prepare::calibration::text::CalibrationText;
 use triad_prepare::package::is_in_use;
@@ -30,9 +30,19 @@ pub struct Arguments {
 /// Removes the model.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let name = &arguments.model;
+    let bytes = progress::fetch(|progress| remove(name, progress))?;
+    output::note(&format!("removed {name}, {}", output::bytes(bytes)));
+    Ok(())
+}
+
+/// Removes the model called `name` with its packages. Returns the bytes that they had.
+///
+/// # Errors
+/// If it is not in the cache, or a file cannot be removed.
+pub fn remove(name: &str, progress: &dyn Progress) -> Result<u64> {
     // Packages are named by the files that they were prepared from, so they are found before these are removed.
     let packages = packages_of(name)?;
-    let mut bytes = progress::fetch(|progress| Ok(fetch::remove(name, progress)?))?;
+    let mut bytes = fetch::remove(name, progress)?;
     for path in packages.iter().flat_map(|package| remains_of(package)) {
         let name = path.display();
         if is_in_use(&path) {
@@ -49,8 +59,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         };
         removed.with_context(|| format!("cannot remove {name}"))?;
     }
-    output::note(&format!("removed {name}, {}", output::bytes(bytes)));
-    Ok(())
+    Ok(bytes)
 }
 
 /// Returns the paths of packages, finished or not, that were prepared with the default options from the model of this name, or from any file of the

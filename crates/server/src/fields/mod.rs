@@ -263,8 +263,14 @@ pub static OLLAMA_PULL: RequestFields = RequestFields {
     groups: &[ollama::PULL],
 };
 
+/// The fields of `/api/delete`.
+pub static OLLAMA_DELETE: RequestFields = RequestFields {
+    path: "/api/delete",
+    groups: &[ollama::DELETE],
+};
+
 /// Returns all tables.
-pub fn requests() -> [&'static RequestFields; 26] {
+pub fn requests() -> [&'static RequestFields; 27] {
     [
         &CHAT,
         &COMPLETIONS,
@@ -292,6 +298,7 @@ pub fn requests() -> [&'static RequestFields; 26] {
         &OLLAMA_EMBEDDINGS,
         &OLLAMA_SHOW,
         &OLLAMA_PULL,
+        &OLLAMA_DELETE,
     ]
 }
 

@@ -192,11 +192,22 @@ pub(super) const SHOW: &[Field] = &[
     ignored("options", "M", "the description is that of the model"),
 ];
 
+const HUB: &str = "models come from the hub that HF_ENDPOINT names to the server";
+
 pub(super) const PULL: &[Field] = &[
-    noted("model", "M", "a model that is served; others are refused"),
+    noted(
+        "model",
+        "M",
+        "a model that is served; others are fetched by a server with --allow-pull",
+    ),
     noted("name", "M", "alias of model"),
     followed("stream", "M"),
-    ignored("insecure", "M", "nothing is fetched"),
-    ignored("username", "M", "nothing is fetched"),
-    ignored("password", "M", "nothing is fetched"),
+    ignored("insecure", "M", HUB),
+    ignored("username", "M", HUB),
+    ignored("password", "M", HUB),
+];
+
+pub(super) const DELETE: &[Field] = &[
+    noted("model", "M", "refused without --allow-pull"),
+    noted("name", "M", "alias of model"),
 ];

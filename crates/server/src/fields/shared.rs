@@ -50,11 +50,10 @@ pub(super) const STREAMS: &[Field] = &[with(
     &[
         followed("include_usage", "OV"),
         ignored("include_obfuscation", "O", "streams are never padded"),
-        refused(
+        noted(
             "continuous_usage_stats",
             "V",
-            &["false"],
-            "the last chunk has the usage",
+            "each chunk has the usage of its completion so far; no effect without include_usage",
         ),
     ],
 )];

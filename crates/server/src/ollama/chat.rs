@@ -184,7 +184,7 @@ impl Settings {
         if self.keep_alive == Some(Some(Duration::ZERO))
             && let Some(name) = app.unload(name)?
         {
-            return Ok(loaded(shape, name, true).into_response());
+            return Ok(loaded(shape, &name, true).into_response());
         }
         let model = app.model(name).await?;
         app.keep(&model, self.keep_alive);

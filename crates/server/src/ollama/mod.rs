@@ -11,6 +11,7 @@ pub(crate) mod generate;
 pub(crate) mod keep_alive;
 pub(crate) mod models;
 pub(crate) mod options;
+pub(crate) mod pull;
 pub(crate) mod time;
 pub(crate) mod turns;
 

@@ -1,12 +1,10 @@
-//! `/api/tags`, `/api/show`, `/api/ps`, `/api/version`, `/api/pull` and `/api/delete`.
+//! `/api/tags`, `/api/show`, `/api/ps` and `/api/version`.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::{StatusCode, header};
-use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
@@ -23,6 +21,7 @@ use crate::error::{ApiError, ApiResult};
 use crate::fields;
 use crate::hosted::HostedModel;
 use crate::served::ServedModel;
+use crate::slots::Offered;
 
 /// The version of Ollama whose API this server follows. Clients compare it with the version of features.
 const VERSION: &str = "0.12.11";
@@ -50,6 +49,8 @@ struct Tag {
     /// contents.
     digest: String,
     details: Details,
+    /// Whether `/api/delete` deletes the model. An extension.
+    deletable: bool,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
@@ -94,9 +95,14 @@ pub(crate) struct Version {
     triad: &'static str,
 }
 
-fn tag(model: &HostedModel, size: u64) -> Tag {
+/// Returns the time of the last change of the model's file.
+fn modified_at(model: &HostedModel) -> String {
+    rfc3339(model.facts.modified.unwrap_or(SystemTime::UNIX_EPOCH))
+}
+
+fn tag(model: &HostedModel, size: u64, deletable: bool) -> Tag {
     let facts = &model.facts;
-    let modified_at = rfc3339(facts.modified.unwrap_or(SystemTime::UNIX_EPOCH));
+    let modified_at = modified_at(model);
     let identity = format!("{}\n{}\n{modified_at}", model.name, facts.file_bytes);
     let digest = Sha256::digest(identity.as_bytes());
     Tag {
@@ -106,7 +112,13 @@ fn tag(model: &HostedModel, size: u64) -> Tag {
         size,
         digest: digest.iter().map(|byte| format!("{byte:02x}")).collect(),
         details: details(model),
+        deletable,
     }
+}
+
+/// Returns whether clients may delete a model.
+fn is_deletable(app: &App, model: &Offered) -> bool {
+    app.options.library.is_some() && !model.is_given
 }
 
 fn details(model: &HostedModel) -> Details {
@@ -139,36 +151,39 @@ fn parameter_size(count: u64) -> String {
 /// Lists the models of the server under all of their names.
 #[utoipa::path(get, path = "/api/tags", tag = "ollama", responses((status = 200, body = Tags)))]
 pub(crate) async fn tags(State(app): State<Arc<App>>) -> Json<Tags> {
-    let of_model = |model: &HostedModel| {
-        let names: Vec<_> = model.names().map(str::to_owned).collect();
-        let named = |name: String| Tag {
-            name: name.clone(),
-            model: name,
-            ..tag(model, model.facts.file_bytes)
+    let of_model = |model: &Offered| {
+        let (hosted, deletable) = (&model.hosted, is_deletable(&app, model));
+        let named = |name: &str| Tag {
+            name: name.to_owned(),
+            model: name.to_owned(),
+            ..tag(hosted, hosted.facts.file_bytes, deletable)
         };
-        names.into_iter().map(named).collect::<Vec<_>>()
+        hosted.names().map(named).collect::<Vec<_>>()
     };
     Json(Tags {
-        models: app.registry().hosted().iter().flat_map(of_model).collect(),
+        models: app.registry().offered().iter().flat_map(of_model).collect(),
     })
 }
 
 /// Lists the models in memory.
 #[utoipa::path(get, path = "/api/ps", tag = "ollama", responses((status = 200, body = Running)))]
 pub(crate) async fn ps(State(app): State<Arc<App>>) -> Json<Running> {
-    let loaded = app.registry().loaded_until();
-    let models = app.registry().hosted().iter().zip(loaded);
-    let models = models.filter_map(|(hosted, loaded)| {
-        let (model, rest) = loaded?;
+    let running = |model: &Offered| {
+        let rest = model.rest.unwrap_or(FOREVER).min(FOREVER);
         Some(RunningModel {
-            tag: tag(hosted, hosted.bytes),
-            expires_at: rfc3339(SystemTime::now() + rest.unwrap_or(FOREVER).min(FOREVER)),
+            context_length: model.context?,
+            tag: tag(&model.hosted, model.hosted.bytes, is_deletable(&app, model)),
+            expires_at: rfc3339(SystemTime::now() + rest),
             size_vram: 0,
-            context_length: model.context(),
         })
-    });
+    };
     Json(Running {
-        models: models.collect(),
+        models: app
+            .registry()
+            .offered()
+            .iter()
+            .filter_map(running)
+            .collect(),
     })
 }
 
@@ -218,20 +233,20 @@ pub(crate) async fn show(State(app): State<Arc<App>>, body: JsonBody) -> ApiResu
     let ShowRequest { model, name } = body.parse()?;
     let name = crate::sampling::one_of(("name", name), ("model", model))?;
     let model = app.model(name.as_deref()).await?;
-    let mut hosted = app.registry().hosted().iter();
-    let hosted = hosted
-        .find(|hosted| hosted.name == model.name())
-        .ok_or_else(|| ApiError::internal("the model is not in the list"))?;
+    let mut offered = app.registry().offered().into_iter();
+    let offered = offered.find(|offered| offered.hosted.name == model.name());
+    let Offered { hosted, .. } =
+        offered.ok_or_else(|| ApiError::unavailable("the model was deleted during the request"))?;
     let template = model.model().chat_template();
     let template = template.map(|template| template.source().to_owned());
     Ok(Json(Shown {
         modelfile: format!("FROM {}\n", model.name()),
         parameters: parameters(&model),
-        details: details(hosted),
+        details: details(&hosted),
         model_info: model_info(&model),
         capabilities: capabilities(&model, template.as_deref())?,
         template: template.unwrap_or_default(),
-        modified_at: tag(hosted, 0).modified_at,
+        modified_at: modified_at(&hosted),
     }))
 }
 
@@ -288,75 +303,6 @@ fn model_info(model: &ServedModel) -> Map<String, Value> {
         (of_family("block_count"), json!(description.blocks.len())),
         (of_family("vocab_size"), json!(description.vocab)),
     ])
-}
-
-/// A request to fetch a model.
-#[derive(Debug, Deserialize, ToSchema)]
-pub(crate) struct PullRequest {
-    #[serde(default, deserialize_with = "super::named")]
-    model: Option<String>,
-    /// Alias of `model`.
-    #[serde(default, deserialize_with = "super::named")]
-    name: Option<String>,
-    /// Whether the response is lines of JSON. The default is true.
-    stream: Option<bool>,
-}
-
-/// The progress of a fetch.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Progress {
-    status: &'static str,
-}
-
-/// Succeeds for a model that the server has, and refuses others: clients can't make the server fetch models.
-#[utoipa::path(
-    post, path = "/api/pull", tag = "ollama", request_body = PullRequest,
-    responses(
-        (status = 200, content((Progress = "application/json"), (Progress = "application/x-ndjson"))),
-        (status = 400, body = OllamaError), (status = 403, body = OllamaError),
-    )
-)]
-pub(crate) async fn pull(State(app): State<Arc<App>>, body: JsonBody) -> ApiResult<Response> {
-    let body = body.checked(&fields::OLLAMA_PULL)?;
-    let PullRequest {
-        model,
-        name,
-        stream,
-    } = body.parse()?;
-    let name = crate::sampling::one_of(("name", name), ("model", model))?;
-    let name = name.ok_or_else(|| ApiError::field("model", "it is missing"))?;
-    if !app
-        .registry()
-        .hosted()
-        .iter()
-        .any(|model| model.is_called(&name))
-    {
-        let message = format!(
-            "model {name:?} is not served here, and clients can't make this server fetch models: fetch it with triad \
-             pull, and start the server with -m"
-        );
-        return Err(ApiError::refused(
-            StatusCode::FORBIDDEN,
-            "pull_not_allowed",
-            message,
-        ));
-    }
-    if !stream.unwrap_or(true) {
-        return Ok(Json(Progress { status: "success" }).into_response());
-    }
-    let lines =
-        ["pulling manifest", "success"].map(|status| json!({"status": status}).to_string() + "\n");
-    let kind = [(header::CONTENT_TYPE, "application/x-ndjson")];
-    Ok((kind, lines.concat()).into_response())
-}
-
-/// Refuses to delete a model: clients can't change the files of the server.
-#[utoipa::path(
-    delete, path = "/api/delete", tag = "ollama", responses((status = 403, body = OllamaError))
-)]
-pub(crate) async fn delete() -> ApiError {
-    let message = "clients can't delete models of this server: use triad remove on its machine";
-    ApiError::refused(StatusCode::FORBIDDEN, "delete_not_allowed", message)
 }
 
 #[cfg(test)]

@@ -214,6 +214,48 @@ fn a_stream_has_the_parts_of_the_whole_answer() {
 }
 
 #[test]
+fn each_chunk_has_the_usage_of_its_answer_so_far_if_it_is_asked_for() {
+    let server = Server::start();
+    let ask = |options: Value| {
+        let more = json!({"n": 2, "max_tokens": 6, "stream": true, "stream_options": options});
+        server.post(PATH, &hello(more)).chunks()
+    };
+    let chunks = ask(json!({"include_usage": true, "continuous_usage_stats": true}));
+    let (last, parts) = chunks.split_last().unwrap();
+    let prompt = &last["usage"]["prompt_tokens"];
+    let mut counts = [0, 0];
+    for part in parts {
+        let (usage, index) = (
+            &part["usage"],
+            part["choices"][0]["index"].as_u64().unwrap(),
+        );
+        let count = usage["completion_tokens"].as_u64().unwrap();
+        let is_role = part["choices"][0]["delta"]["role"] == "assistant";
+        assert!(
+            count >= counts[index as usize] && (count > 0) != is_role,
+            "{part}"
+        );
+        assert_eq!(&usage["prompt_tokens"], prompt);
+        assert_eq!(
+            usage["total_tokens"].as_u64().unwrap(),
+            count + prompt.as_u64().unwrap()
+        );
+        counts[index as usize] = count;
+    }
+    assert_eq!(counts, [6, 6]);
+    assert_eq!(last["usage"]["completion_tokens"], 12);
+    for options in [
+        json!({"continuous_usage_stats": true}),
+        json!({"include_usage": true}),
+    ] {
+        let includes = options["include_usage"] == true;
+        let chunks = ask(options);
+        let with_usage = chunks.iter().filter(|chunk| !chunk["usage"].is_null());
+        assert_eq!(with_usage.count(), usize::from(includes));
+    }
+}
+
+#[test]
 fn several_answers_have_seeds_one_behind_the_other() {
     let server = Server::start();
     let completion = server

@@ -150,6 +150,36 @@ fn offsets_are_where_tokens_begin_in_the_text() {
 }
 
 #[test]
+fn each_chunk_has_the_usage_of_its_prompt_and_answer_if_it_is_asked_for() {
+    let server = Server::start();
+    let body = json!({
+        "prompt": ["first", "the second"], "temperature": 0, "max_tokens": 5, "stream": true,
+        "stream_options": {"include_usage": true, "continuous_usage_stats": true},
+    });
+    let chunks = server.post(PATH, &body).chunks();
+    let (last, parts) = chunks.split_last().unwrap();
+    let usage = |index: u64| {
+        let mut own = parts
+            .iter()
+            .filter(|part| part["choices"][0]["index"] == index);
+        let last = &own.next_back().unwrap()["usage"];
+        (
+            last["prompt_tokens"].as_u64().unwrap(),
+            last["completion_tokens"].as_u64().unwrap(),
+        )
+    };
+    let (one, two) = (usage(0), usage(1));
+    assert!(one.0 < two.0, "{one:?} {two:?}");
+    assert_eq!((one.1, two.1), (5, 5));
+    assert_eq!(last["usage"]["prompt_tokens"], one.0 + two.0);
+    assert!(
+        parts
+            .iter()
+            .all(|part| part["usage"]["completion_tokens"].is_number())
+    );
+}
+
+#[test]
 fn a_stream_has_the_parts_of_the_whole_answers() {
     let server = Server::start();
     for echo in [false, true] {

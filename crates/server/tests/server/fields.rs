@@ -6,7 +6,8 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 use triad_server::fields::{Effect, Field, RequestFields, document, requests};
 
-use crate::support::{Reply, Server, add};
+use crate::library::Library;
+use crate::support::{Reply, Server, add, delete, engine};
 
 /// A body in which one field can be changed.
 struct Body {
@@ -294,6 +295,7 @@ fn body(path: &str, parent: &str) -> Body {
         "/api/embeddings" => json!({"prompt": "Hi"}),
         "/api/show" => json!({}),
         "/api/pull" => json!({"model": "tiny", "stream": false}),
+        "/api/delete" => json!({"model": "none"}),
         path => panic!("there is no body for {path}"),
     };
     add(&mut body, more);
@@ -407,6 +409,12 @@ fn other(path: &str, field: &str) -> (Value, Value) {
         "ignore_eos" => return (json!(true), json!({"logit_bias": {"258": 100}})),
         "lora" => json!([{"name": "one", "scale": 50}]),
         "stream" | "echo" | "with_pieces" | "stream_options.include_usage" => json!(true),
+        "stream_options.continuous_usage_stats" => {
+            return (
+                json!(true),
+                json!({"stream_options": {"include_usage": true}}),
+            );
+        }
         "stream_options" if path == "/v1/responses" => json!(5.5),
         "stream_options" => return (json!({"include_usage": true}), json!({"stream": true})),
         "response_format" => json!({"type": "json_object"}),
@@ -826,19 +834,26 @@ fn each_field_of_ollamas_api_is_followed_without_effect_or_refused() {
 fn a_field_of_no_api_is_refused_by_its_name_wherever_it_is() {
     let folder = tempfile::tempdir().unwrap();
     let sessions = folder.path().to_owned();
-    let server = Server::with(|options| options.sessions = Some(sessions));
+    let (engine, own) = engine(None);
+    let library = Library::new(&engine);
+    let server = Server::with(|options| {
+        options.sessions = Some(sessions);
+        options.library = Some(library);
+    });
+    drop(own);
     let mut nested = 0;
     let mut check = |request: &RequestFields, parent: &str| {
         let path = request.path.replace("{name}", "a").replace("{id}", "a");
-        let reply = server.post(
-            &path,
-            &set(
-                body(request.path, parent),
-                "temprature",
-                json!(1),
-                json!({}),
-            ),
-        );
+        let send = |body: &Value| match &*path {
+            "/api/delete" => server.send(&delete(&path, &body.to_string())),
+            _ => server.post(&path, body),
+        };
+        let reply = send(&set(
+            body(request.path, parent),
+            "temprature",
+            json!(1),
+            json!({}),
+        ));
         let message = message(&reply);
         assert!(
             reply.status == 400 && message.contains("temprature: "),
@@ -853,7 +868,7 @@ fn a_field_of_no_api_is_refused_by_its_name_wherever_it_is() {
             json!({}),
         );
         assert!(
-            !server.post(&path, &body).body.contains("temprature"),
+            !send(&body).body.contains("temprature"),
             "{} {parent}",
             request.path
         );

@@ -13,6 +13,7 @@ mod guard;
 mod host_tools;
 mod housekeeping;
 mod image_urls;
+mod library;
 mod little_memory;
 mod llama;
 mod many;

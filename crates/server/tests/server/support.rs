@@ -411,6 +411,11 @@ pub fn add(body: &mut Value, more: Value) {
     body.extend(more);
 }
 
+/// Returns a request `DELETE` with a body.
+pub fn delete(path: &str, body: &str) -> String {
+    post(path, body, "").replacen("POST", "DELETE", 1)
+}
+
 /// Returns a request with additional `headers`, each with a line end.
 pub fn post(path: &str, body: &str, headers: &str) -> String {
     format!(

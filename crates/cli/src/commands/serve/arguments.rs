@@ -142,6 +142,10 @@ pub struct Arguments {
     /// a key, with which every client can call them, and implies --keep-letters, since results are texts of others
     #[arg(long, value_name = "SERVER")]
     pub(super) mcp: Vec<String>,
+    /// Let clients and the page at / fetch models into the cache and delete them there, by /api/pull and /api/delete; all
+    /// models of the cache are served then. Needs a key if other machines can reach the server, and one key alone
+    #[arg(long, conflicts_with_all = ["lora", "mmproj", "processors"])]
+    pub(super) allow_pull: bool,
     /// Let clients save the keys and values of prompts in files in this folder
     #[arg(long, value_name = "FOLDER")]
     pub(super) sessions: Option<PathBuf>,

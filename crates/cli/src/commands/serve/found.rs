@@ -8,10 +8,10 @@ use triad_console::arguments::{self, ModelArgument};
 use triad_console::processors::ProcessorArguments;
 use triad_console::{output, progress};
 use triad_engine::{EngineOptions, LoadOptions, SessionOptions, memory};
-use triad_frontend::{answer, models};
+use triad_frontend::{answer, first_run, models};
 use triad_hetero::HeteroOptions;
 use triad_model::vision::VisionFile;
-use triad_server::{LoadedModel, ModelFacts};
+use triad_server::{HostedModel, LoadedModel, ModelFacts};
 
 use super::arguments::{Arguments, CONTEXT, default_model_memory};
 use crate::adapters;
@@ -35,10 +35,10 @@ pub(super) struct Found {
     /// The encoder of pictures.
     vision: Option<PathBuf>,
     /// The names for clients, the first of which responses have.
-    pub(super) names: Vec<String>,
+    names: Vec<String>,
     context: usize,
     kv_memory: usize,
-    pub(super) facts: ModelFacts,
+    facts: ModelFacts,
 }
 
 impl Found {
@@ -54,9 +54,10 @@ impl Found {
         let (path, threads) = (given.path()?, &arguments.threads);
         let vision = arguments.vision.encoder(&path);
         let ready = |path, wanted| Ready::find(path, &given.model, threads, wanted, "start");
+        let names = arguments.names(index);
         let found = Self::describe(
             arguments,
-            index,
+            names.clone(),
             (ready(path.clone(), wanted)?, vision.clone()),
         )?;
         let most = arguments
@@ -64,15 +65,47 @@ impl Found {
             .map_or_else(default_model_memory, |bytes| bytes as u64);
         // A package may fit where the file as it is does not.
         if matches!(found, (_, bytes, Some(_)) if bytes > most) {
-            return Self::describe(arguments, index, (ready(path, Wanted::Package)?, vision));
+            return Self::describe(arguments, names, (ready(path, Wanted::Package)?, vision));
         }
         Ok(found)
     }
 
-    /// Reads the header of the model at `index`, which runs from the files of `ready`.
+    /// Reads the header of a model of the cache, which clients call `name`. It runs from its package if it is known to have
+    /// one, else from its file as it is. Also returns the bytes that it takes when it is loaded.
+    pub(super) fn of_cache(arguments: &Arguments, name: &str, path: &Path) -> Result<(Self, u64)> {
+        let vision = arguments.vision.encoder(path);
+        let package = match first_run::find_known(path)? {
+            Some(first_run::Ready::Found(found)) if !arguments.float.float => found.path,
+            _ => path.to_owned(),
+        };
+        let ready = Ready {
+            path: package,
+            later: None,
+        };
+        let (found, bytes, _) = Self::describe(arguments, vec![name.to_owned()], (ready, vision))?;
+        Ok((found, bytes))
+    }
+
+    /// Returns the model as the server offers it, which takes `bytes` when it is loaded.
+    pub(super) fn hosted(self, bytes: u64, arguments: &Arc<Arguments>) -> HostedModel {
+        let mut names = self.names.iter().cloned();
+        let (name, aliases) = (names.next().unwrap_or_default(), names.collect());
+        let facts = self.facts.clone();
+        let arguments = Arc::clone(arguments);
+        let load = move || self.load(&arguments).map_err(Into::into);
+        HostedModel {
+            name,
+            aliases,
+            bytes,
+            facts,
+            load: Box::new(load),
+        }
+    }
+
+    /// Reads the header of a model, which clients call by `names` and which runs from the files of `ready`.
     fn describe(
         arguments: &Arguments,
-        index: usize,
+        names: Vec<String>,
         (ready, vision): (Ready, Option<PathBuf>),
     ) -> Result<(Self, u64, Option<Later>)> {
         let Ready { path, later } = ready;
@@ -109,7 +142,7 @@ impl Found {
                 path,
                 vision,
                 facts,
-                names: arguments.names(index),
+                names,
                 context,
                 kv_memory,
             },
@@ -118,7 +151,7 @@ impl Found {
         ))
     }
 
-    pub(super) fn load(&self, arguments: &Arguments) -> Result<LoadedModel> {
+    fn load(&self, arguments: &Arguments) -> Result<LoadedModel> {
         let Self {
             path,
             vision,

@@ -2,13 +2,15 @@
 
 mod arguments;
 mod found;
+mod library;
 
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 pub use arguments::Arguments;
 use found::Found;
-use triad_server::{HostedModel, Shutdown, StartError, ToolHost};
+use library::CacheLibrary;
+use triad_server::{Shutdown, StartError, ToolHost};
 
 use crate::preparations::Preparations;
 use triad_console::interrupt::on_interrupt;
@@ -70,20 +72,13 @@ pub fn run(arguments: Arguments) -> Result<()> {
     let mut hosted = |index| {
         let (found, bytes, later) = Found::find(&arguments, index)?;
         all_later.extend(later);
-        let arguments = Arc::clone(&arguments);
-        let mut names = found.names.iter().cloned();
-        let (name, aliases) = (names.next().unwrap_or_default(), names.collect());
-        let facts = found.facts.clone();
-        let load = move || found.load(&arguments).map_err(Into::into);
-        Ok(HostedModel {
-            name,
-            aliases,
-            bytes,
-            facts,
-            load: Box::new(load),
-        })
+        Ok(found.hosted(bytes, &arguments))
     };
     let models = (0..given).map(&mut hosted).collect::<Result<Vec<_>>>()?;
+    if arguments.allow_pull {
+        options.library = Some(Arc::new(CacheLibrary::new(&arguments)?));
+        options.check()?;
+    }
     let names = models
         .iter()
         .map(|model| &*model.name)

@@ -1,0 +1,158 @@
+//! `--allow-pull`: the models of the cache, which clients may fetch and delete.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::Result;
+use triad_console::arguments::ModelArgument;
+use triad_console::output;
+use triad_model::ErrorKind;
+use triad_model::fetch::{self, DEFAULT_MODEL, Progress};
+use triad_server::{HostedModel, LibraryError, ModelLibrary};
+
+use super::arguments::Arguments;
+use super::found::Found;
+use crate::commands::remove;
+
+/// The models of the cache.
+pub(super) struct CacheLibrary {
+    arguments: Arc<Arguments>,
+    /// The files or folders of the models that the server is started with.
+    given: Vec<PathBuf>,
+}
+
+impl fmt::Debug for CacheLibrary {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.debug_struct("CacheLibrary")
+            .field("given", &self.given)
+            .finish_non_exhaustive()
+    }
+}
+
+impl CacheLibrary {
+    /// Returns the cache next to the models of `arguments`.
+    ///
+    /// # Errors
+    /// If one of these is not there.
+    pub(super) fn new(arguments: &Arc<Arguments>) -> Result<Self> {
+        let paths = arguments.model.iter().map(|model| {
+            let model = model.clone();
+            Ok(canonical(&ModelArgument { model }.path()?))
+        });
+        Ok(Self {
+            given: paths.collect::<Result<_>>()?,
+            arguments: Arc::clone(arguments),
+        })
+    }
+
+    /// Returns whether the file or folder at `path` is a model that the server is started with, has one in it, or is in
+    /// one.
+    fn is_of_given(&self, path: &Path) -> bool {
+        let path = canonical(path);
+        let mut given = self.given.iter();
+        given.any(|given| given.starts_with(&path) || path.starts_with(given))
+    }
+
+    fn hosted(&self, name: &str, path: &Path) -> Result<HostedModel, LibraryError> {
+        let found = Found::of_cache(&self.arguments, name, path);
+        let (found, bytes) = found.map_err(|error| unusable(name, error))?;
+        Ok(found.hosted(bytes, &self.arguments))
+    }
+}
+
+/// Returns a path by which files can be compared.
+fn canonical(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned())
+}
+
+/// Returns the error of a model that is there and can't be served, without the names of its files.
+fn unusable(name: &str, error: anyhow::Error) -> LibraryError {
+    use triad_engine::Error as EngineError;
+    use triad_frontend::Error as FrontendError;
+    match error.downcast_ref::<FrontendError>() {
+        Some(FrontendError::Engine(EngineError::Model(cause))) if is_of_file(cause.kind()) => {
+            let message = cause.message();
+            LibraryError::Refused(format!("{name} is fetched, but not served: {message}"))
+        }
+        _ => LibraryError::Failed(error.into()),
+    }
+}
+
+/// Returns whether an error of this kind says what is wrong with a model's files.
+fn is_of_file(kind: ErrorKind) -> bool {
+    use ErrorKind::{Malformed, Missing, Unsupported};
+    matches!(kind, Malformed | Missing | Unsupported)
+}
+
+/// Returns the error of a fetch. The hub's reasons name no files of this machine.
+fn unfetched(error: triad_model::Error) -> LibraryError {
+    match (error.kind(), error.path()) {
+        (ErrorKind::Fetch, None) => LibraryError::Refused(error.message().to_owned()),
+        _ => LibraryError::Failed(error.into()),
+    }
+}
+
+/// Checks that a client's name is not the path of a file of this machine.
+fn check_name(name: &str) -> Result<(), LibraryError> {
+    if name == DEFAULT_MODEL || name.starts_with("hf:") {
+        return Ok(());
+    }
+    Err(LibraryError::Missing(format!(
+        "there is no model {name:?}: expected hf:owner/name, hf:owner/name:file or {DEFAULT_MODEL}"
+    )))
+}
+
+impl ModelLibrary for CacheLibrary {
+    fn models(&self) -> Vec<HostedModel> {
+        let cached = fetch::cached().unwrap_or_else(|error| {
+            output::note(&format!(
+                "note: the models of the cache are not served: {error}"
+            ));
+            Vec::new()
+        });
+        let others = cached
+            .into_iter()
+            .filter(|model| !self.is_of_given(&model.path));
+        let hosted = others.filter_map(|model| {
+            let hosted = self.hosted(&model.name, &model.path);
+            let explain = |error: &LibraryError| {
+                let why = match error {
+                    LibraryError::Missing(why) | LibraryError::Refused(why) => why.clone(),
+                    LibraryError::Failed(why) => format!("{} is not served: {why}", model.name),
+                };
+                output::note(&format!("note: {why}"));
+            };
+            hosted.inspect_err(explain).ok()
+        });
+        hosted.collect()
+    }
+
+    fn pull(&self, name: &str, progress: &dyn Progress) -> Result<HostedModel, LibraryError> {
+        check_name(name)?;
+        let path = fetch::pull(name, progress).map_err(unfetched)?;
+        self.hosted(name, &path)
+    }
+
+    fn is_given(&self, name: &str) -> Result<bool, LibraryError> {
+        let of_repository = format!("{name}:");
+        let is_meant = |model: &str| model == name || model.starts_with(&of_repository);
+        let cached = fetch::cached().map_err(|error| LibraryError::Failed(error.into()))?;
+        let mut meant = cached.iter().filter(|model| is_meant(&model.name));
+        Ok(meant.any(|model| self.is_of_given(&model.path)))
+    }
+
+    fn delete(&self, name: &str, progress: &dyn Progress) -> Result<(), LibraryError> {
+        check_name(name)?;
+        let removed = remove::remove(name, progress);
+        removed
+            .map(drop)
+            .map_err(|error| match error.downcast::<triad_model::Error>() {
+                Ok(error) if error.kind() == ErrorKind::Fetch && error.path().is_none() => {
+                    LibraryError::Missing(error.message().to_owned())
+                }
+                Ok(error) => LibraryError::Failed(error.into()),
+                Err(error) => LibraryError::Failed(error.into()),
+            })
+    }
+}

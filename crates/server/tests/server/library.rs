@@ -1,0 +1,304 @@
+//! `/api/pull` and `/api/delete` on a server whose clients may change models.
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use triad_engine::Engine;
+use triad_model::fetch::Progress;
+use triad_server::{
+    HostedModel, LibraryError, LoadedModel, ModelFacts, ModelLibrary, ServerOptions, StartError,
+};
+
+use crate::support::{NAME, Reply, Server, delete, engine, post};
+
+const BEFORE: &str = "hf:here/before";
+const NEW: &str = "hf:here/new";
+const SLOW: &str = "hf:here/slow";
+const LARGE: &str = "hf:here/large";
+
+/// Models whose files are only names.
+pub struct Library {
+    engine: Engine,
+    files: Mutex<BTreeSet<String>>,
+    cancelled: AtomicUsize,
+}
+
+impl Library {
+    pub fn new(engine: &Engine) -> Arc<Self> {
+        Arc::new(Self {
+            engine: engine.clone(),
+            files: Mutex::new([BEFORE.to_owned()].into()),
+            cancelled: AtomicUsize::new(0),
+        })
+    }
+
+    fn model(&self, name: &str) -> HostedModel {
+        let engine = self.engine.clone();
+        HostedModel {
+            name: name.into(),
+            aliases: Vec::new(),
+            bytes: if name == LARGE { 1 << 60 } else { 0 },
+            facts: ModelFacts::default(),
+            load: Box::new(move || {
+                Ok(LoadedModel {
+                    engine: engine.clone(),
+                    adapters: Vec::new(),
+                })
+            }),
+        }
+    }
+}
+
+impl std::fmt::Debug for Library {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        f.debug_struct("Library").finish_non_exhaustive()
+    }
+}
+
+impl ModelLibrary for Library {
+    fn models(&self) -> Vec<HostedModel> {
+        let files = self.files.lock().unwrap();
+        files.iter().map(|name| self.model(name)).collect()
+    }
+
+    fn pull(&self, name: &str, progress: &dyn Progress) -> Result<HostedModel, LibraryError> {
+        progress.step("asking for the files");
+        match name {
+            NEW | LARGE | SLOW => {}
+            "hf:here/full" => {
+                return Err(LibraryError::Failed("/secret/folder is full".into()));
+            }
+            _ => return Err(LibraryError::Refused("there is no such repository".into())),
+        }
+        progress.bytes("model.gguf", 1, Some(3));
+        while name == SLOW {
+            if progress.cancelled() {
+                self.cancelled.fetch_add(1, Ordering::Relaxed);
+                return Err(LibraryError::Refused("the fetch was cancelled".into()));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        progress.bytes("model.gguf", 2, Some(3));
+        progress.bytes("model.gguf", 3, Some(3));
+        self.files.lock().unwrap().insert(name.into());
+        Ok(self.model(name))
+    }
+
+    fn is_given(&self, name: &str) -> Result<bool, LibraryError> {
+        Ok(name == "hf:here/given")
+    }
+
+    fn delete(&self, name: &str, _: &dyn Progress) -> Result<(), LibraryError> {
+        let mut files = self.files.lock().unwrap();
+        let before = files.len();
+        files.retain(|file| file != name && !file.starts_with(&format!("{name}:")));
+        if files.len() == before {
+            return Err(LibraryError::Missing(format!("there is no model {name}")));
+        }
+        Ok(())
+    }
+}
+
+fn server() -> (Server, Arc<Library>) {
+    let (engine, folder) = engine(None);
+    let library = Library::new(&engine);
+    let own = Arc::clone(&library) as Arc<dyn ModelLibrary>;
+    let first = library.model(NAME);
+    let change = |options: &mut ServerOptions| {
+        options.library = Some(own);
+        options.model_bytes = 1 << 40;
+    };
+    (
+        Server::with_models((engine, folder), vec![first], change),
+        library,
+    )
+}
+
+fn lines(reply: &Reply) -> Vec<Value> {
+    assert_eq!(reply.status, 200, "{reply:?}");
+    let lines = reply.body.lines();
+    lines
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+/// Returns the names of all models, and of those that clients may delete.
+fn names(server: &Server) -> (Vec<String>, Vec<String>) {
+    let tags = server.get("/api/tags").good();
+    let tags = tags["models"].as_array().unwrap();
+    let name = |tag: &Value| tag["name"].as_str().unwrap().to_owned();
+    let deletable = tags.iter().filter(|tag| tag["deletable"] == true);
+    (
+        tags.iter().map(name).collect(),
+        deletable.map(name).collect(),
+    )
+}
+
+fn deleted(server: &Server, name: &str) -> Reply {
+    server.send(&delete("/api/delete", &json!({"model": name}).to_string()))
+}
+
+#[test]
+fn a_pulled_model_is_served_until_it_is_deleted() {
+    let (server, library) = server();
+    assert_eq!(server.get("/props").good()["allows_pull"], true);
+    assert_eq!(
+        names(&server),
+        (vec![NAME.into(), BEFORE.into()], vec![BEFORE.into()])
+    );
+    let ask = || server.post("/tokenize", &json!({"model": NEW, "content": "a"}));
+    assert_eq!(ask().status, 404);
+    let pulled = lines(&server.post("/api/pull", &json!({"model": NEW})));
+    assert_eq!(pulled[0], json!({"status": "asking for the files"}));
+    let file = &pulled[1];
+    assert_eq!(
+        (&file["status"], &file["completed"], &file["total"]),
+        (&json!("pulling model.gguf"), &json!(1), &json!(3))
+    );
+    // Ollama's own command shows letters 7 to 19.
+    assert_eq!(file["digest"].as_str().unwrap().len(), 71);
+    // Lines in between are left out, the last one of a file is not.
+    assert_eq!(pulled[2]["completed"], 3);
+    assert_eq!(pulled[3..], [json!({"status": "success"})]);
+    ask().good();
+    assert_eq!(names(&server).1, [BEFORE, NEW]);
+    assert_eq!(server.get("/api/ps").good()["models"][1]["name"], NEW);
+    assert_eq!(deleted(&server, NEW).status, 200);
+    assert_eq!(ask().status, 404);
+    assert_eq!(names(&server).1, [BEFORE]);
+    assert!(!library.files.lock().unwrap().contains(NEW));
+    assert_eq!(deleted(&server, NEW).status, 404);
+    // Again, without a stream.
+    let whole = json!({"name": NEW, "stream": false});
+    assert_eq!(
+        server.post("/api/pull", &whole).good(),
+        json!({"status": "success"})
+    );
+    ask().good();
+}
+
+#[test]
+fn a_pull_that_fails_says_why() {
+    let (server, _) = server();
+    let pull = |name: &str| {
+        let whole = server.post("/api/pull", &json!({"model": name, "stream": false}));
+        let streamed = lines(&server.post("/api/pull", &json!({"model": name})));
+        let last = streamed.last().unwrap()["error"].clone();
+        (whole.status, last.as_str().unwrap().to_owned())
+    };
+    assert_eq!(
+        pull("hf:here/none"),
+        (400, "there is no such repository".into())
+    );
+    let (status, large) = pull(LARGE);
+    assert!(status == 400 && large.contains("--model-memory"), "{large}");
+    let (status, full) = pull("hf:here/full");
+    assert!(status == 500 && !full.contains("secret"), "{full}");
+    assert_eq!(names(&server).1, [BEFORE]);
+}
+
+#[test]
+fn a_client_that_leaves_ends_its_pull_and_few_run_at_once() {
+    let (server, library) = server();
+    let begin = |name: &str| {
+        let mut stream = server.connect();
+        let body = json!({"model": name}).to_string();
+        stream
+            .write_all(post("/api/pull", &body, "").as_bytes())
+            .unwrap();
+        stream
+    };
+    let slow = begin(SLOW);
+    let until = |name: &str, status: u16| {
+        let found = (0..2000).any(|_| {
+            std::thread::sleep(Duration::from_millis(5));
+            deleted(&server, name).status == status
+        });
+        assert!(found, "{name}: expected status {status}");
+    };
+    // The model is being fetched.
+    until(SLOW, 409);
+    drop(slow);
+    until(SLOW, 404);
+    assert_eq!(library.cancelled.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn models_in_use_and_models_of_the_start_stay() {
+    let (server, library) = server();
+    for given in [NAME, "hf:here/given"] {
+        let reply = deleted(&server, given);
+        assert_eq!(reply.status, 403, "{reply:?}");
+    }
+    let pulled = lines(&server.post("/api/pull", &json!({"model": NAME})));
+    assert_eq!(pulled.last().unwrap(), &json!({"status": "success"}));
+    // A stream that is not read holds its model.
+    let body =
+        json!({"model": BEFORE, "prompt": "a", "stream": true, "options": {"num_predict": 900}});
+    let mut stream = server.connect();
+    let request = post("/api/generate", &body.to_string(), "");
+    stream.write_all(request.as_bytes()).unwrap();
+    std::io::Read::read_exact(&mut stream, &mut [0; 32]).unwrap();
+    let reply = deleted(&server, BEFORE);
+    // The answer may have ended meanwhile.
+    if reply.status != 200 {
+        assert_eq!(reply.status, 409, "{reply:?}");
+        drop(stream);
+        server.wait_until_idle();
+        let gone = (0..100).any(|_| deleted(&server, BEFORE).status == 200);
+        assert!(gone);
+    }
+    assert!(library.files.lock().unwrap().is_empty());
+}
+
+#[test]
+fn a_repository_goes_with_its_files_and_needs_its_name() {
+    let (server, library) = server();
+    let files = ["hf:here/many:a.gguf", "hf:here/many:b.gguf"];
+    let own = files.map(str::to_owned);
+    library.files.lock().unwrap().extend(own);
+    assert_eq!(deleted(&server, "hf:here/man").status, 404);
+    assert_eq!(deleted(&server, "hf:here/many").status, 200);
+    assert_eq!(library.files.lock().unwrap().len(), 1);
+    let without = server.send(&delete("/api/delete", "{}"));
+    assert!(
+        without.status == 400 && without.body.contains("model: it is missing"),
+        "{without:?}"
+    );
+    // A page of another site.
+    let foreign = delete("/api/delete", &json!({"model": BEFORE}).to_string());
+    let foreign = foreign.replace(
+        "Content-Type: application/json",
+        "Origin: http://example.org\r\nContent-Type: text/plain",
+    );
+    assert_eq!(server.send(&foreign).status, 415);
+    assert_eq!(names(&server).1, [BEFORE]);
+}
+
+#[test]
+fn others_must_not_change_the_models_of_a_key() {
+    let (engine, _folder) = engine(None);
+    let library = Library::new(&engine);
+    let check = |change: &dyn Fn(&mut ServerOptions)| {
+        let mut options = ServerOptions {
+            library: Some(Arc::clone(&library) as Arc<dyn ModelLibrary>),
+            ..ServerOptions::default()
+        };
+        change(&mut options);
+        options.check()
+    };
+    let (one, two) = (vec!["a".to_owned()], vec!["a".to_owned(), "b".to_owned()]);
+    let everywhere = IpAddr::from(Ipv4Addr::UNSPECIFIED);
+    check(&|_| {}).unwrap();
+    check(&|options| (options.host, options.api_keys) = (everywhere, one.clone())).unwrap();
+    check(&|options| (options.shares_prompts, options.api_keys) = (true, two.clone())).unwrap();
+    let open = check(&|options| (options.host, options.allows_no_key) = (everywhere, true));
+    assert!(matches!(open, Err(StartError::PullsWithoutKey)));
+    let separate = check(&|options| options.api_keys = two.clone());
+    assert!(matches!(separate, Err(StartError::PullsOfSeparateKeys)));
+}
