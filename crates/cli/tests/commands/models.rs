@@ -224,3 +224,134 @@ fn ps_shows_what_a_server_has_in_memory() {
         stderr(&refused)
     );
 }
+
+/// A server, which is stopped when this is dropped.
+#[cfg(feature = "server")]
+struct Serving {
+    process: std::process::Child,
+    address: String,
+    // Its pipe must stay open.
+    _lines: Box<dyn Iterator<Item = String>>,
+}
+
+#[cfg(feature = "server")]
+impl Serving {
+    /// Starts `triad serve` with `arguments`. Its hub is an address where no server is.
+    fn start(place: &Place, arguments: &[&str]) -> Self {
+        use std::io::{BufRead, BufReader};
+        let mut command = place.command(&[&["serve", "--port", "0"], arguments].concat());
+        command.env("HF_ENDPOINT", "http://127.0.0.1:9");
+        let mut process = command
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(process.stderr.take().unwrap()).lines();
+        let mut lines: Box<dyn Iterator<Item = String>> = Box::new(lines.map_while(Result::ok));
+        let address = lines.find_map(|line| {
+            let (_, rest) = line.split_once("http://")?;
+            Some(rest.split(';').next()?.to_owned())
+        });
+        Self {
+            process,
+            address: address.expect("the server starts"),
+            _lines: lines,
+        }
+    }
+
+    /// Sends a request. Returns the status and the body.
+    fn ask(&self, method: &str, path: &str, body: &str) -> (u16, String) {
+        use std::io::{Read, Write};
+        let mut stream = std::net::TcpStream::connect(&self.address).unwrap();
+        write!(
+            stream,
+            "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n\
+             Content-Length: {}\r\n\r\n{body}",
+            body.len()
+        )
+        .unwrap();
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).unwrap();
+        let (head, body) = reply.split_once("\r\n\r\n").unwrap();
+        (head[9..12].parse().unwrap(), body.to_owned())
+    }
+}
+
+#[cfg(feature = "server")]
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+}
+
+#[cfg(feature = "server")]
+#[test]
+fn clients_delete_models_of_the_cache_where_allowed_but_not_what_the_server_was_started_with() {
+    let place = cached();
+    let given = "hf:owner/name:a.gguf";
+    let serve = [
+        "--allow-pull",
+        "--no-quantize",
+        "--context",
+        "64",
+        "-m",
+        given,
+    ];
+    let server = Serving::start(&place, &serve);
+    let delete = |name: &str| {
+        let body = format!(r#"{{"model": "{name}"}}"#);
+        server.ask("DELETE", "/api/delete", &body)
+    };
+    let (_, tags) = server.ask("GET", "/api/tags", "");
+    assert!(
+        tags.contains("hf:owner/name:b.gguf") && !tags.contains(given),
+        "{tags}"
+    );
+    let ask = r#"{"model": "hf:owner/name:b.gguf", "prompt": "Hi", "max_tokens": 2}"#;
+    let (status, answer) = server.ask("POST", "/v1/completions", ask);
+    assert_eq!(status, 200, "{answer}");
+    // Its own name, the repository with it, the name of its file, and a path.
+    for (name, status) in [
+        (given, 403),
+        ("hf:owner/name", 403),
+        ("name:a.gguf", 403),
+        ("model.gguf", 404),
+    ] {
+        assert_eq!(delete(name).0, status, "{name}");
+    }
+    let file = |name: &str| place.path("cache/hf/owner/name").join(name).is_file();
+    assert_eq!(delete("hf:owner/name:b.gguf").0, 200);
+    assert!(file("a.gguf") && !file("b.gguf"));
+    assert_eq!(server.ask("POST", "/v1/completions", ask).0, 404);
+    for (name, reason) in [
+        ("/etc/passwd", "expected hf:owner/name"),
+        ("hf:owner/other", "cannot reach http://127.0.0.1:9"),
+    ] {
+        let (status, lines) = server.ask("POST", "/api/pull", &format!(r#"{{"model": "{name}"}}"#));
+        assert!(
+            status == 200 && lines.contains(reason) && lines.contains("error"),
+            "{lines}"
+        );
+    }
+    drop(server);
+    let refused = place.triad(&["serve", "--allow-pull", "--lora", "a=b", "-m", given]);
+    assert!(
+        stderr(&refused).contains("cannot be used with"),
+        "{}",
+        stderr(&refused)
+    );
+    let refused = place.triad(&[
+        "serve",
+        "--allow-pull",
+        "--host",
+        "0.0.0.0",
+        "--no-key",
+        "-m",
+        given,
+    ]);
+    assert!(
+        stderr(&refused).contains("need an API key"),
+        "{}",
+        stderr(&refused)
+    );
+}
