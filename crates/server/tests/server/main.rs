@@ -32,3 +32,4 @@ mod shares;
 mod stored;
 mod support;
 mod tools;
+mod unread;
