@@ -37,8 +37,8 @@ pub(crate) struct RequestBody {
     body: Option<Incoming>,
     connection: Arc<Connection>,
     limits: Limits,
-    /// Whether nobody waits for this body: it is complete, or the client waits for the permission to send it, or it has
-    /// stalled.
+    /// Whether nothing more of the body is to be read: it is complete, has stalled, or its client waits for the permission to
+    /// send it.
     is_over: bool,
 }
 
