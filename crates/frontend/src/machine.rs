@@ -107,6 +107,18 @@ pub fn total_memory() -> Option<u64> {
     system::memory_bytes()
 }
 
+/// Returns the number of files and connections that this process may have open, if there is a limit (`ulimit -n`).
+#[cfg(unix)]
+pub fn open_files() -> Option<u64> {
+    rustix::process::getrlimit(rustix::process::Resource::Nofile).current
+}
+
+/// Returns `None`: this system limits files and connections by their memory alone.
+#[cfg(not(unix))]
+pub fn open_files() -> Option<u64> {
+    None
+}
+
 /// Returns the number of threads that run concurrently in this process; 1 if the system does not report it.
 pub fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)

@@ -121,7 +121,11 @@ impl Connection {
             Some(process) if ends => ended(&self.name, process).await,
             _ => Error::Protocol {
                 server: self.name.clone(),
-                message: sentence(error),
+                message: match error {
+                    // The name of the transport is that of a type of this program.
+                    ServiceError::TransportSend(failed) => sentence(&*failed.error),
+                    error => sentence(error),
+                },
             },
         }
     }
@@ -212,7 +216,10 @@ pub(crate) async fn connect(config: &ServerConfig, limits: Limits) -> Result<Con
         (Err(error), _) => {
             return Err(Error::Protocol {
                 server: name.clone(),
-                message: sentence(&error),
+                message: match &error {
+                    ClientInitializeError::TransportError { error, .. } => sentence(&*error.error),
+                    error => sentence(error),
+                },
             });
         }
     };

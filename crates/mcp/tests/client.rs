@@ -497,6 +497,21 @@ fn an_address_that_is_no_mcp_server_is_one_sentence() {
         error.contains("500") && error.contains("no luck!!"),
         "{error}"
     );
+    // No error names a type of this program.
+    assert!(!error.contains("rmcp") && !error.contains('<'), "{error}");
+    let moved = http(|message, _| {
+        match result(message) {
+        Some(result) if message["method"] != "tools/call" => {
+            reply("application/json", &result.to_string())
+        }
+        Some(_) => "HTTP/1.1 307 Moved\r\nLocation: http://127.0.0.1:9/\r\nConnection: close\r\nContent-Length: 0\r\n\r\n".into(),
+        None => "HTTP/1.1 202 Accepted\r\nConnection: close\r\nContent-Length: 0\r\n\r\n".into(),
+    }
+    });
+    let error = add(&connect(moved, limits()).unwrap()).unwrap_err();
+    let error = error.to_string();
+    assert!(error.contains("HTTP status 307"), "{error}");
+    assert!(!error.contains("rmcp") && !error.contains('<'), "{error}");
     let closed = ServerConfig {
         name: "gone".into(),
         transport: Transport::Http {

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::body::Body;
@@ -15,6 +15,17 @@ use tokio::sync::oneshot;
 
 use crate::held_body::HeldBody;
 use crate::owner::{Tenant, share};
+
+/// Files that the server may need for other things than connections: models, saved sessions, processes.
+const OTHER_FILES: u64 = 64;
+
+/// Returns how many of `most` connections the server may have if it may have `files` open: at least one.
+pub(crate) fn within_files(most: usize, files: Option<u64>) -> usize {
+    let left = |files: u64| files.saturating_sub(OTHER_FILES).max(files / 2).max(1);
+    files.map_or(most, |files| {
+        most.min(usize::try_from(left(files)).unwrap_or(most))
+    })
+}
 
 /// The table of open connections.
 pub(crate) struct Connections {
@@ -92,8 +103,14 @@ impl Connections {
             connections: Arc::clone(self),
             number,
             steps: AtomicU64::new(0),
+            reads_rest: AtomicBool::new(false),
         };
         Some((Arc::new(connection), ended))
+    }
+
+    /// Closes a connection that serves no request, if there is one: the system has no room for another one.
+    pub(crate) fn make_room(&self) {
+        let _ = self.lock().shed(|_| true);
     }
 
     fn lock(&self) -> MutexGuard<'_, Open> {
@@ -126,6 +143,8 @@ pub(crate) struct Connection {
     number: u64,
     /// The number of started requests plus the number of finished responses.
     steps: AtomicU64,
+    /// Whether the rest of a body is read whose request is answered.
+    reads_rest: AtomicBool,
 }
 
 impl Connection {
@@ -134,6 +153,17 @@ impl Connection {
     pub(crate) fn steps(&self) -> (u64, bool) {
         let steps = self.steps.load(Ordering::Relaxed);
         (steps, steps % 2 == 1)
+    }
+
+    /// Marks the time in which the rest of a body is read whose request is answered: until the result is dropped.
+    pub(crate) fn read_rest(self: &Arc<Self>) -> RestRead {
+        self.reads_rest.store(true, Ordering::Relaxed);
+        RestRead(Arc::clone(self))
+    }
+
+    /// Returns whether the rest of a body is read. The connection can still be replaced.
+    pub(crate) fn reads_rest(&self) -> bool {
+        self.reads_rest.load(Ordering::Relaxed)
     }
 
     /// Marks the begin of a request, whose head has arrived.
@@ -155,6 +185,15 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         self.connections.lock().all.remove(&self.number);
+    }
+}
+
+/// The rest of a body that is read. Dropping it ends the reading.
+pub(crate) struct RestRead(Arc<Connection>);
+
+impl Drop for RestRead {
+    fn drop(&mut self) {
+        self.0.reads_rest.store(false, Ordering::Relaxed);
     }
 }
 
@@ -190,6 +229,37 @@ mod tests {
 
     fn is_ended((_, ended): &mut Opened) -> bool {
         ended.try_recv() == Err(oneshot::error::TryRecvError::Closed)
+    }
+
+    #[test]
+    fn files_that_the_process_may_open_are_left_for_other_things_than_connections() {
+        let within = |files| within_files(512, files);
+        assert_eq!(
+            [
+                None,
+                Some(u64::MAX),
+                Some(1024),
+                Some(256),
+                Some(100),
+                Some(1),
+                Some(0)
+            ]
+            .map(within),
+            [512, 512, 512, 192, 50, 1, 1]
+        );
+    }
+
+    #[test]
+    fn a_connection_that_serves_no_request_is_closed_where_the_system_has_no_room() {
+        let connections = Connections::new(8);
+        connections.make_room();
+        let mut opened = [open(&connections, 1), open(&connections, 2)];
+        let served = opened[0].0.begin();
+        connections.make_room();
+        assert_eq!(opened.each_mut().map(is_ended), [false, true]);
+        connections.make_room();
+        assert!(!is_ended(&mut opened[0]));
+        drop(served);
     }
 
     #[test]

@@ -113,6 +113,7 @@ mod timelines;
 mod tool_fields;
 mod tool_routes;
 mod tools;
+mod unread;
 mod url_path;
 mod usage;
 mod vectors;

@@ -18,14 +18,16 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, sleep, timeout};
 use tower::ServiceExt;
+use triad_frontend::machine;
 
 use crate::app::App;
-use crate::connections::{Connection, Connections};
+use crate::connections::{Connection, Connections, within_files};
 use crate::guard::{HEAD_BYTES, Peer};
 use crate::hosted::HostedModel;
 use crate::housekeeping;
 use crate::options::{ServerOptions, StartError};
 use crate::routes;
+use crate::unread::RequestBody;
 
 /// Threads that do I/O. Computation has its own threads.
 const THREADS: usize = 2;
@@ -34,6 +36,9 @@ const THREADS_OF_LARGE: usize = 2;
 /// The time that an idle thread of computation is kept: as long as the server runs. A kept thread needs no start when
 /// memory is low.
 const KEEP_ALIVE: Duration = Duration::from_secs(u32::MAX as u64);
+
+/// The time after which a connection is accepted again that the system had no room for.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
 /// The response to a connection beyond the limits.
 const REFUSAL: &str = "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 2\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
@@ -92,7 +97,7 @@ pub fn serve(
         tokio::spawn(housekeeping::run(Arc::downgrade(app.registry())));
         tokio::spawn(housekeeping::drop_stored(Arc::downgrade(app.stored())));
         ready(address);
-        accept(&listener, &app, shutdown.0.subscribe()).await;
+        accept(listener, &app, shutdown.0.subscribe()).await;
         Ok(())
     });
     // Threads of computation end with their requests, which are cancelled when their connections close.
@@ -102,9 +107,10 @@ pub fn serve(
 }
 
 /// Accepts connections until the shutdown, then waits for the open ones.
-async fn accept(listener: &TcpListener, app: &Arc<App>, mut ends: watch::Receiver<bool>) {
+async fn accept(listener: TcpListener, app: &Arc<App>, mut ends: watch::Receiver<bool>) {
     let router = routes::router(app);
-    let connections = Connections::new(app.options.connections);
+    let most = within_files(app.options.connections, machine::open_files());
+    let connections = Connections::new(most);
     let graceful = GracefulShutdown::new();
     loop {
         let accepted = tokio::select! {
@@ -115,8 +121,9 @@ async fn accept(listener: &TcpListener, app: &Arc<App>, mut ends: watch::Receive
             Ok(accepted) => accepted,
             Err(error) => {
                 tracing::debug!("cannot take a connection: {error}");
-                // The process may be out of file descriptors, for example. Wait until some are closed.
-                sleep(Duration::from_millis(100)).await;
+                // The process may be out of file descriptors, for example. Close one, and wait until it is closed.
+                connections.make_room();
+                sleep(ACCEPT_PAUSE).await;
                 continue;
             }
         };
@@ -126,11 +133,19 @@ async fn accept(listener: &TcpListener, app: &Arc<App>, mut ends: watch::Receive
             let _ = stream.try_write(REFUSAL.as_bytes());
             continue;
         };
-        let (router, of_service) = (router.clone(), Arc::clone(&open));
+        let (router, of_service, of_app) = (router.clone(), Arc::clone(&open), Arc::clone(app));
         let service = hyper::service::service_fn(move |mut request: hyper::Request<Incoming>| {
             let served = of_service.begin();
             request.extensions_mut().insert(Peer(peer));
             *request.uri_mut() = normal_uri(request.uri());
+            let (parts, body) = request.into_parts();
+            let body = RequestBody::new(
+                body,
+                &parts.headers,
+                Arc::clone(&of_service),
+                &of_app.options,
+            );
+            let request = hyper::Request::from_parts(parts, body);
             let answer = router.clone().oneshot(request);
             async move {
                 let answer = answer.await?;
@@ -155,6 +170,8 @@ async fn accept(listener: &TcpListener, app: &Arc<App>, mut ends: watch::Receive
             }
         });
     }
+    // Clients that come now are refused, and need not wait for the end of the others.
+    drop(listener);
     let _ = timeout(app.options.shutdown_time_out, graceful.shutdown()).await;
 }
 
@@ -235,7 +252,7 @@ impl AsyncRead for TimedStream {
             (self.step, self.head_deadline) = (step, None);
         }
         // The time of a body is limited where it is read.
-        if is_busy {
+        if is_busy || self.open.reads_rest() {
             return read;
         }
         if read.is_ready() {

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::http::uri::Authority;
 use triad_frontend::pressure::PressureFiles;
 use triad_grammar::Checker;
 
@@ -173,6 +174,13 @@ impl ServerOptions {
                 origin: origin.clone(),
             });
         }
+        if let Some(host) = self.allowed_hosts.iter().find(|host| !is_host(host)) {
+            return Err(StartError::Host { host: host.clone() });
+        }
+        let is_metrics_key = |key: &String| self.metrics_key.as_ref() == Some(key);
+        if self.separates_keys() && self.api_keys.iter().any(is_metrics_key) {
+            return Err(StartError::MetricsKey);
+        }
         let least_one = [
             ("parallel", self.parallel),
             ("connections", self.connections),
@@ -196,6 +204,12 @@ fn is_origin(origin: &str) -> bool {
         !host.is_empty() && !host.contains('/') && host.bytes().all(|byte| byte.is_ascii_graphic())
     };
     origin == "*" || host.is_some_and(is_host)
+}
+
+/// Returns whether `host` is what a Host header may name, without a port.
+fn is_host(host: &str) -> bool {
+    let authority = host.parse::<Authority>();
+    authority.is_ok_and(|authority| authority.host() == host) && !host.contains('*')
 }
 
 /// The reason why a server could not start.
@@ -238,6 +252,19 @@ pub enum StartError {
         /// The given value.
         origin: String,
     },
+    /// A name that no Host header has.
+    #[error(
+        "{host} is not a host (--allow-host): expected a name or an address without a port, such as example.org or [::1]"
+    )]
+    Host {
+        /// The given value.
+        host: String,
+    },
+    /// A key for metrics with which prompts of one of several keys can be computed, too.
+    #[error(
+        "--metrics-key is one of several API keys, which may not see the metrics of the others: expected a key of its own"
+    )]
+    MetricsKey,
     /// A number that must not be 0.
     #[error("{name} is 0, expected at least 1")]
     Zero {
@@ -327,5 +354,41 @@ mod tests {
             );
         }
         checked(|options| options.cors = vec!["*".into(), "http://localhost:3000".into()]).unwrap();
+    }
+
+    #[test]
+    fn a_host_is_a_name_or_an_address_without_a_port() {
+        let hosts = |host: &str| checked(|options| options.allowed_hosts = vec![host.into()]);
+        for host in [
+            "", "http://x", "x:80", "x/", "a@x", "*", "*.x", "a b", "::1",
+        ] {
+            assert!(hosts(host).unwrap_err().contains("--allow-host"), "{host}");
+        }
+        for host in ["x", "example.org", "my_proxy", "10.0.0.1", "[::1]"] {
+            hosts(host).unwrap();
+        }
+    }
+
+    #[test]
+    fn the_key_for_metrics_is_none_of_several_keys() {
+        let with = |keys: &[&str], shares| {
+            checked(|options| {
+                options.api_keys = keys.iter().map(|key| (*key).to_owned()).collect();
+                (options.metrics_key, options.shares_prompts) = (Some("b".into()), shares);
+            })
+        };
+        assert!(
+            with(&["a", "b"], false)
+                .unwrap_err()
+                .contains("--metrics-key")
+        );
+        for (keys, shares) in [
+            (&["a", "c"][..], false),
+            (&["b"], false),
+            (&["a", "b"], true),
+            (&[], false),
+        ] {
+            with(keys, shares).unwrap();
+        }
     }
 }

@@ -8,7 +8,7 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::Json;
 use axum::extract::State;
@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use triad_engine::{Adapters, Cancel};
 use triad_frontend::chat;
+use triad_model::output::is_unfinished;
 use utoipa::ToSchema;
 
 use crate::app::App;
@@ -43,6 +44,8 @@ const MAX_SESSIONS: usize = 1024;
 /// Maximum number of characters of a name.
 const LONGEST_NAME: usize = 64;
 const EXTENSION: &str = "session";
+/// The time after which nothing more is written to an unfinished file.
+const ABANDONED: Duration = Duration::from_secs(3600);
 
 /// A request to save the session of a prompt. Exactly one of `messages` and `prompt` must be set.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -207,12 +210,13 @@ pub(crate) async fn save(
     let stop = cancel.0.clone();
     let saved = blocking(move || {
         std::fs::create_dir_all(&folder).map_err(|error| failed(&error))?;
+        remove_abandoned(&folder);
         let mut session = model.engine().session();
         session.set_salt(client.owner.salt());
         let known = session.reuse(&tokens);
         session.prefill(&tokens[known..], &stop, |_| {})?;
         session.share();
-        session.save(&path)?;
+        session.save_own(&path)?;
         drop((session, permit));
         make_room(&folder, &name, (MAX_SESSIONS, most))?;
         Ok(Saved {
@@ -357,6 +361,22 @@ fn files(folder: &Path) -> ApiResult<Vec<SessionFile>> {
     Ok(files)
 }
 
+/// Removes what a server left unfinished that was killed while it saved a session: these files count towards no limit.
+fn remove_abandoned(folder: &Path) {
+    let Ok(entries) = std::fs::read_dir(folder) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let written = entry.metadata().and_then(|data| data.modified());
+        let age = written.ok().and_then(|written| written.elapsed().ok());
+        let name = entry.file_name();
+        if age.is_some_and(|age| age > ABANDONED) && name.to_str().is_some_and(is_unfinished) {
+            tracing::info!("an unfinished session is removed");
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}
+
 /// Deletes the oldest sessions of a folder, except `kept`, until the number and the bytes of the rest are at most
 /// `most`.
 fn make_room(folder: &Path, kept: &str, most: (usize, u64)) -> ApiResult<()> {
@@ -420,7 +440,6 @@ async fn admit(model: &ServedModel, client: Caller, need: Need) -> ApiResult<Per
 mod tests {
     use super::*;
     use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::time::Duration;
     use tracing::{Event, Level, Metadata, Subscriber, span};
 
     /// Counts the errors in the log.
@@ -468,6 +487,27 @@ mod tests {
             assert_eq!(error.status, StatusCode::INTERNAL_SERVER_ERROR);
             assert_eq!(errors.0.load(Ordering::Relaxed), 1);
         });
+    }
+
+    #[test]
+    fn what_a_killed_server_left_is_removed_and_what_is_written_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let long_ago = SystemTime::now() - 2 * ABANDONED;
+        for (name, modified) in [
+            (".triad-a.part", long_ago),
+            (".triad-b.part", SystemTime::now()),
+            ("c.session", long_ago),
+            ("d.part", long_ago),
+        ] {
+            let file = std::fs::File::create(folder.path().join(name)).unwrap();
+            file.set_modified(modified).unwrap();
+        }
+        remove_abandoned(folder.path());
+        remove_abandoned(&folder.path().join("none"));
+        let names = std::fs::read_dir(folder.path()).unwrap();
+        let mut names: Vec<_> = names.map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        assert_eq!(names, [".triad-b.part", "c.session", "d.part"]);
     }
 
     #[test]

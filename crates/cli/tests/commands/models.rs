@@ -354,4 +354,59 @@ fn clients_delete_models_of_the_cache_where_allowed_but_not_what_the_server_was_
         "{}",
         stderr(&refused)
     );
+
+/// Starts a server in a process that may open at most 100 files. Each client opens more connections than that, and keeps them.
+#[test]
+#[cfg(all(feature = "server", target_os = "linux"))]
+fn idle_connections_use_up_no_files_that_another_connection_needs() {
+    use std::io::{BufRead, BufReader, Read, Write};
+    use std::net::TcpStream;
+    use std::time::Duration;
+
+    let place = place();
+    let serve = place.command(&["serve", "--no-quantize", "-m", "model.gguf", "--port", "0"]);
+    let mut server = std::process::Command::new("/bin/sh");
+    let words = serve.get_args().map(|word| word.to_str().unwrap());
+    let words = words.collect::<Vec<_>>().join(" ");
+    let program = serve.get_program().to_str().unwrap();
+    server
+        .args(["-c", &format!("ulimit -n 100 && exec {program} {words}")])
+        .current_dir(place.path(""))
+        .stderr(std::process::Stdio::piped());
+    let variables = serve.get_envs();
+    server.envs(variables.filter_map(|(name, value)| Some((name, value?))));
+    let mut server = server.spawn().unwrap();
+    let mut lines = BufReader::new(server.stderr.take().unwrap()).lines();
+    let address = lines.find_map(|line| {
+        let line = line.unwrap();
+        let (_, rest) = line.split_once("http://")?;
+        Some(rest.split(';').next().unwrap().to_owned())
+    });
+    let address = address.unwrap();
+    let ask = || {
+        let mut stream = TcpStream::connect(&address).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(10)))
+            .unwrap();
+        let request = format!("GET /health HTTP/1.1\r\nHost: {address}\r\n\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = [0; 12];
+        let read = stream.read_exact(&mut answer);
+        (stream, read.map(|()| answer))
+    };
+    let mut open = Vec::new();
+    let mut last = None;
+    for _ in 0..150 {
+        let (stream, answer) = ask();
+        open.push(stream);
+        last = Some(answer);
+        if last.as_ref().is_some_and(Result::is_err) {
+            break;
+        }
+    }
+    server.kill().unwrap();
+    server.wait().unwrap();
+    let answer = last.unwrap().expect("a connection is not answered");
+    assert_eq!(&answer, b"HTTP/1.1 200");
+    assert_eq!(open.len(), 150);
 }

@@ -58,16 +58,21 @@ pub(crate) struct Header {
     pub(crate) adapters: Option<String>,
 }
 
-/// Writes `tokens` and their keys and values from `cache` to `path`.
+/// Writes `tokens` and their keys and values from `cache` to `path`. `open` opens it.
 ///
 /// # Errors
 /// If the file cannot be written; an existing file then stays unchanged.
-pub(crate) fn save(path: &Path, header: &Header, tokens: &[u32], cache: &KvCache) -> Result<()> {
+pub(crate) fn save(
+    (path, open): (&Path, fn(&Path) -> io::Result<OutputFile>),
+    header: &Header,
+    tokens: &[u32],
+    cache: &KvCache,
+) -> Result<()> {
     let error = |source| Error::Io {
         path: path.to_owned(),
         source,
     };
-    let mut file = OutputFile::create_private(path).map_err(error)?;
+    let mut file = open(path).map_err(error)?;
     write(&mut file, header, tokens, cache).map_err(error)?;
     file.finish().map_err(error)
 }

@@ -1,7 +1,10 @@
 //! Sessions in files, and how an engine makes sessions.
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
+
+use triad_model::output::OutputFile;
 
 use super::Session;
 use super::phases::Phases;
@@ -92,6 +95,19 @@ impl Session {
     /// # Errors
     /// If the file cannot be written, or the model's file has changed; an existing file is then kept.
     pub fn save(&self, path: &Path) -> Result<()> {
+        self.save_to(path, OutputFile::create_private)
+    }
+
+    /// Does the same as [`Session::save`] for a name that the program chose: whatever has this name is replaced, and a link
+    /// is not followed.
+    ///
+    /// # Errors
+    /// As [`Session::save`].
+    pub fn save_own(&self, path: &Path) -> Result<()> {
+        self.save_to(path, OutputFile::own_private)
+    }
+
+    fn save_to(&self, path: &Path, open: fn(&Path) -> io::Result<OutputFile>) -> Result<()> {
         self.model().check_unchanged()?;
         if self.tokens.iter().any(|token| is_of_picture(*token)) {
             let message = "a conversation with pictures cannot be saved";
@@ -113,7 +129,7 @@ impl Session {
             },
             adapters: self.adapters().key().text(),
         };
-        save::save(path, &header, &self.tokens, &self.cache)
+        save::save((path, open), &header, &self.tokens, &self.cache)
     }
 
     /// Returns a session with the contents of a file.

@@ -33,3 +33,4 @@ mod shares;
 mod stored;
 mod support;
 mod tools;
+mod unread;

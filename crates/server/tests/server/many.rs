@@ -95,6 +95,31 @@ fn an_answer_ends_when_its_client_goes_away() {
 }
 
 #[test]
+fn a_server_that_ends_refuses_connections_while_it_waits_for_requests() {
+    let server = Server::with(|options| options.head_time_out = Duration::from_secs(60));
+    let mut stream = server.connect();
+    let request = post(
+        TEXT,
+        &json!({"prompt": "a", "max_tokens": 1}).to_string(),
+        "",
+    );
+    let (begin, rest) = request.split_at(request.len() - 5);
+    stream.write_all(begin.as_bytes()).unwrap();
+    // The server has taken this connection when it answers a later one.
+    server.get("/health").good();
+    server.begin_end();
+    let start = Instant::now();
+    while std::net::TcpStream::connect(server.address).is_ok() {
+        assert!(start.elapsed() < Duration::from_secs(5), "it still listens");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    stream.write_all(rest.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
+#[test]
 fn the_end_of_a_server_waits_for_answers_and_cancels_those_that_take_too_long() {
     for (time_out, is_complete) in [
         (Duration::from_secs(60), true),

@@ -108,6 +108,38 @@ fn names_lead_nowhere_else_and_nothing_is_left_behind() {
     assert_eq!(std::fs::read_dir(&inside).unwrap().count(), 0);
 }
 
+#[cfg(unix)]
+#[test]
+fn a_session_replaces_a_link_and_a_pipe_of_its_name_and_writes_to_neither() {
+    let folder = tempfile::tempdir().unwrap();
+    let inside = folder.path().join("sessions");
+    std::fs::create_dir(&inside).unwrap();
+    let outside = folder.path().join("outside");
+    std::fs::write(&outside, "kept").unwrap();
+    let path = |name: &str| inside.join(format!("{name}.session"));
+    std::os::unix::fs::symlink(&outside, path("link")).unwrap();
+    std::os::unix::fs::symlink(folder.path().join("none"), path("dangling")).unwrap();
+    let made = std::process::Command::new("mkfifo")
+        .arg(path("pipe"))
+        .status();
+    assert!(made.unwrap().success());
+    let server = server(&inside);
+    for name in ["link", "dangling", "pipe"] {
+        let saved = server.post(
+            &format!("/sessions/{name}/save"),
+            &json!({"prompt": "ab ".repeat(40)}),
+        );
+        saved.good();
+        let is_file = std::fs::symlink_metadata(path(name)).unwrap().is_file();
+        assert!(is_file, "{name}");
+        server
+            .post(&format!("/sessions/{name}/restore"), &json!({}))
+            .good();
+    }
+    assert_eq!(std::fs::read(&outside).unwrap(), b"kept");
+    assert!(!folder.path().join("none").exists());
+}
+
 #[test]
 fn what_is_no_session_is_refused_and_so_is_all_without_a_folder() {
     let folder = tempfile::tempdir().unwrap();

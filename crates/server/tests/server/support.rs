@@ -383,6 +383,11 @@ impl Server {
         }
     }
 
+    /// Stops the server, and returns at once.
+    pub fn begin_end(&self) {
+        self.shutdown.begin();
+    }
+
     /// Stops the server and waits for its end.
     pub fn end(&mut self) {
         self.shutdown.begin();
