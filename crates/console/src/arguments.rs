@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use clap::builder::PossibleValuesParser;
 use triad_engine::package::Package;
 use triad_engine::{Cores, Error, ExpertLimit, KvFormat, LoadOptions, Model, Threads};
-use triad_frontend::{machine, models};
+use triad_frontend::{hashes, machine, models};
 use triad_hetero::kept_shadows;
 use triad_kernels::BlockArithmetic;
 use triad_model::description::ModelDescription;
@@ -92,7 +92,8 @@ impl DescriptionArguments {
         } else {
             None
         };
-        let package = package.map(|path| Package::open(&path)).transpose()?;
+        let open = |path: PathBuf| hashes::open_package(&path, &mut progress::checking(&path));
+        let package = package.map(open).transpose()?;
         Ok(package.and_then(|package| kept_shadows(&package.manifest().preparation)))
     }
 }
@@ -206,6 +207,11 @@ pub struct CalibrationArguments {
 }
 
 impl CalibrationArguments {
+    /// Returns whether a text is given.
+    pub fn is_given(&self) -> bool {
+        !self.calibrate.is_empty()
+    }
+
     /// Returns the built-in text, or the texts of all files. They are interleaved, so that `--tokens` cuts none of them
     /// off.
     pub fn text(&self) -> Result<CalibrationText> {

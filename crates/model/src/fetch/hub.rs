@@ -12,16 +12,18 @@ use std::time::Duration;
 
 use manifest::Manifest;
 use serde::Deserialize;
+use ureq::http::Uri;
 use ureq::{Agent, Proxy};
 
-use super::cache::FolderLock;
+use super::cache::{self, FolderLock};
 use super::download::{Bounds, Download, refusal};
-use super::get::Get;
+use super::get::{Get, without_login};
 use super::name::{Repository, stays_inside};
-use super::part::{Expected, Hash};
+use super::part::{Expected, Hash, PART};
 use super::waiting::wait;
 use super::{Progress, fetch_error};
 use crate::checkpoint;
+use crate::environment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::files;
 use crate::gguf::PartName;
@@ -118,16 +120,50 @@ pub(super) fn cached(cache: &Path, repository: &Repository) -> Option<PathBuf> {
     }
 }
 
+/// Checks the value of `HF_ENDPOINT`.
+fn check_endpoint(endpoint: &str) -> Result<()> {
+    let is_origin = |url: Uri| {
+        let is_http = matches!(url.scheme_str(), Some("http" | "https"));
+        is_http && url.host().is_some_and(|host| !host.is_empty()) && url.query().is_none()
+    };
+    if endpoint.parse().is_ok_and(is_origin) && !endpoint.contains('#') {
+        return Ok(());
+    }
+    Err(fetch_error(format!(
+        "HF_ENDPOINT is {:?}, expected the address of a hub, such as {HUGGING_FACE}",
+        without_login(endpoint)
+    )))
+}
+
+/// Checks the value of `HF_TOKEN`.
+fn check_token(token: &str) -> Result<()> {
+    if token.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Ok(());
+    }
+    Err(fetch_error(
+        "HF_TOKEN is no token: expected letters, digits and signs of ASCII without spaces",
+    ))
+}
+
 impl Hub {
     /// Returns the hub that `HF_ENDPOINT` names, or Hugging Face, with the token of `HF_TOKEN`, if set.
-    pub(super) fn from_environment() -> Self {
-        let variable = |name| {
-            std::env::var(name)
-                .ok()
-                .filter(|value| !value.trim().is_empty())
-        };
-        let endpoint = variable("HF_ENDPOINT").unwrap_or_else(|| HUGGING_FACE.into());
-        Self::new(&endpoint, variable("HF_TOKEN"), Proxy::try_from_env())
+    ///
+    /// # Errors
+    /// If one of the variables is not what it should be: a token must not go to another hub than the user's.
+    pub(super) fn from_environment() -> Result<Self> {
+        let variable =
+            |name| environment::text(name).map(|text| text.map(|text| text.trim().to_owned()));
+        let variable = |name| variable(name).map(|text| text.filter(|text| !text.is_empty()));
+        let endpoint = variable("HF_ENDPOINT")?;
+        let token = variable("HF_TOKEN")?;
+        if let Some(endpoint) = &endpoint {
+            check_endpoint(endpoint)?;
+        }
+        if let Some(token) = &token {
+            check_token(token)?;
+        }
+        let endpoint = endpoint.unwrap_or_else(|| HUGGING_FACE.into());
+        Ok(Self::new(&endpoint, token, Proxy::try_from_env()))
     }
 
     /// Returns the hub at `endpoint`, reached through `proxy`.
@@ -209,6 +245,7 @@ impl Hub {
             time_out: Some(self.patience),
         };
         let response = wait(progress, move || get.call())?;
+        let url = without_login(&url);
         let mut response =
             response.map_err(|error| fetch_error(format!("cannot reach {url}: {error}")))?;
         if response.status() != 200 {
@@ -239,6 +276,13 @@ impl Hub {
         if !stays_inside(&file.name) {
             let message = format!(
                 "the repository names a file outside its folder: {:?}; nothing of it is fetched",
+                file.name
+            );
+            return Err(fetch_error(message));
+        }
+        if is_own(&file.name) {
+            let message = format!(
+                "the repository has a file {:?}, a name of Triad's own files; nothing of it is fetched",
                 file.name
             );
             return Err(fetch_error(message));
@@ -440,6 +484,15 @@ fn shards(path: &Path, siblings: &[Sibling]) -> Result<Vec<Sibling>> {
         })
     };
     names.into_iter().map(find).collect()
+}
+
+/// Returns whether `path` names a file or folder that pulls make for themselves: a lock, a record, an unfinished file.
+fn is_own(path: &str) -> bool {
+    path.split('/').any(|part| {
+        // Some file systems don't tell apart small and capital letters.
+        let part = part.to_ascii_lowercase();
+        [Manifest::NAME, cache::LOCK].contains(&&*part) || part.ends_with(PART)
+    })
 }
 
 /// Encodes `path` for a URL; `/` is kept.
