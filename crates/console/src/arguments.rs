@@ -87,11 +87,7 @@ impl DescriptionArguments {
 
     /// Returns the shadows that the package of the model keeps; `None` for a shape, or without a package.
     pub fn shadows(&self) -> Result<Option<KeptShadows>> {
-        let package = if self.shape.is_none() {
-            self.package().ok()
-        } else {
-            None
-        };
+        let package = self.shape.is_none().then(|| self.package().ok()).flatten();
         let open = |path: PathBuf| hashes::open_package(&path, &mut progress::checking(&path));
         let package = package.map(open).transpose()?;
         Ok(package.and_then(|package| kept_shadows(&package.manifest().preparation)))
@@ -200,18 +196,13 @@ impl KvArgument {
 pub struct CalibrationArguments {
     /// Text to calibrate on, plain or as JSON lines; may be repeated [default: a built-in text]
     #[arg(long, value_name = "FILE")]
-    calibrate: Vec<PathBuf>,
+    pub calibrate: Vec<PathBuf>,
     /// Maximum number of tokens to read from the text
     #[arg(long, value_name = "N", default_value = "16384", value_parser = tokens)]
     pub tokens: usize,
 }
 
 impl CalibrationArguments {
-    /// Returns whether a text is given.
-    pub fn is_given(&self) -> bool {
-        !self.calibrate.is_empty()
-    }
-
     /// Returns the built-in text, or the texts of all files. They are interleaved, so that `--tokens` cuts none of them
     /// off.
     pub fn text(&self) -> Result<CalibrationText> {

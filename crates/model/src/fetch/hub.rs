@@ -4,6 +4,7 @@
 //! finishes the [`Manifest`] last, so that a folder counts as a model only when all its files are present and of one
 //! version.
 
+mod environment;
 mod manifest;
 
 use std::fs;
@@ -12,7 +13,6 @@ use std::time::Duration;
 
 use manifest::Manifest;
 use serde::Deserialize;
-use ureq::http::Uri;
 use ureq::{Agent, Proxy};
 
 use super::cache::{self, FolderLock};
@@ -23,7 +23,6 @@ use super::part::{Expected, Hash, PART};
 use super::waiting::wait;
 use super::{Progress, fetch_error};
 use crate::checkpoint;
-use crate::environment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::files;
 use crate::gguf::PartName;
@@ -120,49 +119,14 @@ pub(super) fn cached(cache: &Path, repository: &Repository) -> Option<PathBuf> {
     }
 }
 
-/// Checks the value of `HF_ENDPOINT`.
-fn check_endpoint(endpoint: &str) -> Result<()> {
-    let is_origin = |url: Uri| {
-        let is_http = matches!(url.scheme_str(), Some("http" | "https"));
-        is_http && url.host().is_some_and(|host| !host.is_empty()) && url.query().is_none()
-    };
-    if endpoint.parse().is_ok_and(is_origin) && !endpoint.contains('#') {
-        return Ok(());
-    }
-    Err(fetch_error(format!(
-        "HF_ENDPOINT is {:?}, expected the address of a hub, such as {HUGGING_FACE}",
-        without_login(endpoint)
-    )))
-}
-
-/// Checks the value of `HF_TOKEN`.
-fn check_token(token: &str) -> Result<()> {
-    if token.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Ok(());
-    }
-    Err(fetch_error(
-        "HF_TOKEN is no token: expected letters, digits and signs of ASCII without spaces",
-    ))
-}
-
 impl Hub {
     /// Returns the hub that `HF_ENDPOINT` names, or Hugging Face, with the token of `HF_TOKEN`, if set.
     ///
     /// # Errors
     /// If one of the variables is not what it should be: a token must not go to another hub than the user's.
     pub(super) fn from_environment() -> Result<Self> {
-        let variable =
-            |name| environment::text(name).map(|text| text.map(|text| text.trim().to_owned()));
-        let variable = |name| variable(name).map(|text| text.filter(|text| !text.is_empty()));
-        let endpoint = variable("HF_ENDPOINT")?;
-        let token = variable("HF_TOKEN")?;
-        if let Some(endpoint) = &endpoint {
-            check_endpoint(endpoint)?;
-        }
-        if let Some(token) = &token {
-            check_token(token)?;
-        }
-        let endpoint = endpoint.unwrap_or_else(|| HUGGING_FACE.into());
+        let endpoint = environment::endpoint()?.unwrap_or_else(|| HUGGING_FACE.into());
+        let token = environment::token()?;
         Ok(Self::new(&endpoint, token, Proxy::try_from_env()))
     }
 

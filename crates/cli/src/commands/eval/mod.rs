@@ -108,7 +108,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         variants
     };
     ensure!(
-        !arguments.calibration.is_given() || variants.iter().any(Variant::calibrates),
+        arguments.calibration.calibrate.is_empty() || variants.iter().any(Variant::calibrates),
         "--calibrate is for a --method that calibrates: expected one, or no --calibrate"
     );
     let options = arguments::exact(arguments.model.threads.chosen());

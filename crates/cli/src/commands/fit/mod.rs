@@ -123,15 +123,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         ),
     };
     if let Some(part) = subject.description.only_for_one_cpu() {
-        bail!(
-            "{} {part}, whose speed `fit` does not predict{}",
-            arguments.model,
-            if subject.description.is_encoder() {
-                ""
-            } else {
-                ": `triad bench` measures it"
-            }
-        );
+        let hints = [": `triad bench` measures it", ""];
+        let hint = hints[usize::from(subject.description.is_encoder())];
+        let model = &arguments.model;
+        bail!("{model} {part}, whose speed `fit` does not predict{hint}");
     }
     let lengths = Lengths::new(arguments, &subject.description)?;
     let mut report = match &device {

@@ -257,7 +257,7 @@ fn an_endpoint_is_an_address_and_its_password_is_not_shown() {
         "http://hub.co:8/sub/",
         "https://me:pass@hub.co",
     ] {
-        check_endpoint(endpoint).unwrap();
+        environment::check_endpoint(endpoint).unwrap();
     }
     for endpoint in [
         "hub.co",
@@ -266,7 +266,9 @@ fn an_endpoint_is_an_address_and_its_password_is_not_shown() {
         "http://me:pass@hub.co?a",
         "http://hub.co#a",
     ] {
-        let error = check_endpoint(endpoint).unwrap_err().to_string();
+        let error = environment::check_endpoint(endpoint)
+            .unwrap_err()
+            .to_string();
         assert!(
             error.starts_with("HF_ENDPOINT is ") && !error.contains("pass"),
             "{error}"
@@ -278,7 +280,7 @@ fn an_endpoint_is_an_address_and_its_password_is_not_shown() {
         ("a\nb", false),
         ("\u{e9}", false),
     ] {
-        assert_eq!(check_token(token).is_ok(), is_one, "{token:?}");
+        assert_eq!(environment::check_token(token).is_ok(), is_one, "{token:?}");
     }
     let server = Server::start(|_| Response::status(404));
     let endpoint = server.endpoint.replace("http://", "http://me:pass@");
