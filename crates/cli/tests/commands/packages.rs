@@ -629,3 +629,22 @@ fn an_option_without_effect_is_refused() {
         "{one_row}"
     );
 }
+
+#[test]
+fn a_draft_model_of_another_vocabulary_is_not_prepared() {
+    let place = place();
+    let draft = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../tests/golden/families/glm.gguf"
+    );
+    let run = ["run", "-m", "model.gguf", "--speculate", draft];
+    let refused = place.triad(&[&run[..], &ASK[..]].concat());
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(
+        stderr(&refused).contains("the draft model has a vocabulary of 128 tokens"),
+        "{}",
+        stderr(&refused)
+    );
+    let packages = place.path("cache/packages").read_dir().unwrap();
+    assert_eq!(packages.count(), 1, "only that of the model itself");
+}
