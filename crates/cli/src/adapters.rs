@@ -8,7 +8,7 @@ use triad_engine::{Adapters, Engine, Model, ScaledAdapter};
 use triad_hetero::HeteroEngine;
 use triad_plan::processors::ProcessorKind;
 
-use triad_console::output;
+use triad_console::{inputs, output};
 
 /// The path of an adapter, and its scale.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,6 +45,7 @@ impl FromStr for ScaledPath {
 /// Opens adapters for `model`, to be applied together.
 pub fn open(model: &Model, paths: &[ScaledPath]) -> Result<Adapters> {
     let adapters = paths.iter().map(|ScaledPath { path, scale }| {
+        inputs::add_adapter(path);
         Ok(ScaledAdapter {
             adapter: model.open_adapter(path)?,
             scale: *scale,

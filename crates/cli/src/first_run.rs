@@ -10,6 +10,7 @@ use triad_engine::package::Package;
 use triad_engine::quantization::LinearFormat;
 use triad_frontend::first_run::{self, Missing, Preparation};
 use triad_frontend::machine;
+use triad_model::environment;
 use triad_model::output::open_own;
 
 use triad_console::arguments::ThreadArguments;
@@ -58,9 +59,9 @@ impl Wanted {
         if as_it_is {
             return Ok(Self::Float);
         }
-        let when = std::env::var(WHEN).unwrap_or_default();
+        let when = environment::text(WHEN)?.unwrap_or_default();
         Ok(match when.as_str() {
-            _ if needs_package => Self::Package,
+            "" | "later" | "first" | "never" if needs_package => Self::Package,
             "" => otherwise,
             "later" => Self::Now,
             "first" => Self::Package,

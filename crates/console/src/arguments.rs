@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use clap::builder::PossibleValuesParser;
 use triad_engine::package::Package;
 use triad_engine::{Cores, Error, ExpertLimit, KvFormat, LoadOptions, Model, Threads};
-use triad_frontend::{machine, models};
+use triad_frontend::{hashes, machine, models};
 use triad_hetero::kept_shadows;
 use triad_kernels::BlockArithmetic;
 use triad_model::description::ModelDescription;
@@ -87,12 +87,9 @@ impl DescriptionArguments {
 
     /// Returns the shadows that the package of the model keeps; `None` for a shape, or without a package.
     pub fn shadows(&self) -> Result<Option<KeptShadows>> {
-        let package = if self.shape.is_none() {
-            self.package().ok()
-        } else {
-            None
-        };
-        let package = package.map(|path| Package::open(&path)).transpose()?;
+        let package = self.shape.is_none().then(|| self.package().ok()).flatten();
+        let open = |path: PathBuf| hashes::open_package(&path, &mut progress::checking(&path));
+        let package = package.map(open).transpose()?;
         Ok(package.and_then(|package| kept_shadows(&package.manifest().preparation)))
     }
 }
@@ -199,7 +196,7 @@ impl KvArgument {
 pub struct CalibrationArguments {
     /// Text to calibrate on, plain or as JSON lines; may be repeated [default: a built-in text]
     #[arg(long, value_name = "FILE")]
-    calibrate: Vec<PathBuf>,
+    pub calibrate: Vec<PathBuf>,
     /// Maximum number of tokens to read from the text
     #[arg(long, value_name = "N", default_value = "16384", value_parser = tokens)]
     pub tokens: usize,

@@ -34,6 +34,21 @@ pub fn add_model(path: &Path) {
         .for_each(|file| add(file));
 }
 
+/// Records that the adapter at `path` is read: a file, or a folder of PEFT.
+pub fn add_adapter(path: &Path) {
+    let folder = if path.is_dir() {
+        path
+    } else {
+        add(path);
+        path.parent().unwrap_or(Path::new(""))
+    };
+    if path.is_dir() || path.extension().is_some_and(|it| it == "safetensors") {
+        ["adapter_config.json", "adapter_model.safetensors"]
+            .iter()
+            .for_each(|name| add(&folder.join(name)));
+    }
+}
+
 /// Returns an error if the file or folder at `output` is an input under any name, or a folder that contains one.
 pub fn check(output: &Path) -> Result<()> {
     let resolved = resolve(output);

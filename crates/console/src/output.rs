@@ -101,7 +101,8 @@ pub fn fields(fields: &[(&str, String)]) -> Result<()> {
     let width = fields.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let lines: Vec<_> = fields
         .iter()
-        .map(|(name, value)| format!("{name:width$}  {value}"))
+        // A name in a file must not look like further fields.
+        .map(|(name, value)| format!("{name:width$}  {}", value.replace('\n', "\\n")))
         .collect();
     text(&lines.join("\n"))
 }

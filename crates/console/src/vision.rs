@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use triad_frontend::pictures;
 
+use crate::inputs;
+
 /// Arguments for the pictures of a model.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct VisionArguments {
@@ -17,6 +19,8 @@ impl VisionArguments {
     /// Returns the encoder that is named, or that belongs to the model at `path`.
     pub fn encoder(&self, path: &Path) -> Option<PathBuf> {
         let named = self.mmproj.clone();
-        named.or_else(|| pictures::encoder_of(path))
+        let encoder = named.or_else(|| pictures::encoder_of(path))?;
+        inputs::add_model(&encoder);
+        Some(encoder)
     }
 }

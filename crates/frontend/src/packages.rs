@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use triad_engine::package::{self, Package};
+use triad_engine::package::{self, FileDigest, Manifest, Package};
 use triad_engine::{Cancel, Threads};
 use triad_kernels::int8;
 use triad_model::checkpoint::{Checkpoint, Source, describes_model};
 use triad_model::description::ModelDescription;
 use triad_model::fetch;
 use triad_model::gguf::PartName;
+use triad_model::{ErrorKind, files};
 use triad_prepare::PrepareOptions;
 use triad_prepare::calibration::pictures::CalibrationPictures;
 use triad_prepare::calibration::text::CalibrationText;
@@ -175,7 +176,10 @@ fn cached_in(
     // The files of a folder are told apart by their names. A single file may have any name.
     let files: Vec<_> = match &of_model[..] {
         [single] => vec![(String::new(), single.clone())],
-        _ => files.iter().map(file_name).zip(of_model).collect(),
+        _ => {
+            let hashes = of_model.iter().cloned();
+            files.iter().map(file_name).zip(hashes).collect()
+        }
     };
     let mut key = json!({
         "program": env!("CARGO_PKG_VERSION"),
@@ -204,6 +208,7 @@ fn cached_in(
     let is_made =
         |place: &PathBuf| place.to_string_lossy().ends_with(&end) && Package::is_at(place);
     if let Some(made) = made.filter(is_made).min() {
+        check_source(&made, &of_model)?;
         return Ok(made);
     }
     let path = path
@@ -219,6 +224,30 @@ fn cached_in(
         .to_string_lossy()
         .replace(|letter: char| !is_plain(letter), "-");
     Ok(folder.join(name + &end))
+}
+
+/// Maximum bytes of a `package.json` whose source is checked.
+const MAX_MANIFEST_BYTES: u64 = 1 << 28;
+
+/// Checks that the package at `path` was made from files with the hashes `of_model`: its folder's name says so, and names
+/// can be changed. A package that cannot be read is refused when it is opened.
+fn check_source(path: &Path, of_model: &[String]) -> Result<()> {
+    let manifest = files::read(&path.join(package::MANIFEST), MAX_MANIFEST_BYTES);
+    let Some(manifest) = manifest.ok().and_then(|it| Manifest::parse(&it).ok()) else {
+        return Ok(());
+    };
+    let is_of_model = |file: &FileDigest| of_model.contains(&file.sha256);
+    if !manifest.source.is_empty() && manifest.source.values().all(is_of_model) {
+        return Ok(());
+    }
+    let names: Vec<_> = manifest.source.keys().cloned().collect();
+    let message = format!(
+        "the package of another model ({}) under the name of this model's package: remove this folder",
+        names.join(", ")
+    );
+    Err(triad_model::Error::new(ErrorKind::Malformed, message)
+        .at(path)
+        .into())
 }
 
 /// Returns the files of the model at `path`, sorted. If `path` is a file, these are the file and the files next to it
@@ -255,6 +284,8 @@ pub fn model_files(path: &Path) -> Vec<PathBuf> {
         }
         files
     };
+    // Only the name has to be text: its folder may have any.
+    let name = path.file_name().and_then(|name| name.to_str());
     let mut files = if path.is_dir() {
         within(path, &|name| describes(name) || holds_weights(name))
     } else if path
@@ -268,8 +299,8 @@ pub fn model_files(path: &Path) -> Vec<PathBuf> {
         let mut files = within(folder, &describes);
         files.push(path.into());
         files
-    } else if let Some(part) = path.to_str().and_then(PartName::parse) {
-        part.all().map(PathBuf::from).collect()
+    } else if let Some(part) = name.and_then(PartName::parse) {
+        part.all().map(|name| path.with_file_name(name)).collect()
     } else {
         vec![path.into()]
     };
@@ -354,6 +385,13 @@ mod tests {
         let at = |name: &str| folder.path().join(name);
         let parts = [1, 2].map(|part| at(&format!("m-0000{part}-of-00002.gguf")));
         assert_eq!(model_files(&parts[0]), parts);
+        #[cfg(unix)]
+        {
+            use std::os::unix::ffi::OsStrExt;
+            let odd = Path::new(std::ffi::OsStr::from_bytes(b"odd\xff"));
+            let named = |part: &PathBuf| odd.join(part.file_name().unwrap());
+            assert_eq!(model_files(&named(&parts[0])), parts.each_ref().map(named));
+        }
         let names = [
             "1_Pooling/config.json",
             "2_Dense/config.json",

@@ -12,6 +12,7 @@ mod cache_folder;
 pub mod checkpoint;
 pub mod dequantize;
 pub mod description;
+pub mod environment;
 pub mod error;
 pub mod family;
 #[cfg(feature = "fetch")]

@@ -11,7 +11,7 @@ use triad_engine::package::{Manifest, Package};
 use triad_frontend::hashes;
 use triad_model::ErrorKind;
 use triad_model::checkpoint::Checkpoint;
-use triad_model::description::{Attention, BlockDescription, Experts};
+use triad_model::description::{Attention, BlockDescription, Experts, ModelDescription};
 use triad_model::fetch;
 use triad_model::quantized;
 use triad_model::template::ChatTemplate;
@@ -146,10 +146,17 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     .path()?;
     if Package::is_at(&path) {
         let package = hashes::open_package(&path, &mut progress::checking(&path))?;
+        let run = memory_of_run(
+            package.description(),
+            package.weight_bytes() as usize,
+            arguments,
+        )?;
         return if arguments.json {
-            output::json(&of_package(&package))
+            output::json(&of_package(&package, run))
         } else {
-            output::fields(&package_fields::fields(&package))
+            let mut fields = package_fields::fields(&package);
+            fields.push(("memory of a run", run.sentence()));
+            output::fields(&fields)
         };
     }
     let checkpoint = Arc::new(Checkpoint::open(&path)?);
@@ -169,11 +176,13 @@ struct PackageInfo<'a> {
     /// Number of shadows; `None` for W4A16, which has no shadows.
     #[serde(skip_serializing_if = "Option::is_none")]
     shadows: Option<usize>,
+    /// Memory of a run with this context and chunk size.
+    run: Run,
     #[serde(flatten)]
     manifest: &'a Manifest,
 }
 
-fn of_package(package: &Package) -> PackageInfo<'_> {
+fn of_package(package: &Package, run: Run) -> PackageInfo<'_> {
     let manifest = package.manifest();
     PackageInfo {
         path: package.path().display().to_string(),
@@ -182,6 +191,7 @@ fn of_package(package: &Package) -> PackageInfo<'_> {
             .preparation
             .quantization()
             .map(|plan| plan.shadows()),
+        run,
         manifest,
     }
 }
@@ -189,14 +199,7 @@ fn of_package(package: &Package) -> PackageInfo<'_> {
 fn inspect(checkpoint: &Arc<Checkpoint>, arguments: &Arguments) -> Result<Info> {
     let description = checkpoint.description();
     let longest = description.context;
-    let context = arguments.context.unwrap_or(longest.min(CONTEXT));
-    if context > longest {
-        return Err(Error::ContextTooLong {
-            asked: context,
-            longest,
-        }
-        .into());
-    }
+    let run = memory_of_run(description, memory::of_weights(checkpoint), arguments)?;
     let block = description.blocks.first();
     ensure!(
         block.is_some(),
@@ -238,19 +241,6 @@ fn inspect(checkpoint: &Arc<Checkpoint>, arguments: &Arguments) -> Result<Info> 
         Ok(template) => (template.flatten(), None),
         Err(error) => (None, Some(error.to_string())),
     };
-    let weights = memory::of_weights(checkpoint);
-    let needed = memory::of_session(
-        description,
-        weights,
-        context,
-        arguments.chunk,
-        arguments.kv.format(),
-    );
-    let Memory {
-        weights,
-        kv_cache,
-        activations,
-    } = needed;
     let (arithmetic, package, runs) = first_run::next_run(checkpoint.path())?;
     Ok(Info {
         path: checkpoint.path().display().to_string(),
@@ -294,15 +284,59 @@ fn inspect(checkpoint: &Arc<Checkpoint>, arguments: &Arguments) -> Result<Info> 
         arithmetic,
         package: package.map(|package| package.display().to_string()),
         runs,
-        run: Run {
-            context,
-            chunk: arguments.chunk,
-            weight_bytes: weights,
-            kv_cache_bytes: kv_cache,
-            activation_bytes: activations,
-            total_bytes: needed.total(),
-        },
+        run,
     })
+}
+
+/// Returns the memory of a run with `weights` bytes of weights.
+fn memory_of_run(
+    description: &ModelDescription,
+    weights: usize,
+    arguments: &Arguments,
+) -> Result<Run> {
+    let longest = description.context;
+    let context = arguments.context.unwrap_or(longest.min(CONTEXT));
+    if context > longest {
+        return Err(Error::ContextTooLong {
+            asked: context,
+            longest,
+        }
+        .into());
+    }
+    let needed = memory::of_session(
+        description,
+        weights,
+        context,
+        arguments.chunk,
+        arguments.kv.format(),
+    );
+    let Memory {
+        weights,
+        kv_cache,
+        activations,
+    } = needed;
+    Ok(Run {
+        context,
+        chunk: arguments.chunk,
+        weight_bytes: weights,
+        kv_cache_bytes: kv_cache,
+        activation_bytes: activations,
+        total_bytes: needed.total(),
+    })
+}
+
+impl Run {
+    fn sentence(&self) -> String {
+        let bytes = |bytes: usize| output::bytes(bytes as u64);
+        format!(
+            "{} with a context of {}: weights {}, KV cache {}, activations {}",
+            bytes(self.total_bytes),
+            output::count(self.context),
+            bytes(self.weight_bytes),
+            bytes(self.kv_cache_bytes),
+            bytes(self.activation_bytes)
+        )
+    }
 }
 
 fn print(info: &Info) -> Result<()> {
@@ -313,7 +347,6 @@ fn print(info: &Info) -> Result<()> {
         .map(|(format, size)| format!("{format} {}", bytes(*size)))
         .collect();
     let tokenizer = info.tokenizer.as_ref();
-    let run = &info.run;
     let all = output::count(info.parameters);
     let parameters = match info.experts {
         Some(_) => format!(
@@ -427,16 +460,6 @@ fn print(info: &Info) -> Result<()> {
         fields.push(("sampling", format!("not followed: {settings}")));
     }
     fields.push(("runs", info.runs.clone()));
-    fields.extend([(
-        "memory of a run",
-        format!(
-            "{} with a context of {}: weights {}, KV cache {}, activations {}",
-            bytes(run.total_bytes),
-            output::count(run.context),
-            bytes(run.weight_bytes),
-            bytes(run.kv_cache_bytes),
-            bytes(run.activation_bytes)
-        ),
-    )]);
+    fields.push(("memory of a run", info.run.sentence()));
     output::fields(&fields)
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
+use triad_model::environment;
 
 use triad_console::output;
 
@@ -66,8 +67,7 @@ fn ask(server: &str) -> Result<Value> {
         .next()
         .with_context(|| format!("there is no server at {server}; triad serve starts one"))?;
     stream.set_read_timeout(Some(TIME_OUT))?;
-    let key = std::env::var("TRIAD_API_KEY").ok();
-    let key = key.filter(|key| !key.is_empty());
+    let key = environment::text("TRIAD_API_KEY")?;
     let is_sent = |key: &String| key.bytes().all(|byte| byte.is_ascii_graphic());
     ensure!(
         key.as_ref().is_none_or(is_sent),

@@ -103,12 +103,14 @@ fn compare(arguments: &Arguments, package: &Package, processors: &Processors) ->
     let cancel = Cancel::new();
     let on_ctrl_c = cancel.clone();
     let _guard = on_interrupt(move || on_ctrl_c.cancel());
-    let lengths = triad_hetero::lengths(arguments.chunk, model.description().context);
+    // Chunks longer than the context would leave hardly a length to compare.
+    let chunk = arguments.chunk.min(model.description().context);
+    let lengths = triad_hetero::lengths(chunk, model.description().context);
     // The context has room for one token after the longest prompt.
     let context = (lengths.iter().copied().max().unwrap_or(1) + 1).min(model.description().context);
     let session = SessionOptions {
         context,
-        chunk: arguments.chunk,
+        chunk,
         ..SessionOptions::default()
     };
     let options = HeteroOptions {

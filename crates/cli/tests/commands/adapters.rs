@@ -88,3 +88,31 @@ fn on_several_processors_an_adapter_gives_the_same_answer_and_a_note() {
     assert!(!has_note);
     assert_eq!(run(&["--processors", "cpu,npu"]), (alone, true));
 }
+
+#[test]
+fn no_output_replaces_an_adapter() {
+    let place = place();
+    let adapter = Gguf::adapter(0.5).bytes();
+    place.write("one.json", &adapter);
+    succeed(&place.triad(&["prepare", "model.gguf", "-o", "package", "--tokens", "100"]));
+    let run = [
+        "run",
+        "-m",
+        "package",
+        "-p",
+        "Hello",
+        "-n",
+        "1",
+        "--processors",
+        "cpu,npu",
+    ];
+    let files = ["--lora", "one.json", "--timeline", "one.json"];
+    let refused = place.triad(&[&run[..], &files].concat());
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(
+        stderr(&refused).contains("cannot write one.json: this command reads it"),
+        "{}",
+        stderr(&refused)
+    );
+    assert_eq!(std::fs::read(place.path("one.json")).unwrap(), adapter);
+}

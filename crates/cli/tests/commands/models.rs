@@ -354,6 +354,7 @@ fn clients_delete_models_of_the_cache_where_allowed_but_not_what_the_server_was_
         "{}",
         stderr(&refused)
     );
+}
 
 /// Starts a server in a process that may open at most 100 files. Each client opens more connections than that, and keeps them.
 #[test]

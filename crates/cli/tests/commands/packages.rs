@@ -455,3 +455,196 @@ fn ctrl_c_leaves_no_package_and_the_next_preparation_goes_on() {
     package(&place, &[]);
     assert!(!place.path("package.part").exists());
 }
+
+#[test]
+fn a_package_of_another_model_under_the_name_of_this_ones_is_refused() {
+    let place = place();
+    let other = Gguf::tiny().with("general.name", Value::Text("other".into()));
+    place.write("other.gguf", other.bytes());
+    let packages = || {
+        let folder = place.path("cache/packages").read_dir().unwrap();
+        let mut paths: Vec<_> = folder.map(|entry| entry.unwrap().path()).collect();
+        paths.sort();
+        paths
+    };
+    let run = |model| place.triad(&[&["run", "-m", model], &ASK[..]].concat());
+    json(&run("model.gguf"));
+    let [own] = &packages()[..] else { panic!() };
+    let kept = place.path("kept");
+    std::fs::rename(own, &kept).unwrap();
+    json(&run("other.gguf"));
+    let [others] = &packages()[..] else { panic!() };
+    std::fs::rename(others, own).unwrap();
+    let refused = run("model.gguf");
+    assert_eq!(refused.status.code(), Some(1));
+    let message =
+        "the package of another model (other.gguf) under the name of this model's package";
+    assert!(stderr(&refused).contains(message), "{}", stderr(&refused));
+    std::fs::remove_dir_all(own).unwrap();
+    std::fs::rename(&kept, own).unwrap();
+    json(&run("model.gguf"));
+}
+
+#[test]
+fn info_of_a_package_has_the_memory_of_a_run_with_the_context_that_is_asked_for() {
+    let place = place();
+    package(&place, &[]);
+    let run = |context| {
+        let info = ["info", "package", "--json", "--context", context];
+        json(&place.triad(&info))["run"].clone()
+    };
+    let (short, long) = (run("8"), run("32"));
+    assert_eq!(
+        (&short["context"], &long["context"]),
+        (&Json::from(8), &Json::from(32))
+    );
+    assert!(
+        short["total_bytes"].as_u64() < long["total_bytes"].as_u64(),
+        "{short} {long}"
+    );
+    let refused = place.triad(&["info", "package", "--context", "100000"]);
+    assert!(stderr(&refused).contains("a context of 100000 tokens was asked for"));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_variable_that_is_not_text_is_an_error_and_not_one_that_is_not_set() {
+    use std::os::unix::ffi::OsStrExt;
+    let place = place();
+    let run: &[&str] = &["run", "-m", "model.gguf", "-p", "Hello", "-n", "1"];
+    let serve: &[&str] = &["serve", "-m", "model.gguf", "--no-quantize", "--port", "0"];
+    let pull: &[&str] = &["pull", "hf:owner/name"];
+    for (name, arguments) in [
+        ("TRIAD_PREPARE", run),
+        #[cfg(feature = "server")]
+        ("TRIAD_API_KEY", serve),
+        #[cfg(feature = "server")]
+        ("TRIAD_METRICS_KEY", serve),
+        ("HF_ENDPOINT", pull),
+        ("HF_TOKEN", pull),
+    ] {
+        let value = std::ffi::OsStr::from_bytes(b"secret\xff");
+        let output = place.command(arguments).env(name, value).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{name}");
+        let message = stderr(&output);
+        assert!(
+            message.contains(&format!("{name} is not UTF-8")),
+            "{message}"
+        );
+        assert!(!message.contains("secret"), "{message}");
+    }
+}
+
+#[test]
+fn bench_prepares_nothing_where_the_user_says_never() {
+    let place = place();
+    let bench = [
+        "bench",
+        "-m",
+        "model.gguf",
+        "--prompt",
+        "8",
+        "--decode",
+        "0",
+        "--repeat",
+        "1",
+        "--json",
+    ];
+    let with = |when| {
+        place
+            .command(&bench)
+            .env("TRIAD_PREPARE", when)
+            .output()
+            .unwrap()
+    };
+    assert_eq!(json(&with("never"))["arithmetic"], "as stored");
+    assert!(!place.path("cache/packages").exists());
+    assert!(stderr(&with("frist")).contains("TRIAD_PREPARE is \"frist\": expected"));
+    assert_eq!(json(&with("first"))["arithmetic"], "w8a8");
+    assert_eq!(
+        json(&with("never"))["arithmetic"],
+        "w8a8",
+        "there is a package now"
+    );
+}
+
+#[test]
+fn an_option_without_effect_is_refused() {
+    let place = place();
+    place.write("lambada.jsonl", "{\"text\": \"We ate the cake\"}\n");
+    let eval: &[&str] = &[
+        "eval",
+        "-m",
+        "model.gguf",
+        "--task",
+        "lambada",
+        "--data",
+        "lambada.jsonl",
+    ];
+    let bench: &[&str] = &["bench", "--shape", "smollm2-135m"];
+    for (command, more, message) in [
+        (
+            eval,
+            &["--window", "8"][..],
+            "--window is for --task perplexity",
+        ),
+        (
+            eval,
+            &["--few-shot", "lambada.jsonl"],
+            "--few-shot is for --task mmlu",
+        ),
+        (
+            eval,
+            &["--calibrate", "lambada.jsonl"],
+            "--calibrate is for a --method that calibrates",
+        ),
+        (
+            bench,
+            &["--no-quantize"],
+            "are for the file of a model, and --shape has none",
+        ),
+        (
+            bench,
+            &["--expert-memory", "1"],
+            "are for the file of a model, and --shape has none",
+        ),
+        (
+            &["bench", "-m", "model.gguf", "--sustained", "1s"],
+            &["--threads", "1,2"],
+            "expected one with --threads",
+        ),
+        (
+            &["fit", "--shape", "phi-2"],
+            &["--mmproj", "none.gguf"],
+            "--mmproj is for the file of a model",
+        ),
+    ] {
+        let output = place.triad(&[command, more].concat());
+        assert_eq!(output.status.code(), Some(1), "{more:?}");
+        assert!(stderr(&output).contains(message), "{}", stderr(&output));
+    }
+    let one_row = succeed(&place.triad(eval));
+    assert!(
+        one_row.contains("standard error unknown") && !one_row.contains("inf"),
+        "{one_row}"
+    );
+}
+
+#[test]
+fn a_draft_model_of_another_vocabulary_is_not_prepared() {
+    let place = place();
+    let draft = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../tests/golden/families/glm.gguf"
+    );
+    let run = ["run", "-m", "model.gguf", "--speculate", draft];
+    let refused = place.triad(&[&run[..], &ASK[..]].concat());
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(
+        stderr(&refused).contains("the draft model has a vocabulary of 128 tokens"),
+        "{}",
+        stderr(&refused)
+    );
+    let packages = place.path("cache/packages").read_dir().unwrap();
+    assert_eq!(packages.count(), 1, "only that of the model itself");
+}

@@ -9,6 +9,9 @@ pub(super) use crate::cache_folder::folder;
 use crate::error::{Error, ErrorKind, Result};
 use crate::output;
 
+/// The name of the lock in the folder.
+pub(super) const LOCK: &str = ".lock";
+
 /// A lock that a process holds while it fetches into a folder; released when dropped, or when the process ends.
 pub(super) struct FolderLock {
     _file: File,
@@ -24,14 +27,18 @@ impl FolderLock {
             )
             .at(folder)
         };
-        fs::create_dir_all(folder).map_err(|error| cannot("create this folder", error))?;
-        let path = folder.join(".lock");
-        let file =
-            output::open_lock(&path).map_err(|error| cannot("write in this folder", error))?;
+        let path = folder.join(LOCK);
+        let open = || {
+            fs::create_dir_all(folder).map_err(|error| cannot("create this folder", error))?;
+            output::open_lock(&path).map_err(|error| cannot("write in this folder", error))
+        };
+        let mut file = open()?;
         let mut has_reported = false;
         loop {
             match file.try_lock() {
-                Ok(()) => return Ok(Self { _file: file }),
+                Ok(()) if is_at(&file, &path) => return Ok(Self { _file: file }),
+                // Who had it has removed the folder: it is no lock of the next one.
+                Ok(()) => file = open()?,
                 Err(TryLockError::Error(error)) => return Err(cannot("lock this folder", error)),
                 Err(TryLockError::WouldBlock) if progress.cancelled() => return Err(cancelled()),
                 Err(TryLockError::WouldBlock) => {
@@ -42,6 +49,22 @@ impl FolderLock {
                 }
             }
         }
+    }
+}
+
+/// Returns whether the opened `file` is still the one at `path`; true if the system does not report it.
+fn is_at(file: &File, path: &Path) -> bool {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt;
+        let identity = |data: fs::Metadata| (data.dev(), data.ino());
+        let there = fs::symlink_metadata(path).map(identity);
+        matches!((file.metadata().map(identity), there), (Ok(one), Ok(other)) if one == other)
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = (file, path);
+        true
     }
 }
 
@@ -66,5 +89,26 @@ mod tests {
         assert!(FolderLock::acquire(folder.path(), &Impatient).is_err());
         drop(first);
         FolderLock::acquire(folder.path(), &Impatient).unwrap();
+    }
+    #[cfg(unix)]
+    #[test]
+    fn a_pull_that_waited_for_a_removal_locks_the_new_folder() {
+        let cache = tempfile::tempdir().unwrap();
+        let folder = cache.path().join("model");
+        let removal = FolderLock::acquire(&folder, &()).unwrap();
+        let waiting = std::thread::spawn({
+            let folder = folder.clone();
+            move || FolderLock::acquire(&folder, &()).unwrap()
+        });
+        // The other thread opens the lock that is about to go.
+        std::thread::sleep(Duration::from_millis(300));
+        fs::rename(&folder, cache.path().join("removed")).unwrap();
+        drop(removal);
+        let _waited = waiting.join().unwrap();
+        let file = output::open_lock(&folder.join(LOCK)).unwrap();
+        assert!(
+            matches!(file.try_lock(), Err(TryLockError::WouldBlock)),
+            "a third pull would not wait for it"
+        );
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use ureq::http::StatusCode;
 use ureq::{Agent, Body, http};
 
-use super::get::Get;
+use super::get::{Get, without_login};
 use super::part::{BLOCK, Expected, Part};
 use super::waiting::{receive, spawn, wait};
 use super::{Progress, fetch_error};
@@ -66,6 +66,11 @@ impl From<Error> for Interruption {
 }
 
 impl Download<'_> {
+    /// Returns the address for messages.
+    fn shown_url(&self) -> String {
+        without_login(&self.url)
+    }
+
     /// Fetches the file to `destination`, unless the existing file already has the known hash.
     pub(super) fn to(&self, destination: &Path, progress: &dyn Progress) -> Result<()> {
         if self.expected.is_met_by(destination) {
@@ -77,6 +82,21 @@ impl Download<'_> {
         } else {
             Part::create(destination)?
         };
+        match self.fill(&mut part, progress) {
+            Ok(()) => part.finish(&self.expected),
+            Err(error) => {
+                // The next pull begins such a file again.
+                if !resumable {
+                    part.remove();
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Fetches all bytes of the file that `part` does not have yet.
+    fn fill(&self, part: &mut Part, progress: &dyn Progress) -> Result<()> {
+        let resumable = self.expected.is_resumable();
         // An attempt that starts again has to get further than those before it: a server that always ends at the same
         // byte would be asked for ever.
         let (mut fruitless, mut furthest) = (0, part.length());
@@ -86,14 +106,14 @@ impl Download<'_> {
             } else {
                 ""
             };
-            let reason = match self.attempt(&mut part, progress) {
-                Ok(()) => return part.finish(&self.expected),
+            let reason = match self.attempt(part, progress) {
+                Ok(()) => return Ok(()),
                 Err(Interruption::Final(error)) => return Err(error),
                 Err(Interruption::Slow) => {
                     let Bounds { least, within, .. } = self.bounds;
                     let message = format!(
                         "{}: given up at byte {}: fewer than {least} bytes came within {} s{kept}",
-                        self.url,
+                        self.shown_url(),
                         part.length(),
                         within.as_secs_f64()
                     );
@@ -111,7 +131,7 @@ impl Download<'_> {
             if fruitless == FRUITLESS_ATTEMPTS {
                 let message = format!(
                     "{}: the network failed at byte {}: {reason}{kept}",
-                    self.url,
+                    self.shown_url(),
                     part.length()
                 );
                 return Err(fetch_error(message));
@@ -149,7 +169,7 @@ impl Download<'_> {
             status => {
                 return Err(refusal(
                     &format!("file `{}`", self.name),
-                    &self.url,
+                    &self.shown_url(),
                     status,
                     self.token.is_some(),
                 )
@@ -174,7 +194,7 @@ impl Download<'_> {
             if self.expected.bytes.is_none() && part.length() > most {
                 let message = format!(
                     "{}: longer than {most} bytes, and the hub states no size",
-                    self.url
+                    self.shown_url()
                 );
                 return Err(fetch_error(message).into());
             }

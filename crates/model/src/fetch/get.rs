@@ -74,6 +74,16 @@ fn origin(url: &Uri) -> (String, String, Option<u16>) {
     )
 }
 
+/// Returns an address for messages: without the name and password that it may have before its host.
+pub(super) fn without_login(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else {
+        return url.to_owned();
+    };
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let host = rest[..end].rfind('@').map_or(0, |at| at + 1);
+    format!("{scheme}://{}", &rest[host..])
+}
+
 /// Returns the absolute address of `location` in a response from `base`; `None` if it is not HTTP.
 pub fn joined(base: &Uri, location: &str) -> Option<Uri> {
     let (scheme, authority) = (base.scheme_str()?, base.authority()?);
@@ -115,6 +125,19 @@ mod tests {
             "https://hub.co.a/a",
         ] {
             assert_ne!(origin("https://hub.co/a"), origin(other));
+        }
+    }
+
+    #[test]
+    fn a_password_is_not_shown() {
+        for (url, shown) in [
+            ("https://hub.co/a", "https://hub.co/a"),
+            ("https://me:pass@hub.co:8/a?b", "https://hub.co:8/a?b"),
+            ("https://me:p@ss@hub.co", "https://hub.co"),
+            ("https://hub.co/a@b", "https://hub.co/a@b"),
+            ("hub.co", "hub.co"),
+        ] {
+            assert_eq!(without_login(url), shown);
         }
     }
 

@@ -4,6 +4,7 @@
 //! finishes the [`Manifest`] last, so that a folder counts as a model only when all its files are present and of one
 //! version.
 
+mod environment;
 mod manifest;
 
 use std::fs;
@@ -14,11 +15,11 @@ use manifest::Manifest;
 use serde::Deserialize;
 use ureq::{Agent, Proxy};
 
-use super::cache::FolderLock;
+use super::cache::{self, FolderLock};
 use super::download::{Bounds, Download, refusal};
-use super::get::Get;
+use super::get::{Get, without_login};
 use super::name::{Repository, stays_inside};
-use super::part::{Expected, Hash};
+use super::part::{Expected, Hash, PART};
 use super::waiting::wait;
 use super::{Progress, fetch_error};
 use crate::checkpoint;
@@ -120,14 +121,13 @@ pub(super) fn cached(cache: &Path, repository: &Repository) -> Option<PathBuf> {
 
 impl Hub {
     /// Returns the hub that `HF_ENDPOINT` names, or Hugging Face, with the token of `HF_TOKEN`, if set.
-    pub(super) fn from_environment() -> Self {
-        let variable = |name| {
-            std::env::var(name)
-                .ok()
-                .filter(|value| !value.trim().is_empty())
-        };
-        let endpoint = variable("HF_ENDPOINT").unwrap_or_else(|| HUGGING_FACE.into());
-        Self::new(&endpoint, variable("HF_TOKEN"), Proxy::try_from_env())
+    ///
+    /// # Errors
+    /// If one of the variables is not what it should be: a token must not go to another hub than the user's.
+    pub(super) fn from_environment() -> Result<Self> {
+        let endpoint = environment::endpoint()?.unwrap_or_else(|| HUGGING_FACE.into());
+        let token = environment::token()?;
+        Ok(Self::new(&endpoint, token, Proxy::try_from_env()))
     }
 
     /// Returns the hub at `endpoint`, reached through `proxy`.
@@ -209,6 +209,7 @@ impl Hub {
             time_out: Some(self.patience),
         };
         let response = wait(progress, move || get.call())?;
+        let url = without_login(&url);
         let mut response =
             response.map_err(|error| fetch_error(format!("cannot reach {url}: {error}")))?;
         if response.status() != 200 {
@@ -239,6 +240,13 @@ impl Hub {
         if !stays_inside(&file.name) {
             let message = format!(
                 "the repository names a file outside its folder: {:?}; nothing of it is fetched",
+                file.name
+            );
+            return Err(fetch_error(message));
+        }
+        if is_own(&file.name) {
+            let message = format!(
+                "the repository has a file {:?}, a name of Triad's own files; nothing of it is fetched",
                 file.name
             );
             return Err(fetch_error(message));
@@ -440,6 +448,15 @@ fn shards(path: &Path, siblings: &[Sibling]) -> Result<Vec<Sibling>> {
         })
     };
     names.into_iter().map(find).collect()
+}
+
+/// Returns whether `path` names a file or folder that pulls make for themselves: a lock, a record, an unfinished file.
+fn is_own(path: &str) -> bool {
+    path.split('/').any(|part| {
+        // Some file systems don't tell apart small and capital letters.
+        let part = part.to_ascii_lowercase();
+        [Manifest::NAME, cache::LOCK].contains(&&*part) || part.ends_with(PART)
+    })
 }
 
 /// Encodes `path` for a URL; `/` is kept.

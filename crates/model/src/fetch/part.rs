@@ -14,6 +14,9 @@ use crate::output;
 /// Bytes per read and write.
 pub(super) const BLOCK: usize = 256 << 10;
 
+/// The end of the name of an unfinished file.
+pub(super) const PART: &str = ".part";
+
 /// The known properties of a file before it is fetched.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Expected {
@@ -92,7 +95,7 @@ impl Part {
 
     fn open(destination: &Path) -> Result<Self> {
         let mut name = destination.as_os_str().to_owned();
-        name.push(".part");
+        name.push(PART);
         let path = PathBuf::from(name);
         let file = output::open_own(&path).map_err(|error| {
             Error::new(ErrorKind::Io, format!("cannot write: {error}")).at(&path)
@@ -117,6 +120,11 @@ impl Part {
     /// Returns the number of bytes so far.
     pub(super) fn length(&self) -> u64 {
         self.length
+    }
+
+    /// Removes the file.
+    pub(super) fn remove(self) {
+        let _ = fs::remove_file(&self.path);
     }
 
     /// Discards all bytes.

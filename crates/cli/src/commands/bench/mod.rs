@@ -12,19 +12,19 @@ mod several;
 mod sustained;
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use triad_engine::{LoadOptions, Model, Threads, memory};
-use triad_frontend::{answer, machine};
+use triad_frontend::{answer, first_run as frontend, machine};
 use triad_hetero::HeteroOptions;
 use triad_model::description::ModelDescription;
 use triad_model::{family, fetch};
 use triad_plan::schedule::Policy;
 
-use crate::first_run;
+use crate::first_run::{self, Wanted};
 use limit::Limit;
 use report::{Compared, Report};
 use several::Several;
@@ -111,7 +111,7 @@ pub struct Arguments {
     #[arg(long, conflicts_with_all = ["processors", "sustained", "svg"])]
     operators: bool,
     /// Measure speed over this time, with clocks and temperatures where the system reports them; 90s, 10m, 1h
-    #[arg(long, value_name = "TIME", value_parser = arguments::duration, conflicts_with_all = ["processors", "sequences", "repeat"])]
+    #[arg(long, value_name = "TIME", value_parser = arguments::duration, conflicts_with_all = ["processors", "sequences", "repeat", "context"])]
     sustained: Option<Duration>,
     /// File for a figure of times over lengths; with --sustained of speed over time
     #[arg(long, value_name = "FILE")]
@@ -137,6 +137,15 @@ pub struct Arguments {
 /// Runs `triad bench`.
 pub fn run(arguments: &Arguments) -> Result<()> {
     arguments.several.check(arguments.float.float)?;
+    ensure!(
+        arguments.shape.is_none()
+            || !arguments.float.float && arguments.float.expert_memory.is_none(),
+        "--no-quantize and --expert-memory are for the file of a model, and --shape has none: leave out either"
+    );
+    ensure!(
+        arguments.sustained.is_none() || arguments.threads.len() <= 1,
+        "--sustained measures one number of threads: expected one with --threads"
+    );
     if arguments.shape.is_none() {
         // The path is resolved first: no output may be one of the model's files.
         ModelArgument {
@@ -356,14 +365,22 @@ fn by_operator(
 
 fn load(name: &str, threads: usize, float: FloatArguments) -> Result<(String, Model, f64)> {
     let path = ModelArgument { model: name.into() }.path()?;
-    let prepared = || {
-        let package = preparing::package_of(&path, name, Threads::Count(threads));
+    let prepared = |path: &Path| {
+        let package = preparing::package_of(path, name, Threads::Count(threads));
         package.with_context(|| format!("cannot prepare {name}; --no-quantize skips this step"))
     };
-    let path = if float.float {
-        path.clone()
-    } else {
-        prepared()?
+    let path = match Wanted::from(float.float, false, Wanted::Package)? {
+        Wanted::Float => path,
+        Wanted::NowAlone => {
+            let found = frontend::find(&path, &mut progress::reading(&path))?;
+            if let frontend::Ready::Found(found) = found {
+                found.path
+            } else {
+                output::note(&format!("{name} runs from the file as it is"));
+                path
+            }
+        }
+        Wanted::Package | Wanted::Now => prepared(&path)?,
     };
     let start = Instant::now();
     let options = float.options(Threads::Count(threads));

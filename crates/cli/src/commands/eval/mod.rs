@@ -10,11 +10,11 @@ pub mod tasks;
 use std::sync::Arc;
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use serde::Serialize;
 use triad_engine::package::Package;
 use triad_engine::{Cancel, Error, Model, memory};
-use triad_evaluate::{Dataset, EvaluateOptions, Evaluation, evaluate};
+use triad_evaluate::{Dataset, EvaluateOptions, Evaluation, Task, evaluate};
 use triad_frontend::machine;
 use triad_prepare::Quantized;
 use triad_prepare::calibration::Calibration;
@@ -49,9 +49,9 @@ pub struct Arguments {
     /// Score N rows or windows, spread evenly over the file
     #[arg(long, value_name = "N", value_parser = arguments::repeats)]
     limit: Option<usize>,
-    /// Tokens of a window for perplexity, at most the model's context
-    #[arg(long, value_name = "N", default_value = "1024", value_parser = arguments::tokens)]
-    window: usize,
+    /// Tokens of a window for perplexity, at most the model's context [default: 1024]
+    #[arg(long, value_name = "N", value_parser = arguments::tokens)]
+    window: Option<usize>,
     #[command(flatten)]
     methods: MethodArguments,
     #[command(flatten)]
@@ -70,6 +70,9 @@ pub struct Arguments {
     json: bool,
 }
 
+/// Tokens of a window for perplexity.
+const WINDOW: usize = 1024;
+
 /// The output of `eval --json`.
 #[derive(Serialize)]
 struct Report<'a> {
@@ -83,6 +86,15 @@ struct Report<'a> {
 /// Runs `triad eval`.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let datasets = arguments.tasks.read()?;
+    let has = |task| datasets.iter().any(|data| data.task() == task);
+    ensure!(
+        arguments.window.is_none() || has(Task::Perplexity),
+        "--window is for --task perplexity"
+    );
+    ensure!(
+        !arguments.tasks.has_few_shot() || has(Task::Mmlu),
+        "--few-shot is for --task mmlu"
+    );
     let text = arguments.calibration.text()?;
     let variants = arguments.methods.variants()?;
     let name = &arguments.model.name.model;
@@ -95,10 +107,15 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     } else {
         variants
     };
+    ensure!(
+        arguments.calibration.calibrate.is_empty() || variants.iter().any(Variant::calibrates),
+        "--calibrate is for a --method that calibrates: expected one, or no --calibrate"
+    );
     let options = arguments::exact(arguments.model.threads.chosen());
     let model = Arc::new(arguments::load(&path, name, &options)?);
     let context = arguments
         .window
+        .unwrap_or(WINDOW)
         .max(arguments.chunk)
         .min(model.description().context);
     let session = memory::of_session(
@@ -224,6 +241,7 @@ impl Arguments {
             chunk,
             ..
         } = *self;
+        let window = window.unwrap_or(WINDOW);
         let fixed_point = self.npu_activation == ActivationArgument::Fixed;
         let options = EvaluateOptions {
             limit,
@@ -239,16 +257,20 @@ impl Arguments {
     }
 }
 
+/// Returns a value with its standard error, which a single row does not have.
+fn figure(value: f64, standard_error: f64) -> String {
+    if standard_error.is_finite() {
+        format!("{value:.4} ± {standard_error:.4}")
+    } else {
+        format!("{value:.4}, standard error unknown")
+    }
+}
+
 fn print(evaluation: &Evaluation) -> Result<()> {
     let mut fields: Vec<_> = evaluation
         .metrics
         .iter()
-        .map(|metric| {
-            (
-                metric.name,
-                format!("{:.4} ± {:.4}", metric.value, metric.standard_error),
-            )
-        })
+        .map(|metric| (metric.name, figure(metric.value, metric.standard_error)))
         .collect();
     let Evaluation {
         count,

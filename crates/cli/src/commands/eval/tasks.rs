@@ -53,6 +53,11 @@ pub struct TaskArguments {
 }
 
 impl TaskArguments {
+    /// Returns whether solved examples are given.
+    pub fn has_few_shot(&self) -> bool {
+        self.few_shot.is_some()
+    }
+
     /// Reads the data of every task.
     pub fn read(&self) -> Result<Vec<Dataset>> {
         let mut tasks = Vec::new();

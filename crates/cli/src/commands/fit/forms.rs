@@ -6,12 +6,14 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use serde::Serialize;
+use triad_console::progress;
 use triad_engine::memory;
 use triad_engine::package::layers;
 use triad_engine::package::preparation::OUTLIER_SHARE;
 use triad_engine::package::tensors::{self, Formats, OutputFormat, TokenInputFormats};
 use triad_engine::package::{Manifest, Package, WEIGHTS};
 use triad_engine::quantization::{DecodeWeights, LinearFormat, WeightBits};
+use triad_frontend::hashes;
 use triad_model::checkpoint::Checkpoint;
 use triad_model::description::{BlockDescription, ModelDescription};
 use triad_model::safetensors::Element;
@@ -107,7 +109,7 @@ impl Subject {
     /// Reads the header of the model at `path`. `name` is the model's name in reports.
     pub fn open(path: &Path, name: &str) -> Result<Self> {
         if Package::is_at(path) {
-            let package = Package::open(path)?;
+            let package = hashes::open_package(path, &mut progress::checking(path))?;
             let form = of_package(package.manifest(), name)?;
             return Ok(Self {
                 name: name.into(),

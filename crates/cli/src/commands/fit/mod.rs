@@ -104,6 +104,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         .map(arguments::device)
         .transpose()?;
     let (subject, encoder) = match &arguments.shape {
+        Some(_) if arguments.vision.mmproj.is_some() => {
+            bail!("--mmproj is for the file of a model, and --shape has none: leave out either")
+        }
         Some(shape) => (Subject::of_shape(shape, family::shape(shape)?)?, None),
         None => {
             let model = arguments.model.clone();
@@ -120,10 +123,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         ),
     };
     if let Some(part) = subject.description.only_for_one_cpu() {
-        bail!(
-            "{} {part}, whose speed `fit` does not predict: `triad bench` measures it",
-            arguments.model
-        );
+        let hints = [": `triad bench` measures it", ""];
+        let hint = hints[usize::from(subject.description.is_encoder())];
+        let model = &arguments.model;
+        bail!("{model} {part}, whose speed `fit` does not predict{hint}");
     }
     let lengths = Lengths::new(arguments, &subject.description)?;
     let mut report = match &device {

@@ -9,12 +9,13 @@ use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use triad_engine::package::Package;
 use triad_engine::{EngineOptions, LoadOptions, Model, SessionOptions, Threads};
+use triad_frontend::hashes;
 use triad_hetero::HeteroOptions;
 
 use triad_console::arguments;
 use triad_console::device::{Chip, DeviceArguments, HotRowsArgument, chip};
-use triad_console::output;
 use triad_console::processors::Processors;
+use triad_console::{output, progress};
 
 /// Options of graphs that are compiled ahead of time.
 #[derive(clap::Args)]
@@ -69,7 +70,7 @@ impl ContextArguments {
             Package::is_at(path),
             "{model} is not a package: with --for, expected one that `triad prepare` made"
         );
-        let package = Package::open(path)?;
+        let package = hashes::open_package(path, &mut progress::checking(path))?;
         let options = LoadOptions {
             threads,
             ..LoadOptions::default()

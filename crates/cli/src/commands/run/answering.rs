@@ -123,11 +123,20 @@ impl Speaker<'_> {
             }
             Ok(())
         });
-        let answer = answer.map_err(|error| run_error(error, self.name()))?;
+        let answer = answer.map_err(|error| run_error(error, &self.computed()))?;
         if let Some(reader) = reader {
             self.read(reader.finish(), text, calls)?;
         }
         Ok((answer, behind_prompt))
+    }
+
+    /// Returns what computes answers, for an error.
+    fn computed(&self) -> String {
+        if self.adapters.is_empty() {
+            self.name().to_owned()
+        } else {
+            format!("{} with its --lora", self.name())
+        }
     }
 
     /// Returns the reader of calls in an answer, if there are tools, and the control tokens that it needs in the text.

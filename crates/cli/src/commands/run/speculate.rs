@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use triad_engine::speculate::{Draft, Speculate, Speculation};
-use triad_engine::{EngineOptions, Generation, Model, Session, SessionOptions};
-use triad_frontend::answer;
+use triad_engine::{EngineOptions, Error, Generation, Model, Session, SessionOptions};
+use triad_frontend::{answer, models};
 
 use triad_console::arguments::{FloatArguments, ModelArguments};
+use triad_console::progress;
 
 /// The source of proposed tokens.
 #[derive(Clone, Debug)]
@@ -63,14 +64,29 @@ impl Proposer {
                     expert_memory: None,
                     ..float
                 };
-                let draft = draft(&model.named(name).load_for(float, None)?, session);
-                let draft = draft.with_context(|| {
-                    format!("{name} cannot propose tokens to {}", model.name.model)
-                })?;
-                Ok(Some(Speculate::draft(draft)))
+                let arguments = model.named(name);
+                let cannot = || format!("{name} cannot propose tokens to {}", model.name.model);
+                // Found out before the draft model is prepared, which may take minutes.
+                if let Some(differs) = other_vocabulary(&arguments, session)? {
+                    return Err(differs).with_context(cannot);
+                }
+                let draft = draft(&arguments.load_for(float, None)?, session);
+                Ok(Some(Speculate::draft(draft.with_context(cannot)?)))
             }
         }
     }
+}
+
+/// Returns an error if a draft model has not as many tokens as the model of `session`.
+fn other_vocabulary(draft: &ModelArguments, session: &Session) -> Result<Option<Error>> {
+    let path = draft.name.path()?;
+    let found = models::description(&path, &mut progress::checking(&path))?.vocab;
+    let expected = session.model().description().vocab;
+    let differs = || Error::Draft {
+        found: format!("a vocabulary of {found} tokens"),
+        expected: format!("one of {expected}"),
+    };
+    Ok((found != expected).then(differs))
 }
 
 fn draft(model: &Arc<Model>, session: &Session) -> Result<Draft> {

@@ -1,6 +1,6 @@
 //! A conversation at the terminal.
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::Path;
 use std::process::Command;
 
@@ -58,6 +58,12 @@ pub fn run(speaker: &Speaker, later: Option<Later>) -> Result<()> {
             Ok(message) => message,
             Err(ReadlineError::Interrupted) => continue,
             Err(ReadlineError::Eof) => return Ok(()),
+            Err(ReadlineError::Io(error)) if error.kind() == ErrorKind::InvalidData => {
+                output::note(
+                    "the terminal sent a byte that is not UTF-8: what was typed before it is discarded",
+                );
+                continue;
+            }
             Err(error) => return Err(error).context("cannot read from the terminal"),
         };
         let message = message.trim();

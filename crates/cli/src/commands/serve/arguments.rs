@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use triad_engine::memory;
 use triad_frontend::machine;
 use triad_model::description::ModelDescription;
+use triad_model::environment;
 use triad_model::fetch;
 use triad_plan::schedule::Policy;
 use triad_server::{Checker, ImageHost, ServerOptions};
@@ -183,15 +184,9 @@ impl Arguments {
         let program = std::env::current_exe().context("cannot find this program's own file")?;
         let mut api_keys = self.api_key.clone();
         if !self.no_key {
-            api_keys.extend(
-                std::env::var("TRIAD_API_KEY")
-                    .ok()
-                    .filter(|key| !key.is_empty()),
-            );
+            api_keys.extend(environment::text("TRIAD_API_KEY")?);
         }
-        let metrics_key = std::env::var("TRIAD_METRICS_KEY")
-            .ok()
-            .filter(|key| !key.is_empty());
+        let metrics_key = environment::text("TRIAD_METRICS_KEY")?;
         Ok(ServerOptions {
             host: self.host,
             port: self.port,

@@ -25,7 +25,8 @@ pub(super) struct Manifest {
 }
 
 impl Manifest {
-    const NAME: &str = "pulled.json";
+    /// Its name in the folder.
+    pub(super) const NAME: &str = "pulled.json";
 
     /// Reads the manifest in `folder`; `None` if there is no valid one.
     fn read(folder: &Path) -> Option<Self> {

@@ -207,3 +207,91 @@ fn a_silent_hub_can_be_cancelled() {
         assert!(start.elapsed() < Duration::from_secs(20), "{silent}");
     }
 }
+
+#[test]
+fn a_repository_replaces_no_file_of_the_program() {
+    for name in [
+        "pulled.json",
+        ".lock",
+        "Pulled.JSON",
+        "config.json.part",
+        ".lock/x",
+    ] {
+        let server = Server::start(move |request| match request.path.as_str() {
+            "/api/models/o/n?blobs=true" => {
+                listing(&[("config.json", 2, None), (INDEX, 40, None), (name, 2, None)])
+            }
+            path if path.ends_with(INDEX) => Response::ok(format!(
+                "{:<40}",
+                serde_json::json!({"weight_map": {"a": name}})
+            )),
+            _ => Response::ok("{}"),
+        });
+        let cache = tempfile::tempdir().unwrap();
+        let error = pull(&server, cache.path()).unwrap_err().to_string();
+        assert!(
+            error.contains("a name of Triad's own files"),
+            "{name}: {error}"
+        );
+        let is_asked_for = |request: &Request| request.path.ends_with(name);
+        assert!(!server.requests().iter().any(is_asked_for), "{name}");
+    }
+}
+
+#[test]
+fn a_file_that_no_later_pull_continues_leaves_no_part() {
+    let listing = Response::ok(r#"{"siblings": [{"rfilename": "model.gguf"}]}"#);
+    let server = Server::start(move |request| match request.path.as_str() {
+        "/api/models/o/n?blobs=true" => listing.clone(),
+        _ => Response::ranged(request, &[7; 768], Some(767)),
+    });
+    let cache = tempfile::tempdir().unwrap();
+    pull(&server, cache.path()).unwrap_err();
+    assert!(!cache.path().join("hf/o/n/model.gguf.part").exists());
+}
+
+#[test]
+fn an_endpoint_is_an_address_and_its_password_is_not_shown() {
+    for endpoint in [
+        "https://hub.co",
+        "http://hub.co:8/sub/",
+        "https://me:pass@hub.co",
+    ] {
+        environment::check_endpoint(endpoint).unwrap();
+    }
+    for endpoint in [
+        "hub.co",
+        "ftp://hub.co",
+        "http://",
+        "http://me:pass@hub.co?a",
+        "http://hub.co#a",
+    ] {
+        let error = environment::check_endpoint(endpoint)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.starts_with("HF_ENDPOINT is ") && !error.contains("pass"),
+            "{error}"
+        );
+    }
+    for (token, is_one) in [
+        ("hf_Ab.1-2", true),
+        ("a b", false),
+        ("a\nb", false),
+        ("\u{e9}", false),
+    ] {
+        assert_eq!(environment::check_token(token).is_ok(), is_one, "{token:?}");
+    }
+    let server = Server::start(|_| Response::status(404));
+    let endpoint = server.endpoint.replace("http://", "http://me:pass@");
+    let cache = tempfile::tempdir().unwrap();
+    let hub = Hub::new(&endpoint, None, None);
+    let error = hub
+        .pull(cache.path(), &repository(None), &())
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("there is no model o/n") && !error.contains("pass"),
+        "{error}"
+    );
+}
