@@ -7,7 +7,7 @@ use serde_json::Value;
 use triad_model::template::{ChatTemplate, RenderOptions};
 
 /// Maximum results that jinja2 has and that are refused. This number may only fall.
-const MAX_REFUSED: usize = 100_000;
+const MAX_REFUSED: usize = 895;
 
 /// Returns a text as the table has it: a long one by its hash.
 fn hashed(text: String) -> String {

@@ -322,15 +322,30 @@ pub(super) fn contains(container: &Value, item: &Value) -> Result<bool, Error> {
             Ok(text.contains(string(item, "in")?))
         }
         Kind::Dict => Ok(entry(container, item)?.is_some()),
-        _ => {
-            for other in items(container)? {
-                if equal(&other, item)? {
-                    return Ok(true);
+        Kind::View => {
+            // Keys are looked up, and so are the keys of pairs.
+            let view = container.downcast_object_ref::<View>();
+            match view.map(|view| view.name) {
+                Some("dict_keys") => check_key(item)?,
+                Some("dict_items") if kind(item) == Kind::Tuple && item.len() == Some(2) => {
+                    check_key(&self::item(item, &0.into())?)?;
                 }
+                _ => {}
             }
-            Ok(false)
+            any_equal(container, item)
+        }
+        _ => any_equal(container, item),
+    }
+}
+
+/// Returns whether one of the elements equals `item`.
+fn any_equal(container: &Value, item: &Value) -> Result<bool, Error> {
+    for other in items(container)? {
+        if equal(&other, item)? {
+            return Ok(true);
         }
     }
+    Ok(false)
 }
 
 const TEXT_METHODS: [&str; 47] = [
