@@ -14,7 +14,7 @@ use super::names::{
 };
 use super::steps::Place;
 use super::values::{self, Kind, kind, refused, string};
-use super::{functions, methods, operators, predicates, sequences, slice};
+use super::{attributes, functions, methods, operators, predicates, sequences, slice};
 
 /// Installs all operations in `environment`, which pay from `budget`.
 pub(super) fn install(environment: &mut Environment<'static>, budget: &Budget) {
@@ -69,14 +69,14 @@ fn install_operators(environment: &mut Environment<'static>, budget: &Budget) {
     }
     environment.add_filter(NEGATE, |value: &Value| operators::unary(NEGATE, value));
     environment.add_filter(ATTRIBUTE, |value: &Value, name: &str| {
-        values::attribute(value, name)
+        attributes::attribute(value, name)
     });
     let clock = budget.clock.clone();
     environment.add_filter(ELEMENT, move |value: &Value, key: &Value| {
         if key.as_str().is_none() {
             clock.check()?;
         }
-        values::item(value, key)
+        attributes::item(value, key)
     });
     let paying = budget.clone();
     environment.add_filter(

@@ -4,10 +4,9 @@ use minijinja::value::Tuple;
 use minijinja::{Error, Value};
 
 use super::arguments::{Arguments, split};
+use super::attributes::own_attribute;
 use super::budget::Budget;
-use super::values::{
-    self, Kind, Number, integer, kind, number, own_attribute, refused, string, unsupported,
-};
+use super::values::{self, Kind, Number, integer, kind, number, refused, string, unsupported};
 use super::{format, json, letters, methods, spaces};
 
 /// The filters that exist in Jinja, and are refused where a template applies them.

@@ -4,14 +4,14 @@ use minijinja::value::Tuple;
 use minijinja::{Error, State, Value};
 
 use super::arguments::{Arguments, split};
+use super::attributes::{self, own_attribute};
 use super::budget::Budget;
 use super::format::{self, aligned};
 use super::letters;
 use super::objects::{Cycler, View};
 use super::spaces;
 use super::values::{
-    self, Kind, Number, equal, integer, kind, number, own_attribute, pairs, refused, string,
-    unsupported,
+    self, Kind, Number, equal, integer, kind, number, pairs, refused, string, unsupported,
 };
 
 /// Calls a method, or an attribute that is a function.
@@ -39,10 +39,10 @@ pub(super) fn call(
         Kind::List | Kind::Tuple | Kind::Range => list_method(value, name, given),
         Kind::Dict => match own_attribute(value, name)? {
             Some(_) => dict_method(value, name, given),
-            None => return values::attribute(value, name)?.call(state, given),
+            None => return attributes::attribute(value, name)?.call(state, given),
         },
         Kind::Bool | Kind::Int | Kind::Float => number_method(value, name, given),
-        Kind::Namespace => return values::attribute(value, name)?.call(state, given),
+        Kind::Namespace => return attributes::attribute(value, name)?.call(state, given),
         Kind::Loop if matches!(name, "cycle" | "changed") => {
             if name == "cycle" && given.is_empty() {
                 return Err(refused("loop.cycle: expected an argument"));

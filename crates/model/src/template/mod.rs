@@ -5,10 +5,12 @@
 //! template can access nothing outside the conversation.
 
 mod arguments;
+mod attributes;
 mod bounded;
 mod budget;
 mod conversation;
 mod escapes;
+mod expressions;
 mod filters;
 mod format;
 mod functions;

@@ -7,11 +7,12 @@ use minijinja::value::Kwargs;
 use minijinja::{Error, Value};
 
 use super::arguments::{Arguments, split};
+use super::attributes::item;
 use super::budget::{Budget, ELEMENT};
 use super::names::{ADD, is_filter};
 use super::objects::{Group, Once};
 use super::operators;
-use super::values::{self, Kind, compare, equal, item, items, kind, refused, string, unsupported};
+use super::values::{self, Kind, compare, equal, items, kind, refused, string, unsupported};
 use super::{filters, methods, predicates};
 
 /// The filters whose result is no text, or one that is not marked, whatever the text to which they are applied.
