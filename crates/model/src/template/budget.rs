@@ -2,8 +2,6 @@
 //!
 //! Data that values share is paid for once; its text every time it is written.
 
-use std::fmt::{self, Write};
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -16,8 +14,8 @@ use super::steps::{Clock, Place};
 /// Bytes of a list element, in addition to its text, and of a map entry.
 pub(super) const ELEMENT: usize = 32;
 pub(super) const ENTRY: usize = 96;
-/// The reason for which a rendering, or a template's constants, are refused.
-pub(super) const TOO_MUCH: &str = "it builds more text than any conversation needs";
+/// The reason for which a rendering is refused.
+const TOO_MUCH: &str = "it builds more text than any conversation needs";
 
 /// The bytes that may still be built, shared by all users of the budget, and the clock.
 #[derive(Clone, Debug)]
@@ -54,31 +52,32 @@ impl Budget {
         }
     }
 
+    /// Refuses lists of about `count` elements that exceed the budget.
+    pub(super) fn check_list(&self, count: usize) -> Result<(), Error> {
+        self.clock.check()?;
+        self.check(ELEMENT.saturating_mul(count.saturating_add(1)))
+    }
+
     /// Pays for the text of `value`, and returns it. The text of a list that contains another one many times is far
     /// longer than its memory: no more is written than the budget allows.
     pub(super) fn text(&self, value: &Value) -> Result<String, Error> {
         self.clock.check()?;
-        let mut text = Text {
-            text: String::new(),
-            budget: self,
-        };
-        python::write(value, &mut text).map_err(|_| too_much())?;
-        Ok(text.text)
+        python::text(value, &|bytes| self.spend(bytes))
     }
 
-    /// Pays for a value that was built. Lazy values are computed now: chains of them would be as deep as they are long.
-    pub(super) fn pay(&self, mut value: Value) -> Result<Value, Error> {
+    /// Pays for the text of `value` as Python's `repr` writes it, and returns it.
+    pub(super) fn literal(&self, value: &Value) -> Result<String, Error> {
         self.clock.check()?;
-        if value.kind() == ValueKind::Iterable {
-            value = self.list(value.try_iter()?)?;
-        }
-        self.clock.hold(&value, Place::Any)?;
+        python::literal(value, &|bytes| self.spend(bytes))
+    }
+
+    /// Pays for a value that was built.
+    pub(super) fn pay(&self, value: Value) -> Result<Value, Error> {
+        let value = self.hold(value)?;
+        let length = |value: Value| ELEMENT + value.as_str().map_or(0, str::len);
         let bytes = match value.kind() {
             ValueKind::String => value.as_str().map_or(0, str::len),
-            ValueKind::Seq => {
-                let length = |value: Value| ELEMENT + value.as_str().map_or(0, str::len);
-                value.try_iter()?.map(length).sum()
-            }
+            ValueKind::Seq | ValueKind::Iterable => value.try_iter()?.map(length).sum(),
             ValueKind::Map => ENTRY * value.len().unwrap_or(0),
             _ => 0,
         };
@@ -86,81 +85,13 @@ impl Budget {
         Ok(value)
     }
 
-    /// Returns the result of an operator, which has already paid for it, as a list if it is iterable.
-    pub(super) fn pay_list(&self, value: Value) -> Result<Value, Error> {
-        self.clock.check()?;
-        let value = if value.kind() == ValueKind::Iterable {
-            self.list(value.try_iter()?)?
-        } else {
-            value
-        };
+    /// Returns a value that was built and is paid for, if it may be held.
+    pub(super) fn hold(&self, value: Value) -> Result<Value, Error> {
         self.clock.hold(&value, Place::Any)?;
         Ok(value)
-    }
-
-    /// Returns a list of `values`, as far as the budget allows.
-    fn list(&self, values: impl Iterator<Item = Value>) -> Result<Value, Error> {
-        let mut list = Vec::new();
-        for value in values {
-            self.check(ELEMENT.saturating_mul(list.len()))?;
-            list.push(value);
-        }
-        Ok(Value::from(list))
     }
 }
 
 fn too_much() -> Error {
     Error::new(ErrorKind::InvalidOperation, TOO_MUCH)
-}
-
-/// Returns the number of elements of a list or map; 0 for anything else.
-pub(super) fn elements(value: &Value) -> usize {
-    match value.kind() {
-        ValueKind::Seq | ValueKind::Iterable | ValueKind::Map => value.len().unwrap_or(0),
-        _ => 0,
-    }
-}
-
-/// Returns the bytes of a text or list that is multiplied by a number, in any order.
-pub(super) fn repeated(a: &Value, b: &Value) -> usize {
-    let times = |value: &Value, count: &Value| match (value.as_str(), count.as_usize()) {
-        (Some(text), Some(count)) => text.len().saturating_mul(count),
-        (None, Some(count)) => ELEMENT
-            .saturating_mul(elements(value))
-            .saturating_mul(count),
-        _ => 0,
-    };
-    times(a, b).max(times(b, a))
-}
-
-/// Text that is paid for as it is written.
-struct Text<'a> {
-    text: String,
-    budget: &'a Budget,
-}
-
-impl Write for Text<'_> {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        self.budget.spend(text.len()).map_err(|_| fmt::Error)?;
-        self.text.push_str(text);
-        Ok(())
-    }
-}
-
-/// Does the same as [`Text`] for serializers.
-pub(super) struct Bytes {
-    pub(super) bytes: Vec<u8>,
-    pub(super) budget: Budget,
-}
-
-impl io::Write for Bytes {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.budget.spend(bytes.len()).map_err(io::Error::other)?;
-        self.bytes.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }

@@ -1,84 +1,52 @@
 //! The filter `tojson` as `transformers` defines it: Python's `json.dumps`, since Jinja's own filter escapes for HTML.
 
-use std::io::{self, Write};
+use std::cmp::Ordering;
 
-use minijinja::value::{Kwargs, ValueKind, from_args};
-use minijinja::{Error, ErrorKind, Value};
-use serde::ser::{Serialize, SerializeMap, SerializeSeq};
-use serde_json::ser::{CharEscape, Formatter, Serializer};
+use minijinja::{Error, Value};
 
+use super::arguments::Arguments;
+use super::budget::Budget;
 use super::python;
+use super::values::{self, Kind, compare, kind, pairs, refused, string, unsupported};
 
 /// Maximum indentation in characters.
 const MAX_INDENT: usize = 64;
 
-/// Writes `json.dumps(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False)` with the `arguments`
-/// of the filter, positional or named.
-pub(super) fn write(
-    value: &Value,
-    arguments: &[Value],
-    writer: &mut dyn Write,
-) -> Result<(), Error> {
-    let (places, names): (&[Value], Kwargs) = from_args(arguments)?;
-    let mut all = Vec::new();
-    for (place, name) in ["ensure_ascii", "indent", "separators", "sort_keys"]
-        .into_iter()
-        .enumerate()
-    {
-        let named: Option<Value> = names.get(name)?;
-        if named.is_some() && places.len() > place {
-            return Err(Error::new(
-                ErrorKind::TooManyArguments,
-                format!("tojson: {name} is given twice"),
-            ));
-        }
-        all.push(
-            named
-                .or_else(|| places.get(place).cloned())
-                .filter(|value| !value.is_none()),
-        );
-    }
-    names.assert_all_used()?;
-    if places.len() > all.len() {
-        return Err(Error::from(ErrorKind::TooManyArguments));
-    }
-    let is_true = |value: &Option<Value>| value.as_ref().is_some_and(Value::is_true);
-    let indent = all[1].as_ref().map(indentation).transpose()?;
-    let default = if indent.is_some() {
-        (",", ": ")
-    } else {
-        (", ", ": ")
-    };
-    let (item, key) = match &all[2] {
-        None => (default.0.to_owned(), default.1.to_owned()),
+/// Returns `json.dumps(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False)` with the `arguments`
+/// of the filter.
+pub(super) fn write(value: &Value, given: &[Value], budget: &Budget) -> Result<String, Error> {
+    let names = ["ensure_ascii", "indent", "separators", "sort_keys"];
+    let arguments = Arguments::new("tojson", given, &names)?;
+    let is_true = |name| arguments.get(name).is_some_and(Value::is_true);
+    let given = |name| arguments.get(name).filter(|value| !value.is_none());
+    let indent = given("indent").map(indentation).transpose()?;
+    let (item, key) = match given("separators") {
+        None if indent.is_some() => (",".to_owned(), ": ".to_owned()),
+        None => (", ".to_owned(), ": ".to_owned()),
         Some(given) => separators(given)?,
     };
-    let python = Python {
-        is_ascii: is_true(&all[0]),
+    let mut writer = Writer {
+        is_ascii: is_true("ensure_ascii"),
+        is_sorted: is_true("sort_keys"),
         indent,
         item,
         key,
-        depth: 0,
-        is_empty: true,
+        out: String::new(),
+        paid: 0,
+        budget,
     };
-    let value = Sorted {
-        value,
-        is_sorted: is_true(&all[3]),
-    };
-    let written = value.serialize(&mut Serializer::with_formatter(writer, python));
-    written.map_err(|error| Error::new(ErrorKind::BadSerialization, error.to_string()))
+    writer.value(value, 0)?;
+    Ok(writer.out)
 }
 
 /// Reads the indentation of each level: a number of spaces, or a string.
 fn indentation(indent: &Value) -> Result<String, Error> {
-    let width = match (indent.as_str(), i64::try_from(indent.clone())) {
-        (Some(text), _) => text.len(),
-        (None, Ok(width)) => usize::try_from(width).unwrap_or(0),
-        (None, Err(_)) if indent.kind() == ValueKind::Bool => usize::from(indent.is_true()),
-        (None, Err(_)) => return Err(wrong("indent", "a number or a text")),
+    let width = match indent.as_str() {
+        Some(text) => text.len(),
+        None => usize::try_from(values::integer(indent, "tojson: indent")?).unwrap_or(0),
     };
     if width > MAX_INDENT {
-        return Err(wrong("indent", "at most 64"));
+        return Err(refused("tojson: indent: expected at most 64"));
     }
     Ok(indent
         .as_str()
@@ -86,193 +54,143 @@ fn indentation(indent: &Value) -> Result<String, Error> {
 }
 
 fn separators(given: &Value) -> Result<(String, String), Error> {
-    let texts: Vec<_> = given.try_iter()?.take(3).collect();
-    match texts.as_slice() {
-        [item, key] => match (item.as_str(), key.as_str()) {
-            (Some(item), Some(key)) => Ok((item.to_owned(), key.to_owned())),
-            _ => Err(wrong("separators", "two texts")),
-        },
-        _ => Err(wrong("separators", "two texts")),
+    match (kind(given), values::items(given)?.as_slice()) {
+        (Kind::List | Kind::Tuple, [item, key]) => {
+            let text = |value| string(value, "tojson: separators").map(str::to_owned);
+            Ok((text(item)?, text(key)?))
+        }
+        _ => Err(refused("tojson: separators: expected two texts")),
     }
 }
 
-fn wrong(argument: &str, expected: &str) -> Error {
-    Error::new(
-        ErrorKind::InvalidOperation,
-        format!("tojson: {argument}: expected {expected}"),
-    )
-}
-
-/// A value whose maps may be written in the order of their keys.
-struct Sorted<'a> {
-    value: &'a Value,
-    is_sorted: bool,
-}
-
-impl Serialize for Sorted<'_> {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        if !self.is_sorted {
-            return self.value.serialize(serializer);
-        }
-        let failed = |error: Error| serde::ser::Error::custom(error);
-        match self.value.kind() {
-            ValueKind::Map => {
-                let mut keys: Vec<_> = self.value.try_iter().map_err(failed)?.collect();
-                keys.sort_by_key(Value::to_string);
-                let mut map = serializer.serialize_map(Some(keys.len()))?;
-                for key in keys {
-                    let value = self.value.get_item(&key).map_err(failed)?;
-                    map.serialize_entry(
-                        &key,
-                        &Sorted {
-                            value: &value,
-                            is_sorted: true,
-                        },
-                    )?;
-                }
-                map.end()
-            }
-            ValueKind::Seq | ValueKind::Iterable => {
-                let mut list = serializer.serialize_seq(self.value.len())?;
-                for value in self.value.try_iter().map_err(failed)? {
-                    list.serialize_element(&Sorted {
-                        value: &value,
-                        is_sorted: true,
-                    })?;
-                }
-                list.end()
-            }
-            _ => self.value.serialize(serializer),
-        }
-    }
-}
-
-/// Python's JSON format.
-struct Python {
+struct Writer<'a> {
     is_ascii: bool,
+    is_sorted: bool,
     indent: Option<String>,
     /// Separators between items, and between a key and its value.
     item: String,
     key: String,
-    depth: usize,
-    /// Whether the innermost bracket is still empty.
-    is_empty: bool,
+    out: String,
+    /// The bytes of the text that are paid for.
+    paid: usize,
+    budget: &'a Budget,
 }
 
-impl Python {
-    fn open<W: ?Sized + Write>(&mut self, writer: &mut W, bracket: &[u8]) -> io::Result<()> {
-        self.depth += 1;
-        self.is_empty = true;
-        writer.write_all(bracket)
-    }
-
-    fn close<W: ?Sized + Write>(&mut self, writer: &mut W, bracket: &[u8]) -> io::Result<()> {
-        self.depth -= 1;
-        if !self.is_empty {
-            self.line(writer)?;
-        }
-        self.is_empty = false;
-        writer.write_all(bracket)
-    }
-
-    fn item<W: ?Sized + Write>(&mut self, writer: &mut W, is_first: bool) -> io::Result<()> {
-        if !is_first {
-            writer.write_all(self.item.as_bytes())?;
-        }
-        self.is_empty = false;
-        self.line(writer)
-    }
-
-    fn line<W: ?Sized + Write>(&self, writer: &mut W) -> io::Result<()> {
-        let Some(indent) = &self.indent else {
-            return Ok(());
-        };
-        writer.write_all(b"\n")?;
-        (0..self.depth).try_for_each(|_| writer.write_all(indent.as_bytes()))
-    }
-}
-
-impl Formatter for Python {
-    fn begin_array<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.open(writer, b"[")
-    }
-
-    fn end_array<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.close(writer, b"]")
-    }
-
-    fn begin_array_value<W: ?Sized + Write>(
-        &mut self,
-        writer: &mut W,
-        first: bool,
-    ) -> io::Result<()> {
-        self.item(writer, first)
-    }
-
-    fn begin_object<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.open(writer, b"{")
-    }
-
-    fn end_object<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.close(writer, b"}")
-    }
-
-    fn begin_object_key<W: ?Sized + Write>(
-        &mut self,
-        writer: &mut W,
-        first: bool,
-    ) -> io::Result<()> {
-        self.item(writer, first)
-    }
-
-    fn begin_object_value<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        writer.write_all(self.key.as_bytes())
-    }
-
-    fn write_string_fragment<W: ?Sized + Write>(
-        &mut self,
-        writer: &mut W,
-        fragment: &str,
-    ) -> io::Result<()> {
-        if !self.is_ascii {
-            return writer.write_all(fragment.as_bytes());
-        }
-        for letter in fragment.chars() {
-            let mut units = [0; 2];
-            match letter {
-                ' '..='~' => writer.write_all(&[letter as u8])?,
-                letter => {
-                    letter
-                        .encode_utf16(&mut units)
-                        .iter()
-                        .try_for_each(|unit| write!(writer, "\\u{unit:04x}"))?;
+impl Writer<'_> {
+    fn value(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
+        match kind(value) {
+            Kind::None => self.out.push_str("null"),
+            Kind::Bool => self
+                .out
+                .push_str(if value.is_true() { "true" } else { "false" }),
+            Kind::Int => self.out.push_str(&value.to_string()),
+            Kind::Float => self.out.push_str(&float(value)?),
+            Kind::Str => self.string(value.as_str().unwrap_or_default()),
+            Kind::List | Kind::Tuple => {
+                self.out.push('[');
+                for (place, item) in value.try_iter()?.enumerate() {
+                    self.start(place, depth + 1);
+                    self.value(&item, depth + 1)?;
                 }
+                self.end(value, depth);
+                self.out.push(']');
+            }
+            Kind::Dict => {
+                let mut entries: Vec<_> = pairs(value).collect();
+                if self.is_sorted {
+                    let mut failure = None;
+                    entries.sort_by(|(a, _), (b, _)| {
+                        compare(a, b)
+                            .unwrap_or_else(|error| {
+                                failure = Some(error);
+                                None
+                            })
+                            .unwrap_or(Ordering::Equal)
+                    });
+                    failure.map_or(Ok(()), Err)?;
+                }
+                self.out.push('{');
+                for (place, (key, item)) in entries.iter().enumerate() {
+                    self.start(place, depth + 1);
+                    let name = match kind(key) {
+                        Kind::Str => key.as_str().unwrap_or_default().to_owned(),
+                        Kind::None => "null".to_owned(),
+                        Kind::Bool => if key.is_true() { "true" } else { "false" }.to_owned(),
+                        Kind::Int => key.to_string(),
+                        Kind::Float => float(key)?,
+                        _ => return Err(unsupported("tojson: a key", key)),
+                    };
+                    self.string(&name);
+                    self.out.push_str(&self.key);
+                    self.value(item, depth + 1)?;
+                }
+                self.end(value, depth);
+                self.out.push('}');
+            }
+            _ => return Err(unsupported("tojson", value)),
+        }
+        let unpaid = self.out.len() - std::mem::replace(&mut self.paid, self.out.len());
+        self.budget.spend(unpaid)
+    }
+
+    /// Starts an element of a list.
+    fn start(&mut self, place: usize, depth: usize) {
+        if place > 0 {
+            self.out.push_str(&self.item);
+        }
+        self.line(depth);
+    }
+
+    /// Ends a list or a mapping.
+    fn end(&mut self, value: &Value, depth: usize) {
+        if value.len() != Some(0) {
+            self.line(depth);
+        }
+    }
+
+    fn line(&mut self, depth: usize) {
+        if let Some(indent) = &self.indent {
+            self.out.push('\n');
+            (0..depth).for_each(|_| self.out.push_str(indent));
+        }
+    }
+
+    fn string(&mut self, text: &str) {
+        self.out.push('"');
+        for letter in text.chars() {
+            match letter {
+                '"' => self.out.push_str("\\\""),
+                '\\' => self.out.push_str("\\\\"),
+                '\n' => self.out.push_str("\\n"),
+                '\r' => self.out.push_str("\\r"),
+                '\t' => self.out.push_str("\\t"),
+                '\u{8}' => self.out.push_str("\\b"),
+                '\u{c}' => self.out.push_str("\\f"),
+                '\0'..='\u{1f}' => self.unit(letter as u16),
+                ' '..='~' => self.out.push(letter),
+                _ if self.is_ascii => {
+                    let mut units = [0; 2];
+                    for unit in letter.encode_utf16(&mut units) {
+                        self.unit(*unit);
+                    }
+                }
+                _ => self.out.push(letter),
             }
         }
-        Ok(())
+        self.out.push('"');
     }
 
-    fn write_char_escape<W: ?Sized + Write>(
-        &mut self,
-        writer: &mut W,
-        escape: CharEscape,
-    ) -> io::Result<()> {
-        let letter = match escape {
-            CharEscape::Quote => b'"',
-            CharEscape::ReverseSolidus => b'\\',
-            CharEscape::Solidus => b'/',
-            CharEscape::Backspace => b'b',
-            CharEscape::FormFeed => b'f',
-            CharEscape::LineFeed => b'n',
-            CharEscape::CarriageReturn => b'r',
-            CharEscape::Tab => b't',
-            CharEscape::AsciiControl(byte) => return write!(writer, "\\u{byte:04x}"),
-        };
-        writer.write_all(&[b'\\', letter])
+    fn unit(&mut self, unit: u16) {
+        self.out.push_str(&format!("\\u{unit:04x}"));
     }
+}
 
-    /// Writes a number as Python's `repr` does.
-    fn write_f64<W: ?Sized + Write>(&mut self, writer: &mut W, value: f64) -> io::Result<()> {
-        writer.write_all(python::float(value).as_bytes())
-    }
+fn float(value: &Value) -> Result<String, Error> {
+    let float = f64::try_from(value.clone())?;
+    Ok(match float {
+        _ if float.is_nan() => "NaN".into(),
+        f64::INFINITY => "Infinity".into(),
+        f64::NEG_INFINITY => "-Infinity".into(),
+        _ => python::float(float),
+    })
 }

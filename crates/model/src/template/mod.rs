@@ -4,19 +4,33 @@
 //! steps of a rendering, its depth, its memory and its output are [`bounded`], as is the total [time](steps), and a
 //! template can access nothing outside the conversation.
 
+mod arguments;
+mod attributes;
 mod bounded;
 mod budget;
-mod constants;
 mod conversation;
 mod escapes;
+mod expressions;
+mod filters;
+mod format;
+mod functions;
 mod json;
+mod letters;
+mod mentions;
+mod methods;
+mod names;
+mod objects;
+mod operators;
+mod predicates;
 mod python;
-mod rewrite;
+mod rebuild;
+mod sequences;
 mod slice;
 mod sources;
 mod spaces;
 mod steps;
 mod time;
+mod values;
 
 pub use conversation::RenderOptions;
 pub use steps::Stop;
@@ -153,10 +167,8 @@ impl ChatTemplate {
         let source = without_generation_tags(source);
         check_tags(&source)?;
         let source = escapes::as_python(source)?;
-        let mut environment = Environment::new();
-        python::install(&mut environment);
-        environment.add_function("strftime_now", |format: &str| time::format_now(format));
-        on_a_deep_stack(|| rewrite::compile(NAME, &source, syntax()?).map(drop))?;
+        let environment = Environment::empty();
+        on_a_deep_stack(|| rebuild::compile(NAME, &source, syntax()?).map(drop))?;
         let token = |token: Option<&str>| token.map(str::to_owned);
         let (bos_token, eos_token, reads) = (token(bos_token), token(eos_token), OnceLock::new());
         Ok(Self {
@@ -251,7 +263,7 @@ impl ChatTemplate {
         bounded::install(&mut environment, &Budget::new(built, clock.for_text(text)));
         environment.set_fuel(Some(FUEL + FUEL_PER_MESSAGE * messages.len() as u64));
         // Compiled each time: with the template in the environment, it could include itself in its original form.
-        let (instructions, blocks) = rewrite::compile(NAME, &self.source, syntax()?)?;
+        let (instructions, blocks) = rebuild::compile(NAME, &self.source, syntax()?)?;
         // `documents` is defined but empty, as in `transformers`: templates read it.
         let mut values = vec![
             ("messages", messages.into_iter().collect::<Value>()),
@@ -367,7 +379,8 @@ fn on_a_deep_stack<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T
     })
 }
 
-/// Replaces the tags that mark an assistant's messages, an extension for training, by tags without effect.
+/// Replaces the tags that mark an assistant's messages, an extension for training, by tags that
+/// only end its variables, as they do.
 fn without_generation_tags(source: String) -> String {
     if !source.contains("generation") {
         return source;
@@ -376,9 +389,9 @@ fn without_generation_tags(source: String) -> String {
         Regex::new(r"(\{%[-+]?\s*)(end)?generation(\s*[-+]?%\})").expect("the pattern is valid");
     let replacement = |found: &regex::Captures<'_>| {
         let tag = if found.get(2).is_some() {
-            "endif"
+            "endwith"
         } else {
-            "if true"
+            "with"
         };
         format!("{}{tag}{}", &found[1], &found[3])
     };

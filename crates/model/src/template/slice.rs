@@ -2,16 +2,32 @@
 //!
 //! The engine's own slices differ where the step is negative, and panic on some of those.
 
-use minijinja::value::{Tuple, ValueKind};
+use minijinja::value::Tuple;
 use minijinja::{Error, ErrorKind, Value};
+
+use super::values::{Kind, Number, items, kind, number, refused, unsupported};
 
 /// Returns `value[start:stop:step]`, where each limit may be none.
 pub(super) fn slice(value: &Value, limits: [Value; 3]) -> Result<Value, Error> {
-    let [start, stop, step] = limits.map(|limit| match limit.is_none() {
-        true => Ok(None),
-        false => integer(&limit).map(Some),
-    });
-    let limits = (start?, stop?, step?.unwrap_or(1));
+    match kind(value) {
+        _ if value.is_safe() => {
+            let message = "a part of a text that is marked as safe is not supported";
+            return Err(refused(message));
+        }
+        Kind::Str | Kind::List | Kind::Tuple => {}
+        _ => return Err(unsupported("a part", value)),
+    }
+    let mut numbers = [None; 3];
+    for (limit, place) in limits.iter().zip(&mut numbers) {
+        *place = match number(limit) {
+            None if limit.is_none() => None,
+            // A number beyond these is beyond both ends of any list.
+            Some(Number::Int(limit)) => Some(limit.clamp(i64::MIN.into(), i64::MAX.into()) as i64),
+            _ => return Err(refused("the limits of a slice are integers or none")),
+        };
+    }
+    let [start, stop, step] = numbers;
+    let limits = (start, stop, step.unwrap_or(1));
     if let Some(text) = value.as_str() {
         let letters: Vec<char> = text.chars().collect();
         let chosen = places(letters.len(), limits)?;
@@ -20,32 +36,13 @@ pub(super) fn slice(value: &Value, limits: [Value; 3]) -> Result<Value, Error> {
             .collect::<String>()
             .into());
     }
-    match value.kind() {
-        ValueKind::Undefined | ValueKind::None => Ok(Value::from(Vec::<Value>::new())),
-        ValueKind::Seq | ValueKind::Iterable => {
-            let items: Vec<Value> = value.try_iter()?.collect();
-            let chosen = places(items.len(), limits)?.map(|place| items[place].clone());
-            let chosen: Vec<Value> = chosen.collect();
-            Ok(match value.is_tuple() {
-                true => Tuple::new(chosen).into(),
-                false => chosen.into(),
-            })
-        }
-        kind => {
-            let message = format!("value of type {kind} cannot be sliced");
-            Err(Error::new(ErrorKind::InvalidOperation, message))
-        }
-    }
-}
-
-fn integer(limit: &Value) -> Result<i64, Error> {
-    if !limit.is_integer() && limit.kind() != ValueKind::Bool {
-        let message = "the limits of a slice are integers or none";
-        return Err(Error::new(ErrorKind::InvalidOperation, message));
-    }
-    // A number beyond these is beyond both ends of any list.
-    let number = i128::try_from(limit.clone())?;
-    Ok(number.clamp(i64::MIN.into(), i64::MAX.into()) as i64)
+    let all = items(value)?;
+    let chosen = places(all.len(), limits)?.map(|place| all[place].clone());
+    let chosen: Vec<Value> = chosen.collect();
+    Ok(match kind(value) {
+        Kind::Tuple => Tuple::new(chosen).into(),
+        _ => chosen.into(),
+    })
 }
 
 /// Returns the places of a slice in a list of `length` elements.

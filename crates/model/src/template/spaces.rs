@@ -28,6 +28,26 @@ pub(super) fn words(text: &str, most: Option<usize>) -> Vec<&str> {
     words
 }
 
+/// Returns `text.rsplit(None, most)`.
+pub(super) fn last_words(text: &str, most: usize) -> Vec<&str> {
+    let (mut words, mut rest) = (Vec::new(), text.trim_end_matches(is_space));
+    while !rest.is_empty() {
+        if words.len() == most {
+            words.push(rest);
+            break;
+        }
+        let start = rest
+            .char_indices()
+            .rev()
+            .find(|(_, letter)| is_space(*letter));
+        let start = start.map_or(0, |(place, letter)| place + letter.len_utf8());
+        words.push(&rest[start..]);
+        rest = rest[..start].trim_end_matches(is_space);
+    }
+    words.reverse();
+    words
+}
+
 /// Returns `text.splitlines(keeps_ends)`.
 pub(super) fn lines(text: &str, keeps_ends: bool) -> Vec<&str> {
     let (mut lines, mut rest) = (Vec::new(), text);

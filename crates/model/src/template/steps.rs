@@ -20,6 +20,8 @@ const LONGEST: Duration = Duration::from_secs(5);
 const HEAVIEST: usize = 1 << 16;
 /// Maximum depth of a value. Arguments of earlier calls in messages are up to 128 deep.
 pub(super) const DEEPEST: usize = 200;
+/// Maximum comparisons in a step that compares each element with each other one: a fraction of a second.
+const COMPARISONS: usize = 1 << 26;
 /// Bytes of text that count as one element.
 const BYTES: usize = 16;
 
@@ -104,6 +106,15 @@ impl Clock {
             Err(too_heavy())
         } else {
             Ok(())
+        }
+    }
+
+    /// Refuses a value whose `count` elements are compared with each other if that would take too long.
+    pub(super) fn hold_compared(&self, value: &Value, count: usize) -> Result<(), Error> {
+        let weight = self.hold(value, Place::Any)?;
+        match weight.saturating_mul(count) > COMPARISONS {
+            true => Err(too_heavy()),
+            false => Ok(()),
         }
     }
 
