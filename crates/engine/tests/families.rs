@@ -231,8 +231,9 @@ fn difference(found: &[f32], expected: &[f32]) -> f32 {
 
 #[test]
 fn every_family_gives_the_logits_of_transformers() {
+    // The test's name may be on the line before.
     println!(
-        "| checkpoint | family | tokens | largest relative difference |\n| --- | --- | --- | --- |"
+        "\n| checkpoint | family | tokens | largest relative difference |\n| --- | --- | --- | --- |"
     );
     let mut failed = Vec::new();
     for (checkpoint, session, context) in CASES {

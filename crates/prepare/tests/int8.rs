@@ -149,7 +149,8 @@ fn correlation(a: &[f32], b: &[f32]) -> f64 {
 /// `docs/measurements/correctness.md`.
 #[test]
 fn logits_of_prepared_models_correlate_with_those_in_float() {
-    println!("| checkpoint | W8A8 | W4A16 |\n| --- | --- | --- |");
+    // The test's name may be on the line before.
+    println!("\n| checkpoint | W8A8 | W4A16 |\n| --- | --- | --- |");
     let mut failed = Vec::new();
     for family in OTHER_PARTS {
         let model = model(family, 2);
