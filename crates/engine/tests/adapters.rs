@@ -18,7 +18,7 @@ type Scaled = [(&'static str, f32)];
 
 /// Checkpoint, adapters with their scales, and the session in the golden file. Checkpoints and adapters are in each
 /// format, so that both conversions of the row order are tested.
-const CASES: [(&str, &Scaled, &str); 14] = [
+const CASES: [(&str, &Scaled, &str); 20] = [
     ("llama", &[("llama-all", 1.0)], "llama-all"),
     ("llama", &[("llama-all.gguf", 1.0)], "llama-all"),
     ("llama.gguf", &[("llama-all", 1.0)], "llama-all"),
@@ -41,6 +41,12 @@ const CASES: [(&str, &Scaled, &str); 14] = [
     ("phi2", &[("phi2", 1.0)], "phi2"),
     ("phi2.gguf", &[("phi2.gguf", 1.0)], "phi2"),
     ("phi3", &[("phi3", 1.0)], "phi3"),
+    ("ernie4_5-plain", &[("ernie4_5", 1.0)], "ernie4_5"),
+    ("ernie4_5-plain", &[("ernie4_5.gguf", 1.0)], "ernie4_5"),
+    ("ernie4_5-plain.gguf", &[("ernie4_5", 1.0)], "ernie4_5"),
+    ("ernie4_5-plain.gguf", &[("ernie4_5.gguf", 1.0)], "ernie4_5"),
+    ("cohere2", &[("cohere2", 1.0)], "cohere2"),
+    ("cohere2.gguf", &[("cohere2", 1.0)], "cohere2"),
 ];
 
 fn golden_folder(name: &str) -> PathBuf {

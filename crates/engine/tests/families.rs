@@ -19,7 +19,7 @@ const TOLERANCE: f32 = 1e-4;
 
 /// Checkpoint, its session in the golden file, and the context of a session here, which determines the frequencies of
 /// LongRoPE.
-const CASES: [(&str, &str, usize); 122] = [
+const CASES: [(&str, &str, usize); 128] = [
     ("llama", "llama", 512),
     ("llama.gguf", "llama", 512),
     ("llama-biases", "llama-biases", 512),
@@ -32,6 +32,9 @@ const CASES: [(&str, &str, usize); 122] = [
     ("llama-yarn", "llama-yarn", 512),
     ("qwen3-yarn", "qwen3-yarn", 512),
     ("qwen3-yarn.gguf", "qwen3-yarn", 512),
+    ("arcee", "arcee", 512),
+    ("arcee.gguf", "arcee", 512),
+    ("arcee-biases", "arcee-biases", 512),
     ("granite", "granite", 512),
     ("granite.gguf", "granite", 512),
     ("smollm3", "smollm3", 512),
@@ -50,6 +53,9 @@ const CASES: [(&str, &str, usize); 122] = [
     ("exaone4", "exaone4", 512),
     ("exaone4-plain", "exaone4-plain", 512),
     ("exaone4-plain.gguf", "exaone4-plain", 512),
+    ("cohere2", "cohere2", 512),
+    ("cohere2.gguf", "cohere2", 512),
+    ("cohere2-biases", "cohere2-biases", 512),
     ("olmo2", "olmo2", 512),
     ("olmo2.gguf", "olmo2", 512),
     ("olmo3", "olmo3", 512),
@@ -225,8 +231,9 @@ fn difference(found: &[f32], expected: &[f32]) -> f32 {
 
 #[test]
 fn every_family_gives_the_logits_of_transformers() {
+    // The test's name may be on the line before.
     println!(
-        "| checkpoint | family | tokens | largest relative difference |\n| --- | --- | --- | --- |"
+        "\n| checkpoint | family | tokens | largest relative difference |\n| --- | --- | --- | --- |"
     );
     let mut failed = Vec::new();
     for (checkpoint, session, context) in CASES {

@@ -2,7 +2,7 @@
 """Makes tiny random LoRA adapters for checkpoints of `tests/golden/families`, and the logits that they must give.
 
     pip install torch transformers==4.57.6 peft==0.21.2 safetensors gguf xllamacpp
-    python tests/golden/adapters/make.py
+    python tests/golden/adapters/make.py [NAME ...]
 
 For each name in CASES this writes, next to this script:
 
@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.lora import LoraLayer
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 HERE = Path(__file__).resolve().parent
@@ -85,6 +85,11 @@ CASES = {
         "phi2", dict(r=3, lora_alpha=5, target_modules=["q_proj", "k_proj", "v_proj", "dense", "fc1", "fc2"]),
         architecture="phi2",
     ),
+    # Checkpoints whose rows of queries and keys are those of adjacent pairs, as in GGUF; some blocks have no RoPE.
+    "ernie4_5": Case(
+        "ernie4_5-plain", dict(r=3, lora_alpha=6, target_modules=["q_proj", "k_proj", "down_proj"]), architecture="ernie4_5",
+    ),
+    "cohere2": Case("cohere2", dict(r=3, lora_alpha=6, target_modules=["q_proj", "k_proj", "up_proj"])),
     # Query, key and value are one module, gate and up another.
     "phi3": Case("phi3", dict(r=4, lora_alpha=6, target_modules=["qkv_proj", "o_proj", "gate_up_proj", "down_proj"])),
 }
@@ -173,8 +178,12 @@ def llama_cpp_log_probabilities(case, path, ids):
 
 
 def main():
-    ids, golden = tokens(TOKENS), {}
+    chosen = sys.argv[1:] or list(CASES)
+    ids, path = tokens(TOKENS), HERE / "golden.safetensors"
+    golden = load_file(path) if path.exists() else {}
     for name, case in CASES.items():
+        if name not in chosen:
+            continue
         folder = HERE / name
         shutil.rmtree(folder, ignore_errors=True)
         model = build(name, case)
@@ -204,6 +213,8 @@ def main():
         golden[f"{name}.logits"] = found
     for session, scales in TOGETHER.items():
         names = list(scales)
+        if not set(names) <= set(chosen):
+            continue
         model = PeftModel.from_pretrained(base(CASES[names[0]]), HERE / names[0], adapter_name=names[0])
         for name in names[1:]:
             model.load_adapter(HERE / name, adapter_name=name)
@@ -215,7 +226,7 @@ def main():
         golden[f"{session}.logits"] = logits(model.eval(), ids)
     for session in [*CASES, *TOGETHER]:
         golden[f"{session}.tokens"] = np.array(ids, dtype=np.uint32)
-    save_file(golden, HERE / "golden.safetensors")
+    save_file(golden, path)
 
 
 if __name__ == "__main__":

@@ -293,6 +293,34 @@ CASES = {
         "exaone4", SMALL | dict(sliding_window=None, layer_types=["full_attention"] * 3, rope_theta=1e6),
         architecture="exaone4",
     ),
+    # A feed-forward without a gate.
+    "arcee": Case(
+        "arcee", WIDE_HEADS | dict(hidden_act="relu2", rope_theta=1e4, rope_scaling=YARN),
+        features=[dict(hidden_act="silu"), dict(rope_scaling=None), dict(rms_norm_eps=0.5)], architecture="arcee",
+        golden=THIRD,
+    ),
+    "arcee-biases": Case(
+        "arcee", SMALL | dict(attention_bias=True, mlp_bias=True, tie_word_embeddings=True),
+        features=[dict(attention_bias=False), dict(mlp_bias=False)], golden=THIRD,
+    ),
+    # Attention and feed-forward read one norm without a bias; the fourth block has no window and no RoPE.
+    "cohere2": Case(
+        "cohere2", SMALL | dict(num_hidden_layers=5, sliding_window=WINDOW, logit_scale=0.25),
+        features=[
+            dict(sliding_window=WINDOW + 1), dict(logit_scale=0.125), dict(rope_theta=100.0), dict(layer_norm_eps=0.5),
+            dict(layer_types=["sliding_attention"] * 5), dict(layer_types=["full_attention"] * 5),
+        ],
+        architecture="cohere2", golden=THIRD,
+    ),
+    # Biases of attention, linear RoPE, an output matrix of its own.
+    "cohere2-biases": Case(
+        "cohere2",
+        SMALL | dict(
+            num_hidden_layers=4, sliding_window=WINDOW, layer_types=None, sliding_window_pattern=2, attention_bias=True,
+            tie_word_embeddings=False, rope_scaling=dict(rope_type="linear", factor=2.0),
+        ),
+        features=[dict(attention_bias=False), dict(rope_scaling=None), dict(sliding_window_pattern=4)], golden=THIRD,
+    ),
     "olmo2": Case("olmo2", SMALL | dict(rope_theta=5e5), architecture="olmo2"),
     # YaRN in the blocks that see everything.
     "olmo3": Case(
@@ -980,7 +1008,7 @@ OUTER_NAMES = {
 
 
 # The architectures whose files have rows of queries and keys in this order.
-ADJACENT = ("llama", "granite", "granitemoe", "granitehybrid", "minicpm", "smollm3", "mistral3")
+ADJACENT = ("llama", "arcee", "granite", "granitemoe", "granitehybrid", "minicpm", "smollm3", "mistral3")
 
 
 def pair_adjacent(weight, heads):
@@ -1267,7 +1295,7 @@ def write_gguf(path, case, model, matrices, original_context=None):
         base *= scaling["alpha"] ** (head_dim / (head_dim - 2))
     if not case.architecture.startswith("nemotron_h"):
         writer.add_rope_freq_base(base)
-    if case.architecture == "phi2":
+    if case.architecture in ("phi2", "cohere2"):
         writer.add_layer_norm_eps(config.layer_norm_eps)
     else:
         names = ("rms_norm_eps", "norm_eps", "layer_norm_epsilon")
@@ -1275,7 +1303,9 @@ def write_gguf(path, case, model, matrices, original_context=None):
     if case.architecture.startswith("nemotron_h"):
         # llama.cpp wants it, and does not use it.
         writer.add_layer_norm_eps(config.layer_norm_epsilon)
-    if case.architecture in ("gemma2", "gemma3", "gemma3n", "gemma4", "gpt-oss") or case.model_type == "olmo3":
+    if case.architecture == "cohere2":
+        writer.add_logit_scale(config.logit_scale)
+    if case.architecture in ("gemma2", "gemma3", "gemma3n", "gemma4", "gpt-oss", "cohere2") or case.model_type == "olmo3":
         writer.add_sliding_window(config.sliding_window)
     if case.architecture == "gemma2":
         writer.add_attn_logit_softcapping(config.attn_logit_softcapping)

@@ -436,7 +436,14 @@ pub(super) fn has_rope(
         {
             return Ok(vec![true; blocks]);
         }
-        NoRope::Global => return Ok(windows.iter().map(Option::is_some).collect()),
+        NoRope::Unwindowed if config.has("sliding_window") => {
+            // `transformers` needs a width, whatever windows the blocks have.
+            config.required("sliding_window", config.raw("sliding_window"))?;
+            return Ok(windows.iter().map(Option::is_some).collect());
+        }
+        NoRope::Global | NoRope::Unwindowed => {
+            return Ok(windows.iter().map(Option::is_some).collect());
+        }
         NoRope::Every(default) => default,
     };
     if config.bool("use_sliding_window")? == Some(true) {

@@ -1,8 +1,9 @@
 //! The families that read texts and write none.
 
+use super::gemma_families::GEMMA3;
 use super::kinds::{AddedTraits, FirstPosition, LocalRope, NoRope, Windows};
 use super::names::{self, Names};
-use super::traits::{Family, GEMMA3, LLAMA};
+use super::traits::{Family, LLAMA};
 use crate::description::{Activation, NormKind, Residual};
 
 const BERT_NAMES: Names = Names {

@@ -1,7 +1,60 @@
-//! The newer families of Gemma, whose blocks differ in shape.
+//! The families of Gemma. The blocks of the newer ones differ in shape.
 
-use super::kinds::{BlockShapes, SoftCaps, Windows};
-use super::traits::{Family, GEMMA3};
+use super::kinds::{BlockShapes, LocalRope, QkNorms, SoftCaps, Windows};
+use super::names;
+use super::traits::{Family, LLAMA};
+use crate::description::{Activation, Residual};
+
+pub(super) const GEMMA: Family = Family {
+    name: "gemma",
+    yarn: false,
+    norms_less_one: true,
+    scaled_embedding: true,
+    activation: Activation::GeluTanh,
+    tied: true,
+    head_dim: Some(256),
+    context: 8192,
+    ..LLAMA
+};
+
+pub(super) const GEMMA2: Family = Family {
+    name: "gemma2",
+    names: names::GEMMA2,
+    residual: Residual::SerialPostNorm,
+    activation_field: "hidden_activation",
+    windows: Windows::AllButEvery(2),
+    window: Some(4096),
+    soft_caps: Some(SoftCaps {
+        scores: Some(50.0),
+        logits: Some(30.0),
+    }),
+    query_scalar: Some(256.0),
+    ..GEMMA
+};
+
+/// The text model of Gemma 3.
+pub(super) const GEMMA3: Family = Family {
+    name: "gemma3",
+    names: names::GEMMA3,
+    qk_norm: QkNorms::Heads,
+    windows: Windows::AllButEvery(6),
+    soft_caps: Some(SoftCaps {
+        scores: None,
+        logits: None,
+    }),
+    local_rope: LocalRope::Base(10_000.0),
+    rope_base: 1_000_000.0,
+    context: 131_072,
+    sizes: &[
+        ("vocab_size", 262_208),
+        ("hidden_size", 2304),
+        ("intermediate_size", 9216),
+        ("num_hidden_layers", 26),
+        ("num_attention_heads", 8),
+        ("num_key_value_heads", 4),
+    ],
+    ..GEMMA2
+};
 
 /// The text model of Gemma 4.
 pub(super) const GEMMA4: Family = Family {

@@ -371,7 +371,8 @@ impl Reader<'_> {
     fn activation(&self) -> Result<Activation> {
         let key = self.key("hidden_activation");
         let stated = self.metadata.string(&key)?;
-        let Some(name) = stated.filter(|_| self.family.norm == NormKind::Centered) else {
+        let is_stated = self.family.bidirectional && self.family.norm == NormKind::Centered;
+        let Some(name) = stated.filter(|_| is_stated) else {
             return Ok(self.family.activation);
         };
         match name {

@@ -5,17 +5,18 @@ use super::{encoder_families, expert_families, gemma_families, mixer_families};
 use crate::description::RopePairing;
 
 /// `general.architecture` of every family, and how it pairs RoPE's dimensions. Mistral's files say `llama`.
-pub(super) const FAMILIES: [(&str, &Family, RopePairing); 44] = [
+pub(super) const FAMILIES: [(&str, &Family, RopePairing); 46] = [
     ("llama", &traits::LLAMA, RopePairing::Adjacent),
     ("qwen2", &traits::QWEN2, RopePairing::Halves),
     ("qwen3", &traits::QWEN3, RopePairing::Halves),
-    ("gemma", &traits::GEMMA, RopePairing::Halves),
-    ("gemma2", &traits::GEMMA2, RopePairing::Halves),
-    ("gemma3", &traits::GEMMA3, RopePairing::Halves),
+    ("gemma", &gemma_families::GEMMA, RopePairing::Halves),
+    ("gemma2", &gemma_families::GEMMA2, RopePairing::Halves),
+    ("gemma3", &gemma_families::GEMMA3, RopePairing::Halves),
     ("gemma3n", &gemma_families::GEMMA3N, RopePairing::Halves),
     ("gemma4", &gemma_families::GEMMA4, RopePairing::Halves),
     ("phi2", &traits::PHI2, RopePairing::Halves),
     ("phi3", &traits::PHI3, RopePairing::Halves),
+    ("arcee", &traits::ARCEE, RopePairing::Adjacent),
     ("granite", &traits::GRANITE, RopePairing::Adjacent),
     ("minicpm", &traits::MINICPM, RopePairing::Adjacent),
     ("smollm3", &traits::SMOLLM3, RopePairing::Adjacent),
@@ -25,6 +26,7 @@ pub(super) const FAMILIES: [(&str, &Family, RopePairing); 44] = [
     ("glm4", &traits::GLM4, RopePairing::Adjacent),
     ("hunyuan-dense", &traits::HUNYUAN, RopePairing::Halves),
     ("exaone4", &traits::EXAONE4, RopePairing::Halves),
+    ("cohere2", &traits::COHERE2, RopePairing::Adjacent),
     ("olmo2", &traits::OLMO3, RopePairing::Halves),
     ("qwen2moe", &expert_families::QWEN2_MOE, RopePairing::Halves),
     ("qwen3moe", &expert_families::QWEN3_MOE, RopePairing::Halves),

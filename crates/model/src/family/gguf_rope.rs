@@ -81,6 +81,7 @@ impl Reader<'_> {
             NoRope::Global if windows.iter().any(Option::is_some) => {
                 windows.iter().map(Option::is_some).collect()
             }
+            NoRope::Unwindowed => windows.iter().map(Option::is_some).collect(),
             NoRope::UnlessStated => {
                 let stated = self.metadata.bool(&self.key("rope.scaling.finetuned"))?;
                 vec![stated.unwrap_or(true); windows.len()]

@@ -1,7 +1,7 @@
 //! The windows of attention in the metadata of GGUF.
 
 use super::gguf::Reader;
-use super::kinds::{Mixers, Windows};
+use super::kinds::{Mixers, NoRope, Windows};
 use super::traits;
 use super::{malformed, unsupported};
 use crate::description::limits;
@@ -17,6 +17,10 @@ impl Reader<'_> {
         let field = "attention.sliding_window";
         // 0 means none, but in gpt-oss.
         let window = match self.metadata.integer(&self.key(field))? {
+            _ if self.family.no_rope == NoRope::Unwindowed => {
+                let window = self.size(field, limits::CONTEXT)?;
+                Some(self.required(field, window)?)
+            }
             Some(0) if !self.family.sinks => None,
             // llama.cpp gives all attention of LFM2 the window.
             Some(_) if self.family.mixers != Mixers::Attention => {

@@ -27,15 +27,15 @@ use crate::description::{Activation, Mixer, ModelDescription, NormKind, limits};
 use crate::error::Result;
 
 /// `model_type` of every family.
-const FAMILIES: [(&str, &Family); 56] = [
+pub(super) const FAMILIES: [(&str, &Family); 58] = [
     ("llama", &traits::LLAMA),
     ("mistral", &traits::MISTRAL),
     ("qwen2", &traits::QWEN2),
     ("qwen3", &traits::QWEN3),
-    ("gemma", &traits::GEMMA),
-    ("gemma2", &traits::GEMMA2),
-    ("gemma3", &traits::GEMMA3),
-    ("gemma3_text", &traits::GEMMA3),
+    ("gemma", &gemma_families::GEMMA),
+    ("gemma2", &gemma_families::GEMMA2),
+    ("gemma3", &gemma_families::GEMMA3),
+    ("gemma3_text", &gemma_families::GEMMA3),
     ("gemma3n", &gemma_families::GEMMA3N),
     ("gemma3n_text", &gemma_families::GEMMA3N),
     ("gemma4", &gemma_families::GEMMA4),
@@ -44,6 +44,7 @@ const FAMILIES: [(&str, &Family); 56] = [
     ("gemma4_unified_text", &gemma_families::GEMMA4_UNIFIED),
     ("phi", &traits::PHI2),
     ("phi3", &traits::PHI3),
+    ("arcee", &traits::ARCEE),
     ("granite", &traits::GRANITE),
     ("minicpm", &traits::MINICPM),
     ("smollm3", &traits::SMOLLM3),
@@ -55,6 +56,7 @@ const FAMILIES: [(&str, &Family); 56] = [
     ("glm4", &traits::GLM4),
     ("hunyuan_v1_dense", &traits::HUNYUAN),
     ("exaone4", &traits::EXAONE4),
+    ("cohere2", &traits::COHERE2),
     ("olmo2", &traits::OLMO2),
     ("olmo3", &traits::OLMO3),
     ("lfm2", &mixer_families::LFM2),

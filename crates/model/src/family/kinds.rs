@@ -188,12 +188,14 @@ pub(super) enum LocalRope {
 }
 
 /// The factors that a model of a family may have on the embedding, attention scores, residual additions and logits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Multipliers {
     /// None.
     Never,
     /// Factors that the file states.
     Stated,
+    /// One on the logits, with this default in a `config.json`.
+    OnLogits(f32),
     /// Factors of Falcon-H1, which files of GGUF have in their weights.
     Falcon,
     /// Factors that follow from `scale_emb`, `scale_depth` and `dim_model_base` of a `config.json`, and are stated in GGUF.
@@ -212,6 +214,8 @@ pub(super) enum NoRope {
     Every(usize),
     /// Blocks without a window, in a model in which others have one.
     Global,
+    /// Blocks without a window, in a model whose file has to state one.
+    Unwindowed,
     /// All of them.
     Everywhere,
     /// All of them, unless `position_embedding_type` of a `config.json` is `rope`, or `rope.scaling.finetuned` of a GGUF

@@ -7,7 +7,7 @@
 //! [`shapes`] holds the descriptions of well-known models for benchmarks with random weights.
 //!
 //! **To add a family**: add a constant in [`traits`], its tensor names in [`names`] if they are new, and one line in
-//! each reader's list of names.
+//! each reader's list of names and in that of [`modules`]. `docs/adding/a-family.md` has all steps.
 //!
 //! Nothing is guessed. A model that needs something that Triad does not implement (another RoPE type, experts, a tensor
 //! without a role) is refused by name.

@@ -15,18 +15,19 @@ use crate::description::{
 use crate::error::Result;
 
 /// Every family by name; GGUF's list lacks families that it calls by the name of another.
-const ALL: [&Family; 42] = [
+pub(super) const ALL: [&Family; 44] = [
     &traits::LLAMA,
     &traits::MISTRAL,
     &traits::QWEN2,
     &traits::QWEN3,
-    &traits::GEMMA,
-    &traits::GEMMA2,
-    &traits::GEMMA3,
+    &gemma_families::GEMMA,
+    &gemma_families::GEMMA2,
+    &gemma_families::GEMMA3,
     &gemma_families::GEMMA3N,
     &gemma_families::GEMMA4,
     &traits::PHI2,
     &traits::PHI3,
+    &traits::ARCEE,
     &traits::GRANITE,
     &traits::MINICPM,
     &traits::SMOLLM3,
@@ -46,6 +47,7 @@ const ALL: [&Family; 42] = [
     &traits::GLM4,
     &traits::HUNYUAN,
     &traits::EXAONE4,
+    &traits::COHERE2,
     &traits::OLMO3,
     &traits::QWEN2_VL,
     &traits::QWEN3_VL,
@@ -79,7 +81,8 @@ impl Modules {
     /// # Errors
     /// If the model's family is unknown.
     pub(crate) fn hugging_face(description: &ModelDescription) -> Result<Self> {
-        let names = &with_own_blocks(family(description)?)?.names;
+        let family = with_own_blocks(family(description)?)?;
+        let names = &family.names;
         let roots = ROOTS.iter().map(|(root, _)| *root).collect();
         let linears = in_order(layers(names), description, HeadSharing::Adjacent);
         Ok(Self::new(
@@ -87,7 +90,7 @@ impl Modules {
             names,
             linears,
             description,
-            RopePairing::Halves,
+            family.pairing,
         ))
     }
 

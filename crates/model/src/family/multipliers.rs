@@ -75,9 +75,12 @@ impl Factors {
     };
 }
 
+/// The factor on the logits in GGUF.
+const ON_LOGITS: &str = "logit_scale";
+
 /// Fields of GGUF that only the families with factors may have, with the values of others.
 const FIELDS: [(&str, f32); 3] = [
-    ("logit_scale", 1.0),
+    (ON_LOGITS, 1.0),
     ("residual_scale", 1.0),
     ("embedding_scale", 1.0),
 ];
@@ -103,6 +106,12 @@ pub(super) fn read(
             residual: stated("residual_multiplier")? as f32,
             logits: stated("logits_scaling")?.recip() as f32,
         }),
+        Multipliers::OnLogits(default) => Ok(Factors {
+            logits: config
+                .positive("logit_scale")?
+                .map_or(default, |factor| factor as f32),
+            ..Factors::NONE
+        }),
         Multipliers::Mup => {
             // The code of these models is not a part of `transformers`, and its defaults vary.
             let required = |key: &str| config.positive(key).and_then(|it| config.required(key, it));
@@ -119,17 +128,17 @@ pub(super) fn read(
 }
 
 impl Reader<'_> {
-    /// Refuses factors in a family that has none.
+    /// Refuses factors that models of the family do not have.
     pub(super) fn refuse_factors(&self) -> Result<()> {
-        if matches!(
-            self.family.multipliers,
-            Multipliers::Never | Multipliers::Falcon
-        ) {
-            FIELDS
-                .iter()
-                .try_for_each(|&(field, neutral)| self.refuse_unless(field, neutral))?;
-        }
-        Ok(())
+        let has = |field: &str| match self.family.multipliers {
+            Multipliers::Never | Multipliers::Falcon => false,
+            Multipliers::OnLogits(_) => field == ON_LOGITS,
+            Multipliers::Stated | Multipliers::Mup => true,
+        };
+        FIELDS
+            .iter()
+            .filter(|(field, _)| !has(field))
+            .try_for_each(|&(field, neutral)| self.refuse_unless(field, neutral))
     }
 
     /// Reads the factors of the model, but for that on attention scores.
@@ -141,6 +150,13 @@ impl Reader<'_> {
         };
         match self.family.multipliers {
             Multipliers::Never | Multipliers::Falcon => return Ok(Factors::NONE),
+            Multipliers::OnLogits(_) => {
+                self.required(ON_LOGITS, self.float(ON_LOGITS)?)?;
+                return Ok(Factors {
+                    logits: stated(ON_LOGITS)?.unwrap_or(1.0),
+                    ..Factors::NONE
+                });
+            }
             Multipliers::Stated => {
                 // llama.cpp reads this as a switch of RoPE in Granite.
                 let field = self.key("rope.scaling.finetuned");
@@ -163,7 +179,7 @@ impl Reader<'_> {
             embedding: stated("embedding_scale")?,
             scores: None,
             residual: stated("residual_scale")?.unwrap_or(1.0),
-            logits: stated("logit_scale")?.unwrap_or(1.0).recip(),
+            logits: stated(ON_LOGITS)?.unwrap_or(1.0).recip(),
         })
     }
 }

@@ -238,6 +238,8 @@ pub(super) const QWEN3: Names = Names {
     ..LLAMA
 };
 
+pub(super) const ARCEE: Names = Names { gate: "", ..LLAMA };
+
 pub(super) const HUNYUAN: Names = Names {
     query_norm: "self_attn.query_layernorm",
     key_norm: "self_attn.key_layernorm",

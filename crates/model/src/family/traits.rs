@@ -118,7 +118,7 @@ pub(super) struct Family {
 impl Family {
     /// Returns whether `sliding_window_pattern` of a `config.json` gives the interval of blocks without a window.
     pub fn reads_window_pattern(&self) -> bool {
-        ["gemma3", "gemma-embedding", "exaone4"].contains(&self.name)
+        ["gemma3", "gemma-embedding", "exaone4", "cohere2"].contains(&self.name)
     }
 
     /// Returns the default of a size in a `config.json`.
@@ -235,6 +235,17 @@ pub(super) const QWEN3: Family = Family {
     qk_norm: QkNorms::Heads,
     head_dim: Some(128),
     ..QWEN2
+};
+
+/// AFM-4.5B.
+pub(super) const ARCEE: Family = Family {
+    name: "arcee",
+    names: names::ARCEE,
+    gated: false,
+    activation: Activation::ReluSquared,
+    epsilon: 1e-5,
+    context: 4096,
+    ..LLAMA
 };
 
 /// Granite 3 and the dense models of 4.
@@ -354,6 +365,27 @@ pub(super) const EXAONE4: Family = Family {
     ..LLAMA
 };
 
+/// Command R7B, Command A, and Tiny Aya.
+pub(super) const COHERE2: Family = Family {
+    name: "cohere2",
+    norm: NormKind::Centered,
+    residual: Residual::Parallel,
+    bias_fields: [
+        ("attention_bias", false),
+        ("attention_bias", false),
+        ("", false),
+    ],
+    pairing: RopePairing::Adjacent,
+    windows: Windows::AllButEvery(4),
+    window: Some(4096),
+    no_rope: NoRope::Unwindowed,
+    multipliers: Multipliers::OnLogits(0.0625),
+    epsilon: 1e-5,
+    tied: true,
+    context: 8192,
+    ..LLAMA
+};
+
 pub(super) const OLMO2: Family = Family {
     name: "olmo2",
     names: names::POST_NORM,
@@ -395,57 +427,6 @@ pub(super) const QWEN3_VL: Family = Family {
     older_rope_base: Some(5_000_000.0),
     context: 128_000,
     ..QWEN3
-};
-
-pub(super) const GEMMA: Family = Family {
-    name: "gemma",
-    yarn: false,
-    norms_less_one: true,
-    scaled_embedding: true,
-    activation: Activation::GeluTanh,
-    tied: true,
-    head_dim: Some(256),
-    context: 8192,
-    ..LLAMA
-};
-
-pub(super) const GEMMA2: Family = Family {
-    name: "gemma2",
-    names: names::GEMMA2,
-    residual: Residual::SerialPostNorm,
-    activation_field: "hidden_activation",
-    windows: Windows::AllButEvery(2),
-    window: Some(4096),
-    soft_caps: Some(SoftCaps {
-        scores: Some(50.0),
-        logits: Some(30.0),
-    }),
-    query_scalar: Some(256.0),
-    ..GEMMA
-};
-
-/// The text model of Gemma 3.
-pub(super) const GEMMA3: Family = Family {
-    name: "gemma3",
-    names: names::GEMMA3,
-    qk_norm: QkNorms::Heads,
-    windows: Windows::AllButEvery(6),
-    soft_caps: Some(SoftCaps {
-        scores: None,
-        logits: None,
-    }),
-    local_rope: LocalRope::Base(10_000.0),
-    rope_base: 1_000_000.0,
-    context: 131_072,
-    sizes: &[
-        ("vocab_size", 262_208),
-        ("hidden_size", 2304),
-        ("intermediate_size", 9216),
-        ("num_hidden_layers", 26),
-        ("num_attention_heads", 8),
-        ("num_key_value_heads", 4),
-    ],
-    ..GEMMA2
 };
 
 /// Phi-1, 1.5 and 2, named after the last.

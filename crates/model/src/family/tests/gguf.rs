@@ -23,7 +23,7 @@ pub(super) fn metadata(architecture: &str, more: &[(&str, Value)]) -> Metadata {
     for (field, number) in numbers {
         metadata.insert(format!("{architecture}.{field}"), Value::Integer(number));
     }
-    let epsilon = if architecture == "phi2" {
+    let epsilon = if ["phi2", "cohere2"].contains(&architecture) {
         "attention.layer_norm_epsilon"
     } else {
         "attention.layer_norm_rms_epsilon"

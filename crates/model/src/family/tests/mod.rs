@@ -9,6 +9,7 @@ mod hugging_face;
 mod latent;
 mod layout;
 mod lfm2;
+mod lists;
 mod norms_and_ropes;
 mod qwen3_5;
 mod qwen3_next;

@@ -1,4 +1,4 @@
-//! Tests the families whose norms, RoPE or queries differ from LLaMA's: OLMo, EXAONE, Hunyuan, GLM, Ministral 3.
+//! Tests the families whose norms, RoPE or queries differ from LLaMA's: OLMo, EXAONE, Cohere, Hunyuan, GLM, Ministral 3.
 
 use serde_json::{Value as Json, json};
 
@@ -6,7 +6,9 @@ use super::super::hugging_face;
 use super::gguf::{GGUF_BLOCK, GGUF_OUTER, from_file, metadata};
 use super::hugging_face::with;
 use super::{Tensors, tensors, windows};
-use crate::description::{ModelDescription, Residual, RopePairing, RopeScaling, Temperature};
+use crate::description::{
+    Activation, ModelDescription, NormKind, Residual, RopePairing, RopeScaling, Temperature,
+};
 use crate::error::Result;
 use crate::gguf::Value;
 
@@ -83,6 +85,67 @@ fn exaone_in_gguf_has_windows_if_it_has_64_blocks() {
             .contains("exaone4.attention.sliding_window"),
         "{error}"
     );
+}
+
+#[test]
+fn blocks_of_cohere_without_a_window_have_no_rope_and_a_model_without_windows_is_refused() {
+    let description = describe("cohere2", json!({ "sliding_window": 8 })).unwrap();
+    let expected = [Some(8), Some(8), Some(8), None, Some(8)];
+    assert_eq!(windows(&description), expected);
+    assert_eq!(has_rope(&description), [true, true, true, false, true]);
+    let block = &description.blocks[0];
+    assert_eq!(
+        (block.residual, block.norm.kind),
+        (Residual::Parallel, NormKind::Centered)
+    );
+    let pairing = block.attention().unwrap().rope.pairing;
+    assert_eq!(pairing, RopePairing::Adjacent);
+    assert_eq!(description.logit_scale, 0.0625);
+    let pattern = json!({ "sliding_window_pattern": 2, "logit_scale": 0.5 });
+    let pattern = describe("cohere2", pattern).unwrap();
+    assert_eq!(has_rope(&pattern), [true, false, true, false, true]);
+    assert_eq!(pattern.logit_scale, 0.5);
+    let full = json!({ "layer_types": vec!["full_attention"; 5] });
+    assert_eq!(has_rope(&describe("cohere2", full).unwrap()), [false; 5]);
+    let error = describe("cohere2", json!({ "sliding_window": null })).unwrap_err();
+    assert!(error.to_string().contains("sliding_window"), "{error}");
+}
+
+#[test]
+fn cohere_in_gguf_states_its_window_and_its_factor_on_logits() {
+    let tensors: Tensors = tensors(&GGUF_OUTER, "blk.", 2, &GGUF_BLOCK)
+        .into_iter()
+        .filter(|(name, _)| !name.contains("ffn_norm"))
+        .collect();
+    let describe = |fields: &[(&str, Value)]| {
+        from_file(&metadata("cohere2", fields), &tensors).map(|(description, _)| description)
+    };
+    let window = ("attention.sliding_window", Value::Integer(8));
+    let factor = ("logit_scale", Value::Float(0.25));
+    let pattern = ("attention.sliding_window_pattern", Value::Integer(2));
+    // This field is one of ModernBERT.
+    let activation = ("hidden_activation", Value::String("gelu".to_owned()));
+    let stated = [window.clone(), factor.clone(), pattern, activation];
+    let description = describe(&stated).unwrap();
+    assert_eq!(windows(&description), [Some(8), None]);
+    assert_eq!(has_rope(&description), [true, false]);
+    assert_eq!(description.logit_scale, 0.25);
+    let activation = description.blocks[0].feed_forward.activation;
+    assert_eq!(activation, Activation::Silu);
+    let zero = ("attention.sliding_window", Value::Integer(0));
+    let residual = ("residual_scale", Value::Float(0.5));
+    for (fields, named) in [
+        (vec![factor.clone()], "cohere2.attention.sliding_window"),
+        (
+            vec![zero, factor.clone()],
+            "cohere2.attention.sliding_window",
+        ),
+        (vec![window.clone()], "cohere2.logit_scale"),
+        (vec![window, factor, residual], "cohere2.residual_scale"),
+    ] {
+        let error = describe(&fields).unwrap_err().to_string();
+        assert!(error.contains(named), "{error}");
+    }
 }
 
 #[test]
