@@ -14,7 +14,7 @@ use triad_model::tokenizer::{EncodeOptions, Tokenizer};
 struct Golden {
     texts: Vec<String>,
     around: String,
-    /// Of each class, the folder of a `tokenizer.json`, fields to replace in it, and its post-processors by name.
+    /// The folder of each class's `tokenizer.json`, fields to replace in it, and its post-processors by name.
     classes: BTreeMap<String, (String, Map<String, Value>, Map<String, Value>)>,
     /// Class, name of the post-processor, configuration, other files.
     rows: Vec<(String, String, Value, Map<String, Value>)>,
@@ -41,7 +41,7 @@ fn golden(name: &str) -> PathBuf {
     folder.join(name)
 }
 
-/// What Triad does with one row.
+/// The outcome of one row.
 enum Outcome {
     Refused(String),
     /// `around` is `None` if raw texts are refused.
@@ -141,12 +141,14 @@ fn special_tokens_are_those_of_transformers_or_are_refused() {
         golden.rows.len(),
         wrong[..wrong.len().min(10)].join("\n")
     );
-    // The versions agree on these, or only one reads them.
-    assert!(
-        needless.is_empty(),
-        "{} rows are refused without need, {same} same, {refused} refused:\n{}",
-        needless.len(),
-        needless[..needless.len().min(10)].join("\n")
+    // Of those that both versions read as the same, or only one reads.
+    let needless: Vec<&str> = needless
+        .iter()
+        .map(|row| &row[..row.len().min(600)])
+        .collect();
+    assert_eq!(
+        (same, refused_texts, refused, needless.len()),
+        (869, 311, 147, 0),
+        "{needless:#?}"
     );
-    assert_eq!((same, refused_texts, refused), (0, 0, 0));
 }

@@ -45,6 +45,7 @@ mod pair;
 mod pre_tokenizer;
 mod protobuf;
 mod sentence_piece;
+mod special_token;
 mod stated_tokens;
 mod stream;
 mod unigram;

@@ -11,6 +11,7 @@ use tokenizers::AddedToken;
 
 use super::added_tokens::{ADDED, SPECIAL};
 use super::classes::{Class, Version};
+use super::special_token::{Raised, Stated, Token};
 
 const DECODER: &str = "added_tokens_decoder";
 const ADDITIONAL: &str = "additional_special_tokens";
@@ -28,9 +29,6 @@ const FIELDS: [&str; 7] = [
     "mask_token",
 ];
 
-/// The reason why a version raises an exception.
-type Raised = String;
-
 /// The files.
 pub(super) struct Sources<'a> {
     /// `tokenizer_config.json`
@@ -45,115 +43,13 @@ pub(super) struct Sources<'a> {
     pub(super) padding: Option<String>,
 }
 
-/// What one version reads.
+/// The result of one version.
 #[derive(Debug)]
 pub(super) struct Named {
     /// The tokens to add, first to last.
     pub(super) tokens: Vec<AddedToken>,
     pub(super) bos: Option<String>,
     pub(super) eos: Option<String>,
-}
-
-/// A token with rules, with the defaults of `transformers`.
-#[derive(Clone, Debug, Deserialize)]
-struct Stated {
-    content: String,
-    #[serde(default)]
-    single_word: bool,
-    #[serde(default)]
-    lstrip: bool,
-    #[serde(default)]
-    rstrip: bool,
-    normalized: Option<bool>,
-    #[serde(default)]
-    special: bool,
-}
-
-impl Stated {
-    /// Returns a control token that texts name exactly.
-    fn control(content: &str) -> Self {
-        Self {
-            content: content.to_owned(),
-            single_word: false,
-            lstrip: false,
-            rstrip: false,
-            normalized: Some(false),
-            special: true,
-        }
-    }
-
-    fn of(token: &AddedToken) -> Self {
-        Self {
-            content: token.content.clone(),
-            single_word: token.single_word,
-            lstrip: token.lstrip,
-            rstrip: token.rstrip,
-            normalized: Some(token.normalized),
-            special: token.special,
-        }
-    }
-
-    /// Returns the library's token; `special` makes it a control token.
-    fn library(&self, special: bool) -> AddedToken {
-        let special = special || self.special;
-        AddedToken::from(self.content.as_str(), special)
-            .single_word(self.single_word)
-            .lstrip(self.lstrip)
-            .rstrip(self.rstrip)
-            .normalized(self.normalized.unwrap_or(!special))
-    }
-}
-
-/// A token of a field: a bare text, or one with rules.
-#[derive(Clone, Debug)]
-enum Token {
-    Text(String),
-    Stated(Stated),
-}
-
-impl Token {
-    /// Reads a token; `None` for `null`.
-    fn read(value: &Value, field: &str) -> Result<Option<Self>, Raised> {
-        match value {
-            Value::Null => Ok(None),
-            Value::String(text) => Ok(Some(Self::Text(text.clone()))),
-            Value::Object(object) if object.get("__type") == Some(&"AddedToken".into()) => {
-                Stated::deserialize(value)
-                    .map(|stated| Some(Self::Stated(stated)))
-                    .map_err(|error| format!("`{field}`: {error}"))
-            }
-            _ => Err(format!(
-                "`{field}` is not a token: expected a text, or an object with `\"__type\": \"AddedToken\"`"
-            )),
-        }
-    }
-
-    /// Reads the tokens of an array.
-    fn read_all(values: &[Value], field: &str) -> Result<Vec<Self>, Raised> {
-        let token = |value| {
-            let token = Self::read(value, field)?;
-            token.ok_or_else(|| format!("`{field}` has `null`: expected tokens"))
-        };
-        values.iter().map(token).collect()
-    }
-
-    fn text(&self) -> &str {
-        match self {
-            Self::Text(text) => text,
-            Self::Stated(stated) => &stated.content,
-        }
-    }
-
-    /// Returns whether Python's `in` finds this token in `tokens`: those with rules are never equal to texts.
-    fn is_in(&self, tokens: &[Self]) -> bool {
-        tokens.iter().any(|other| match (self, other) {
-            (Self::Text(text), Self::Text(other)) => text == other,
-            (Self::Stated(stated), Self::Stated(other)) => {
-                stated.library(false) == other.library(false)
-            }
-            _ => false,
-        })
-    }
 }
 
 /// Reads the tokens as `version` does, for a tokenizer of `class` if that has own rules. `existing` are the added tokens
@@ -167,6 +63,9 @@ pub(super) fn read(
     class: Option<&Class>,
     existing: &BTreeMap<u32, AddedToken>,
 ) -> Result<Named, Raised> {
+    if version == Version::Four && sources.config["tokenizer_class"] == "TokenizersBackend" {
+        return Err("`tokenizer_class` is one of version 5".to_owned());
+    }
     let mut fields = Fields::new(version, sources.config);
     let decoder = fields.take_decoder(sources)?;
     let mut texts: HashSet<String> = existing
@@ -203,9 +102,9 @@ pub(super) fn read(
 
 /// The special tokens of a tokenizer.
 struct Special {
-    /// Those of the seven fields, then others with names.
+    /// Tokens of the seven fields, then others with names.
     names: Vec<(String, Token)>,
-    /// Those without names.
+    /// Tokens without names.
     list: Vec<Token>,
     /// The place of the list among the names.
     place: usize,
@@ -393,6 +292,10 @@ impl Fields {
             }
             Value::Object(_) => stated(value),
             Value::Array(tokens) if name == list => {
+                let states_special = |token: &Value| token.get("special").is_some();
+                if self.version == Version::Five && tokens.iter().any(states_special) {
+                    return Err(format!("{SPECIAL}: `{name}` has a token with `special`"));
+                }
                 let existing = self.fields.get(name).and_then(Value::as_array);
                 let mut all = existing.cloned().unwrap_or_default();
                 for token in tokens.iter().map(stated) {
