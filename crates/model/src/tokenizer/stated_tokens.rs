@@ -63,6 +63,9 @@ pub(super) fn add(
     padding: Option<String>,
     is_byte_level: bool,
 ) -> Result<Ends> {
+    // Version 5 takes a text in a field with such a name as a token.
+    config.bool("add_bos_token")?;
+    config.bool("add_eos_token")?;
     let in_file: BTreeMap<u32, AddedToken> =
         tokenizer.get_added_tokens_decoder().into_iter().collect();
     let sources = Sources {
