@@ -3,7 +3,7 @@
 use serde_json::{Value as Json, json};
 
 use super::support::stderr;
-use super::{place, succeed};
+use super::{place, place_with_context, succeed};
 
 const ASK: [&str; 8] = [
     "run",
@@ -77,7 +77,8 @@ fn a_session_goes_on_where_its_file_ends() {
 /// The small model answers within milliseconds, so that processes read and write the file at the same time.
 #[test]
 fn each_of_many_processes_that_ends_well_has_written_its_turn() {
-    let place = place();
+    // All turns of a round fit, where one process answers after another.
+    let place = place_with_context(1024);
     for round in 0..6 {
         let texts: Vec<String> = (0..6).map(|number| format!("{round}.{number}")).collect();
         let begin = |text: &String| {
