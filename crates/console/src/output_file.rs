@@ -29,10 +29,26 @@ impl OutputFile {
     }
 
     /// Writes the file by `content` and renames it to its final name.
-    pub fn write(mut self, content: impl FnOnce(&mut File) -> io::Result<()>) -> Result<()> {
+    pub fn write(self, content: impl FnOnce(&mut File) -> io::Result<()>) -> Result<()> {
+        self.finish(content, output::OutputFile::finish)
+    }
+
+    /// Does the same as [`Self::write`], but never replaces a file.
+    ///
+    /// # Errors
+    /// With an [`io::Error`] of the kind `AlreadyExists` as a cause if there is one.
+    pub fn write_new(self, content: impl FnOnce(&mut File) -> io::Result<()>) -> Result<()> {
+        self.finish(content, output::OutputFile::finish_new)
+    }
+
+    fn finish(
+        mut self,
+        content: impl FnOnce(&mut File) -> io::Result<()>,
+        finish: fn(output::OutputFile) -> io::Result<()>,
+    ) -> Result<()> {
         // Checked again, because some inputs become known only when the model's name is resolved.
         inputs::check(&self.path)?;
-        let written = content(self.file.file()).and_then(|()| self.file.finish());
+        let written = content(self.file.file()).and_then(|()| finish(self.file));
         written.with_context(|| format!("cannot write {}", self.path.display()))
     }
 }

@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use triad_engine::package::MANIFEST;
+use triad_model::file_lock::FileLock;
 use triad_model::{files, output, seal};
 
 use crate::error::{Error, Result};
@@ -125,6 +127,24 @@ impl<T: Measurements> Table<T> {
     /// Sets the measurements of a list of processors.
     pub fn set(&mut self, processors: &str, measurements: T) {
         self.0.insert(processors.to_owned(), measurements);
+    }
+
+    /// Adds the measurements of a list of processors to the table of a package, as it is now: other processes may have
+    /// added some since this one read it. A table that is damaged or of another version is replaced.
+    ///
+    /// # Errors
+    /// If it can't be read, locked or written.
+    pub fn add(package: &Path, processors: &str, measurements: T) -> Result<()> {
+        // Every package has this file, and measurements do not replace it.
+        let manifest = package.join(MANIFEST);
+        let _lock = FileLock::wait(&manifest)
+            .map_err(|error| unusable(manifest, "cannot lock the file", error))?;
+        let mut table = match Self::open(package) {
+            Err(Error::Measurements { .. }) => Self::default(),
+            opened => opened?,
+        };
+        table.set(processors, measurements);
+        table.save(package)
     }
 
     /// Replaces the table of the package by this one.
@@ -251,6 +271,20 @@ mod tests {
             CostTable::open_or_replace(package.path()).unwrap(),
             (CostTable::default(), false)
         );
+    }
+
+    #[test]
+    fn what_several_processes_measure_at_once_is_all_kept() {
+        let package = tempfile::tempdir().unwrap();
+        fs::write(package.path().join("package.json"), "{}").unwrap();
+        let names: Vec<String> = (0..16).map(|number| format!("cpu,npu{number}")).collect();
+        std::thread::scope(|scope| {
+            for name in &names {
+                scope.spawn(|| CostTable::add(package.path(), name, Costs::default()).unwrap());
+            }
+        });
+        let table = CostTable::open(package.path()).unwrap();
+        assert!(names.iter().all(|name| table.get(name).is_some()));
     }
 
     #[test]

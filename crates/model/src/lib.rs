@@ -17,6 +17,7 @@ pub mod error;
 pub mod family;
 #[cfg(feature = "fetch")]
 pub mod fetch;
+pub mod file_lock;
 pub mod files;
 pub mod gguf;
 pub mod mapped;

@@ -153,6 +153,29 @@ impl OutputFile {
         self.finish_early().map(drop)
     }
 
+    /// Does the same as [`Self::finish`], but never replaces a file.
+    ///
+    /// # Errors
+    /// [`ErrorKind::AlreadyExists`] if there is a file with the name; as for [`Self::finish`].
+    pub fn finish_new(mut self) -> io::Result<()> {
+        self.file().flush()?;
+        match self.0 {
+            Sink::Through(_) => Ok(()),
+            Sink::Replacing {
+                mut part,
+                file,
+                target,
+            } => {
+                file.sync_all()?;
+                let path = part.0.take().expect("the file is not finished");
+                let unfinished = path.to_path_buf();
+                let named = NamedTempFile::from_parts(file, path).persist_noclobber(target);
+                parts().remove(&unfinished);
+                named.map(drop).map_err(|failed| failed.error)
+            }
+        }
+    }
+
     /// Does the same as [`Self::finish`] without waiting for the disk: after a power failure, the file may exist
     /// without its content.
     ///
@@ -203,22 +226,7 @@ pub fn write_own(path: &Path, content: &[u8]) -> io::Result<()> {
 pub(crate) fn write_new_private(path: &Path, content: &[u8]) -> io::Result<()> {
     let mut output = OutputFile::own_private(path)?;
     output.write_all(content)?;
-    output.file().sync_all()?;
-    match output.0 {
-        Sink::Replacing {
-            mut part,
-            file,
-            target,
-        } => {
-            let path = part.0.take().expect("the file is not finished");
-            parts().remove(path.to_path_buf().as_path());
-            NamedTempFile::from_parts(file, path)
-                .persist_noclobber(target)
-                .map(drop)
-                .map_err(|failed| failed.error)
-        }
-        Sink::Through(_) => unreachable!("the program's own files are never written directly"),
-    }
+    output.finish_new()
 }
 
 /// Opens the file at `path` for reading and writing; creates it if there is none. Anything other than a plain file of

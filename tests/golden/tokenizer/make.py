@@ -139,7 +139,7 @@ def make_folder(path):
     vocabulary = Vocabulary(path)
     hugging_face(vocabulary).save(str(folder / "tokenizer.json"), pretty=False)
     prefix, suffix = vocabulary.around()
-    config = {"bos_token": "<s>", "eos_token": {"content": "</s>"}}
+    config = {"bos_token": "<s>", "eos_token": {"__type": "AddedToken", "content": "</s>"}}
     config |= {"add_bos_token": bool(prefix), "add_eos_token": bool(suffix)}
     (folder / "tokenizer_config.json").write_text(json.dumps(config) + "\n")
 

@@ -44,14 +44,10 @@ def main():
     rules = {"special": False, "normalized": True, "single_word": True}
     after = str(size + 2)
     changes["gap"] = {"added_tokens_decoder": {str(size): token("<x>"), after: token("<y>")}}
-    changes["additional"] = {
-        "added_tokens_decoder": {str(size): token("<x>", special=False)},
-        "additional_special_tokens": ["<x>"],
-    }
     changes["known, of words"] = {"added_tokens_decoder": {str(first["id"]): token(first["content"], **rules)}}
     for name in ("GPT2Tokenizer", "GPT2TokenizerFast", "GPTNeoXTokenizerFast"):
         for adds in (True, False):
-            changes[f"{name} {adds}"] = {"tokenizer_class": name, "add_prefix_space": adds}
+            changes[f"{name} {adds}"] = {"tokenizer_class": name, "pad_token": "</s>", "add_prefix_space": adds}
     rows = []
     for name, change in changes.items():
         texts = [*TEXTS, f" a {first['content']} b"]

@@ -123,10 +123,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         );
         return multiplier::run(arguments, &model, package, &cancel);
     }
-    let (mut table, mut product_table) = (
-        open_table::<Costs>(package)?,
-        open_table::<ProductCosts>(package)?,
-    );
+    open_table::<Costs>(package)?;
+    open_table::<ProductCosts>(package)?;
     let interrupted = |error| match error {
         Error::Cancelled => Interrupted.into(),
         error => run_error(error, name),
@@ -137,8 +135,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         let MeasuredProducts { mut costs, again } =
             measure_products(arguments, &model, &cancel)?.map_err(interrupted)?;
         costs.powers = powers::measure(arguments, &model, &cancel)?.map_err(interrupted)?;
-        product_table.set(&processors.list_key(devices), costs.clone());
-        product_table.save(package)?;
+        ProductTable::add(package, &processors.list_key(devices), costs.clone())?;
         if arguments.predict {
             predictions = Some(costs.judge(model.description(), &again)?);
         }
@@ -182,8 +179,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let costs = measured.map_err(Error::from).map_err(interrupted)?;
     let names: Vec<_> = processors.names(devices);
     let (key, file) = (processors.key(devices), CostTable::path(package));
-    table.set(&key, costs.clone());
-    table.save(package)?;
+    CostTable::add(package, &key, costs.clone())?;
     drop(engines);
     // Planned prompts are measured last: their plans use all other times.
     if let Some(products) = products.as_mut().filter(|_| devices.partition.is_none()) {
@@ -193,8 +189,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         };
         products.prompts =
             measure_prompts(arguments, &model, options, &cancel)?.map_err(interrupted)?;
-        product_table.set(&processors.list_key(devices), products.clone());
-        product_table.save(package)?;
+        ProductTable::add(package, &processors.list_key(devices), products.clone())?;
     }
     if arguments.json {
         return output::json(&Report {
@@ -224,18 +219,18 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     ))
 }
 
-/// Returns the table to which measurements are added. A table that is damaged or of another version is replaced, with a
+/// Checks the table to which measurements are added. A table that is damaged or of another version is replaced, with a
 /// note.
-fn open_table<T: Measurements>(package: &Path) -> Result<Table<T>> {
+fn open_table<T: Measurements>(package: &Path) -> Result<()> {
     measurements::note_unread::<T>(package);
-    let (table, replaced) = Table::open_or_replace(package)?;
+    let (_, replaced) = Table::<T>::open_or_replace(package)?;
     if replaced {
         output::note(&format!(
             "note: {} was damaged or of another version of Triad, and is replaced: profile other processors again, too",
             Table::<T>::path(package).display()
         ));
     }
-    Ok(table)
+    Ok(())
 }
 
 /// Measures products, with a progress bar.

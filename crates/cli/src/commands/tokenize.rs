@@ -9,7 +9,7 @@ use crate::prompt::PromptArguments;
 use triad_console::arguments::ModelArgument;
 use triad_console::{output, progress};
 
-/// Print the tokens of a text.
+/// Print the tokens of a text, with BOS and EOS if the model expects them.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad tokenize -p 'Hello, world'
@@ -20,7 +20,7 @@ pub struct Arguments {
     model: ModelArgument,
     #[command(flatten)]
     prompt: PromptArguments,
-    /// Parse special tokens in the text as such, not as plain characters
+    /// Parse special tokens in the text as such, not as plain characters; a text that starts with BOS gets no second one
     #[arg(long)]
     special: bool,
     /// Print one JSON object
@@ -39,10 +39,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let text = arguments.prompt.require()?;
     let path = arguments.model.path()?;
     let tokenizer = models::tokenizer(&path, &mut progress::checking(&path))?;
-    let options = if arguments.special {
-        EncodeOptions::TEMPLATE
-    } else {
-        EncodeOptions::TEXT
+    let options = EncodeOptions {
+        parse_special: arguments.special,
+        ..EncodeOptions::TEXT
     };
     let tokens = tokenizer.encode(&text, options)?;
     if arguments.json {

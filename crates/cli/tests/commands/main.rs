@@ -561,6 +561,33 @@ fn tokenize_prints_ids() {
 }
 
 #[test]
+fn tokenize_has_bos_and_eos_with_special_tokens_as_without() {
+    let place = place();
+    let mut gguf = Gguf::tiny();
+    for (key, value) in [
+        ("tokenizer.ggml.bos_token_id", Value::U32(1)),
+        ("tokenizer.ggml.add_bos_token", Value::Bool(true)),
+        ("tokenizer.ggml.add_eos_token", Value::Bool(true)),
+    ] {
+        gguf = gguf.with(key, value);
+    }
+    place.write("ends.gguf", gguf.bytes());
+    for (text, plain, special) in [
+        ("Hi", "1 72 105 257", "1 72 105 257"),
+        (
+            "Hi<|end|>",
+            "1 72 105 60 124 101 110 100 124 62 257",
+            "1 72 105 257 257",
+        ),
+    ] {
+        let tokenize = ["tokenize", "-m", "ends.gguf", "-p", text];
+        let lines = |more: &[&str]| succeed(&place.triad(&[&tokenize[..], more].concat()));
+        assert_eq!(lines(&[]), format!("{plain}\n"));
+        assert_eq!(lines(&["--special"]), format!("{special}\n"));
+    }
+}
+
+#[test]
 fn devices_shows_what_the_machine_has() {
     let object = json(&Place::new().triad(&["devices", "--json"]));
     assert_eq!(object["architecture"], std::env::consts::ARCH);

@@ -107,6 +107,46 @@ fn a_question_about_a_picture_has_one_answer_on_several_processors_and_its_timel
 }
 
 #[test]
+fn a_conversation_moves_with_its_pictures_and_one_that_changed_or_is_gone_is_refused_by_name() {
+    let place = Place::new();
+    let model = golden().join("chat");
+    let picture = |name: &str| std::fs::read(golden().join("files").join(name)).unwrap();
+    place.write("talks/shown/one.png", picture("28x28.png"));
+    let ask = |session: &str, more: &[&str]| {
+        let model = ["run", "--no-quantize", "-m", model.to_str().unwrap()];
+        let rest = [
+            "-n",
+            "1",
+            "--context",
+            "512",
+            "--session",
+            session,
+            "-p",
+            "So",
+        ];
+        place.triad(&[&model[..], &rest, more].concat())
+    };
+    succeed(&ask("talks/talk.json", &["--image", "talks/shown/one.png"]));
+    let saved: Value =
+        serde_json::from_slice(&std::fs::read(place.path("talks/talk.json")).unwrap()).unwrap();
+    assert_eq!(saved["messages"][0]["images"][0]["path"], "shown/one.png");
+    std::fs::rename(place.path("talks"), place.path("moved")).unwrap();
+    succeed(&ask("moved/talk.json", &[]));
+    place.write("moved/shown/one.png", picture("3x3.png"));
+    let changed = stderr(&ask("moved/talk.json", &[]));
+    assert!(
+        changed.contains("one.png has changed since the conversation was saved"),
+        "{changed}"
+    );
+    std::fs::remove_file(place.path("moved/shown/one.png")).unwrap();
+    let gone = stderr(&ask("moved/talk.json", &[]));
+    assert!(
+        gone.contains("cannot read the picture") && gone.contains("one.png"),
+        "{gone}"
+    );
+}
+
+#[test]
 fn fit_counts_the_tokens_of_a_picture_and_the_work_of_its_encoder() {
     let place = Place::new();
     let model = golden().join("chat");

@@ -3,7 +3,7 @@
 use serde_json::{Value as Json, json};
 
 use super::support::stderr;
-use super::{place, succeed};
+use super::{place, place_with_context, succeed};
 
 const ASK: [&str; 8] = [
     "run",
@@ -72,6 +72,48 @@ fn a_session_goes_on_where_its_file_ends() {
         ])),
         answer
     );
+}
+
+/// The small model answers within milliseconds, so that processes read and write the file at the same time.
+#[test]
+fn each_of_many_processes_that_ends_well_has_written_its_turn() {
+    // All turns of a round fit, where one process answers after another.
+    let place = place_with_context(1024);
+    for round in 0..6 {
+        let texts: Vec<String> = (0..6).map(|number| format!("{round}.{number}")).collect();
+        let begin = |text: &String| {
+            let arguments = [&ASK[..], &["-p", text.as_str()]].concat();
+            let mut command = place.command(&arguments);
+            command.stdin(std::process::Stdio::null());
+            command.stdout(std::process::Stdio::piped());
+            command.stderr(std::process::Stdio::piped());
+            command.spawn().unwrap()
+        };
+        let running: Vec<_> = texts.iter().map(begin).collect();
+        let outputs = running
+            .into_iter()
+            .map(|child| child.wait_with_output().unwrap());
+        let outputs: Vec<_> = outputs.collect();
+        let saved = std::fs::read_to_string(place.path("talk.json")).unwrap();
+        let mut written = 0;
+        for (text, output) in texts.iter().zip(&outputs) {
+            let is_written = saved.contains(&format!("\"{text}\""));
+            assert_eq!(output.status.success(), is_written, "{text}: {saved}");
+            written += usize::from(is_written);
+            let error = stderr(output);
+            assert!(
+                is_written || error.contains("talk.json was written by another program"),
+                "{error}"
+            );
+        }
+        assert!(written > 0, "{saved}");
+        // Nothing is left next to it.
+        let names = std::fs::read_dir(place.path("")).unwrap();
+        let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let left: Vec<_> = names.filter(|name| name.starts_with('.')).collect();
+        assert!(left.is_empty(), "{left:?}");
+        std::fs::remove_file(place.path("talk.json")).unwrap();
+    }
 }
 
 #[test]

@@ -5,6 +5,8 @@
 pub enum Value {
     U32(u32),
     F32(f32),
+    #[allow(dead_code, reason = "not every test has one")]
+    Bool(bool),
     Text(String),
     Texts(Vec<String>),
     Integers(Vec<i32>),
@@ -203,6 +205,7 @@ mod kind {
     pub const U32: u32 = 4;
     pub const I32: u32 = 5;
     pub const F32: u32 = 6;
+    pub const BOOL: u32 = 7;
     pub const TEXT: u32 = 8;
     pub const ARRAY: u32 = 9;
 }
@@ -212,6 +215,10 @@ fn write_value(out: &mut Vec<u8>, value: &Value) {
     match value {
         Value::U32(value) => [kind::U32, *value].into_iter().for_each(number),
         Value::F32(value) => [kind::F32, value.to_bits()].into_iter().for_each(number),
+        Value::Bool(value) => {
+            number(kind::BOOL);
+            out.push(u8::from(*value));
+        }
         Value::Text(value) => {
             number(kind::TEXT);
             text(out, value);

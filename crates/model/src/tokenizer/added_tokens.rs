@@ -9,8 +9,8 @@ use super::config::CONFIG;
 use crate::error::{Error, ErrorKind, Result};
 use crate::files;
 
-const ADDED: &str = "added_tokens.json";
-const SPECIAL: &str = "special_tokens_map.json";
+pub(super) const ADDED: &str = "added_tokens.json";
+pub(super) const SPECIAL: &str = "special_tokens_map.json";
 
 /// Maximum bytes of a file; larger ones are refused unread.
 const MAX_FILE: u64 = 1 << 24;
@@ -174,7 +174,7 @@ fn parse_id(id: &str, text: &str) -> Result<u32> {
 }
 
 /// Returns the object in a file of `folder`; empty if there is no such file.
-fn object(folder: &Path, file: &str) -> Result<Map<String, Value>> {
+pub(super) fn object(folder: &Path, file: &str) -> Result<Map<String, Value>> {
     let path = folder.join(file);
     if !path.is_file() {
         return Ok(Map::new());

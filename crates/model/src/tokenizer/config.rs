@@ -2,7 +2,6 @@
 
 use serde_json::Value;
 
-use super::vocabulary::Vocabulary;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Name of the file.
@@ -28,19 +27,5 @@ impl Config<'_> {
             Value::Bool(bool) => Ok(Some(*bool)),
             _ => Err(Self::malformed(field, "a boolean")),
         }
-    }
-
-    /// Returns the id of a token given as a string or as an object with its text in `content`.
-    pub(super) fn token(&self, field: &str, vocabulary: &Vocabulary) -> Result<Option<u32>> {
-        let value = &self.value[field];
-        let text = match (value, &value["content"]) {
-            (Value::Null, _) => return Ok(None),
-            (Value::String(text), _) | (_, Value::String(text)) => text,
-            _ => return Err(Self::malformed(field, "a token")),
-        };
-        vocabulary
-            .id(text)
-            .map(Some)
-            .ok_or_else(|| Self::malformed(field, "a token of the vocabulary"))
     }
 }

@@ -10,12 +10,13 @@ use tokenizers::{
     PostProcessor, PreTokenizedString, PreTokenizer,
 };
 
+use super::around::{self, Around};
 use super::bounds::Parts;
 use super::config::{CONFIG, Config};
 use super::from_model_file;
 use super::guarded::guarded;
 use super::limit::Limit;
-use super::stated_tokens;
+use super::stated_tokens::{self, Ends, OtherFiles};
 use super::vocabulary::{CONTINUES_WORD, Spelling, TokenKind, Vocabulary, byte_of_piece};
 use super::{Encoder, Tokenizer, TokenizerKind, end_tokens};
 use crate::error::{Error, ErrorKind, Result};
@@ -182,18 +183,21 @@ pub(super) fn tokenizer(
     let config = Config {
         value: config.unwrap_or(&Value::Null),
     };
+    let others = OtherFiles::read(folder, &config)?;
     build(
         &files::read(&path, MAX_FILE).map_err(io)?,
         &config,
+        others,
         end_tokens,
     )
     .map_err(|error| error.at(&path))
 }
 
-/// Returns the tokenizer in `bytes`, the content of a `tokenizer.json`.
+/// Returns the tokenizer in `bytes`, the content of a `tokenizer.json`, with the rules of the files next to it.
 pub(super) fn build(
     bytes: &[u8],
     config: &Config<'_>,
+    others: OtherFiles,
     stated_end_tokens: &[u32],
 ) -> Result<Tokenizer> {
     let malformed = |message: String| Error::new(ErrorKind::Malformed, message);
@@ -208,6 +212,7 @@ pub(super) fn build(
                 "expected a tokenizer of the `tokenizers` library: {error}"
             ))
         })?;
+    let padding = inner.get_padding().map(|padding| padding.pad_token.clone());
     // Both would silently change a prompt.
     inner
         .with_truncation(None)
@@ -233,11 +238,14 @@ pub(super) fn build(
     };
     check_added(bytes, &inner)?;
     stated_tokens::set_prefix_space(&mut inner, config)?;
-    guarded(|| stated_tokens::add(&mut inner, config))
-        .map_err(|panic| malformed(library_fails("added_tokens_decoder", &panic)))??;
+    let is_byte_level = kind == TokenizerKind::ByteLevelBpe;
+    let Ends {
+        bos,
+        eos,
+        four_raises,
+    } = guarded(|| stated_tokens::add(&mut inner, config, others, padding, is_byte_level))
+        .map_err(|panic| malformed(library_fails("added_tokens", &panic)))??;
     let mut vocabulary = vocabulary(&inner, decoder.spelling)?;
-    let bos = config.token("bos_token", &vocabulary)?;
-    let eos = config.token("eos_token", &vocabulary)?;
     if let Some(id) = stated_end_tokens
         .iter()
         .find(|&&id| id as usize >= vocabulary.len())
@@ -251,22 +259,7 @@ pub(super) fn build(
         &mut vocabulary,
         eos.into_iter().chain(stated_end_tokens.iter().copied()),
     );
-    let (mut prefix, mut suffix) = around(&inner)?;
-    // The configuration overrides `post_processor`, as in `transformers`.
-    let overrule = |tokens: &mut Vec<u32>, field, token: Option<u32>| {
-        match (config.bool(field)?, token) {
-            (None, _) => {}
-            (Some(false), _) => tokens.clear(),
-            (Some(true), Some(token)) => *tokens = vec![token],
-            (Some(true), None) => {
-                let message = format!("{CONFIG}: `{field}` is true, but the token is not given");
-                return Err(Error::new(ErrorKind::Missing, message));
-            }
-        }
-        Ok(())
-    };
-    overrule(&mut prefix, "add_bos_token", bos)?;
-    overrule(&mut suffix, "add_eos_token", eos)?;
+    let (around, differs) = around::read(config, around_text(&inner)?, (bos, eos), four_raises)?;
 
     let controls = vocabulary
         .of_kind(TokenKind::Control)
@@ -285,8 +278,9 @@ pub(super) fn build(
         encoder,
         bos,
         eos,
-        prefix,
-        suffix,
+        prefix: around.prefix,
+        suffix: around.suffix,
+        differs,
         end_tokens,
         pair: parts.pair(config)?,
         adds_space,
@@ -356,7 +350,7 @@ fn check_bert_rules(tokenizer: &tokenizers::Tokenizer, config: &Config<'_>) -> R
 }
 
 /// Returns the tokens that the post-processor puts before and after a text.
-fn around(tokenizer: &tokenizers::Tokenizer) -> Result<(Vec<u32>, Vec<u32>)> {
+fn around_text(tokenizer: &tokenizers::Tokenizer) -> Result<Around> {
     const TEXT: &str = "a";
     let encode = |add_special_tokens| {
         let failed = |reason| {
@@ -376,7 +370,10 @@ fn around(tokenizer: &tokenizers::Tokenizer) -> Result<(Vec<u32>, Vec<u32>)> {
         .position(|window| window == plain)
         .unwrap_or(0);
     let end = (start + plain.len()).min(whole.len());
-    Ok((whole[..start].to_vec(), whole[end..].to_vec()))
+    Ok(Around {
+        prefix: whole[..start].to_vec(),
+        suffix: whole[end..].to_vec(),
+    })
 }
 
 fn vocabulary(tokenizer: &tokenizers::Tokenizer, spelling: Spelling) -> Result<Vocabulary> {
@@ -412,9 +409,11 @@ fn vocabulary(tokenizer: &tokenizers::Tokenizer, spelling: Spelling) -> Result<V
             TokenKind::Normal
         };
     }
+    let added = tokenizer.get_added_vocabulary();
     for (id, token) in tokenizer.get_added_tokens_decoder() {
         if let Some(kind) = kinds.get_mut(id as usize) {
-            *kind = if token.special {
+            // A control token stays one, also if its last rules state otherwise.
+            *kind = if added.is_special_token(&token.content) {
                 TokenKind::Control
             } else {
                 TokenKind::UserDefined

@@ -169,6 +169,7 @@ pub(super) fn tokenizer(metadata: &Metadata) -> Result<Tokenizer> {
         suffix,
         end_tokens,
         adds_space,
+        differs: None,
         longest: OnceLock::new(),
     })
 }

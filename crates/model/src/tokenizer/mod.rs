@@ -21,11 +21,13 @@
 //! ([`guarded`]). Special tokens are split off the text first ([`markers`]). [`stream`] decodes tokens one at a time.
 
 mod added_tokens;
+mod around;
 mod bounds;
 mod byte_alphabet;
 mod byte_level;
 mod character_level;
 mod charsmap;
+mod classes;
 mod config;
 mod from_folder;
 mod from_gguf;
@@ -37,11 +39,13 @@ mod markers;
 mod merge;
 mod merge_table;
 mod model_file;
+mod named_tokens;
 mod normalizer;
 mod pair;
 mod pre_tokenizer;
 mod protobuf;
 mod sentence_piece;
+mod special_token;
 mod stated_tokens;
 mod stream;
 mod unigram;
@@ -126,6 +130,8 @@ pub struct Tokenizer {
     /// Tokens around a raw prompt.
     prefix: Vec<u32>,
     suffix: Vec<u32>,
+    /// The reason why a raw prompt is refused, if the files' readers put other tokens around it.
+    differs: Option<String>,
     end_tokens: Vec<u32>,
     /// The tokens around two texts.
     pair: Option<Pair>,
@@ -208,6 +214,9 @@ impl Tokenizer {
                 text.len()
             );
             return Err(Error::new(ErrorKind::Tokenizer, message));
+        }
+        if let Some(reason) = self.differs.as_ref().filter(|_| options.add_special) {
+            return Err(Error::new(ErrorKind::Unsupported, reason.clone()));
         }
         let limit = Limit::new(most, stop);
         let mut tokens = Vec::with_capacity((text.len() / 3 + 2).min(most.saturating_add(2)));

@@ -4,6 +4,7 @@
 use serde_json::{Map, Value, json};
 
 use super::config::Config;
+use super::stated_tokens::OtherFiles;
 use super::vocabulary::{CONTINUES_WORD, TOKEN_TYPE, TokenKind, VISIBLE_SPACE, check_count};
 use super::{Tokenizer, from_folder};
 use crate::error::{Error, ErrorKind, Result};
@@ -129,5 +130,10 @@ pub(super) fn tokenizer(metadata: &Metadata) -> Result<Tokenizer> {
     let config = Config {
         value: &Value::Null,
     };
-    from_folder::build(whole.to_string().as_bytes(), &config, &[])
+    from_folder::build(
+        whole.to_string().as_bytes(),
+        &config,
+        OtherFiles::default(),
+        &[],
+    )
 }

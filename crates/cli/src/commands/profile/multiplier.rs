@@ -72,7 +72,7 @@ pub(super) fn run(
         ..
     } = arguments;
     let name = &arguments.model.name.model;
-    let mut table = open_table::<ProductCosts>(package)?;
+    open_table::<ProductCosts>(package)?;
     // The measurement makes more graphs than a run needs, so none are cached.
     let (options, _opened) = processors.open(devices, model, false)?;
     let measure = MeasureOptions {
@@ -95,8 +95,7 @@ pub(super) fn run(
     let MeasuredMultiplier { mut costs, joins } = measured;
     costs.powers = powers::measure(arguments, model, cancel)?.map_err(failed)?;
     let key = processors.list_key(devices);
-    table.set(&key, costs.clone());
-    table.save(package)?;
+    ProductTable::add(package, &key, costs.clone())?;
     let (joins, file) = (Joins::from(joins), ProductTable::path(package));
     if arguments.json {
         return output::json(&Report {

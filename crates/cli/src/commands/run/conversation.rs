@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
+use triad_model::file_lock::FileLock;
 use triad_model::files;
 use triad_pictures::Processor;
 
@@ -29,14 +30,67 @@ struct Conversation {
 struct Saved {
     role: String,
     content: String,
-    /// Paths of pictures.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    images: Vec<PathBuf>,
+    images: Vec<SavedImage>,
     /// Calls of tools by the model, each `{"id", "type": "function", "function": {"name", "arguments"}}`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     tool_calls: Vec<Call>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     tool_call_id: Option<String>,
+}
+
+/// A picture of a message. A path that is not absolute is one in the folder of the conversation.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged, deny_unknown_fields)]
+enum SavedImage {
+    /// By hand, or by an older version.
+    Path(PathBuf),
+    /// With the hash of its content when it was shown.
+    Shown { path: PathBuf, sha256: String },
+}
+
+impl SavedImage {
+    /// Describes a picture for a conversation in `folder`. A picture in this folder is found again where the folder is
+    /// moved to.
+    fn of(image: &Image, folder: &Path) -> Self {
+        let inside = image.path.canonicalize().ok();
+        let inside = inside
+            .as_deref()
+            .and_then(|path| path.strip_prefix(folder).ok());
+        let path = match inside {
+            Some(path) => path.to_owned(),
+            None => std::path::absolute(&image.path).unwrap_or_else(|_| image.path.clone()),
+        };
+        Self::Shown {
+            path,
+            sha256: image.sha256.clone(),
+        }
+    }
+
+    /// Reads the picture of a conversation in `folder`.
+    ///
+    /// # Errors
+    /// If it cannot be read, or is another one than was shown.
+    fn read(&self, processor: &Processor, folder: &Path) -> Result<Image> {
+        let (Self::Path(path) | Self::Shown { path, .. }) = self;
+        let image = Image::read(processor, &folder.join(path))?;
+        if let Self::Shown { sha256, .. } = self {
+            ensure!(
+                *sha256 == image.sha256,
+                "the picture {} has changed since the conversation was saved",
+                image.path.display()
+            );
+        }
+        Ok(image)
+    }
+}
+
+/// Returns the folder of the conversation at `path`, or of its target if that is a link.
+fn folder(path: &Path) -> PathBuf {
+    let file = path.canonicalize().or_else(|_| std::path::absolute(path));
+    let folder = file.ok().and_then(|path| Some(path.parent()?.to_owned()));
+    let folder = folder.unwrap_or_default();
+    folder.canonicalize().unwrap_or(folder)
 }
 
 /// Reads the messages in the file at `path`, and their pictures; `processor` is called if there are some.
@@ -68,6 +122,7 @@ fn turns<'a>(
 ) -> Result<Vec<Turn>> {
     let name = path.display();
     let messages = parse(text).with_context(|| format!("{name} is not a saved conversation"))?;
+    let folder = folder(path);
     let turns = messages.into_iter().map(|saved| {
         let mut turn = Turn {
             tool_calls: saved.tool_calls,
@@ -75,7 +130,7 @@ fn turns<'a>(
             ..Turn::new(saved.role, saved.content)
         };
         for image in saved.images {
-            turn.images.push(Image::read(processor()?, &image)?);
+            turn.images.push(image.read(processor()?, &folder)?);
         }
         Ok(turn)
     });
@@ -109,20 +164,28 @@ impl SessionFile {
         Ok(turns)
     }
 
-    /// Writes messages as [`write`] does.
+    /// Writes messages as [`write`] does. No other process that does the same writes the file between the check and the
+    /// replacement.
     ///
     /// # Errors
     /// If another program has written the file since this one read it: its messages would be lost.
     pub fn write(&self, turns: &[Turn]) -> Result<()> {
-        if self.path.exists() {
-            ensure!(
-                Some(text(&self.path)?) == *self.seen.borrow(),
-                "{} was written by another program in the meantime: this conversation is not written to it (in a chat, \
-                 /save FILE writes it to another file)",
-                self.path.display()
-            );
-        }
-        self.note(&self.path, write(&self.path, turns)?);
+        let name = self.path.display();
+        let lock = FileLock::wait(&self.path).with_context(|| format!("cannot lock {name}"))?;
+        let written = match &lock {
+            Some(_) if Some(text(&self.path)?) == *self.seen.borrow() => {
+                write(&self.path, turns).map(Some)
+            }
+            Some(_) => Ok(None),
+            None => write_new(&self.path, turns),
+        };
+        let text = written?.with_context(|| {
+            format!(
+                "{name} was written by another program in the meantime: this conversation is not written to it (in a chat, \
+                 /save FILE writes it to another file)"
+            )
+        })?;
+        self.note(&self.path, text);
         Ok(())
     }
 
@@ -160,22 +223,43 @@ fn parse(text: &str) -> Result<Vec<Saved>> {
 
 /// Writes messages to the file at `path`, and returns its text. The file is replaced once the new one is complete.
 pub fn write(path: &Path, turns: &[Turn]) -> Result<String> {
-    // Names of pictures are read in the folder of another run.
-    let absolute =
-        |image: &Image| std::path::absolute(&image.path).unwrap_or_else(|_| image.path.clone());
+    let text = to_json(path, turns)?;
+    OutputFile::create(path)?.write(|file| file.write_all(text.as_bytes()))?;
+    Ok(text)
+}
+
+/// Writes messages to a new file at `path`, and returns its text; `None` if there is a file.
+fn write_new(path: &Path, turns: &[Turn]) -> Result<Option<String>> {
+    let text = to_json(path, turns)?;
+    let written = OutputFile::create(path)?.write_new(|file| file.write_all(text.as_bytes()));
+    match written {
+        Ok(()) => Ok(Some(text)),
+        Err(error) => match error.downcast_ref::<io::Error>() {
+            Some(cause) if cause.kind() == io::ErrorKind::AlreadyExists => Ok(None),
+            _ => Err(error),
+        },
+    }
+}
+
+/// Returns the text of the file at `path` with these messages.
+fn to_json(path: &Path, turns: &[Turn]) -> Result<String> {
+    let folder = folder(path);
     let saved = |turn: &Turn| Saved {
         role: turn.role.clone(),
         content: turn.content.clone(),
-        images: turn.images.iter().map(absolute).collect(),
+        images: turn
+            .images
+            .iter()
+            .map(|image| SavedImage::of(image, &folder))
+            .collect(),
         tool_calls: turn.tool_calls.clone(),
         tool_call_id: turn.tool_call_id.clone(),
     };
     let conversation = Conversation {
         messages: turns.iter().map(saved).collect(),
     };
-    let text = serde_json::to_string_pretty(&conversation).map_err(io::Error::other)? + "\n";
-    OutputFile::create(path)?.write(|file| file.write_all(text.as_bytes()))?;
-    Ok(text)
+    let text = serde_json::to_string_pretty(&conversation).map_err(io::Error::other)?;
+    Ok(text + "\n")
 }
 
 #[cfg(test)]

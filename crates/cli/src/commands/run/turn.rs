@@ -6,6 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use triad_engine::package::sha256;
 use triad_engine::{Cancel, Model};
 use triad_frontend::chat::{self, Conversation};
 use triad_frontend::pictures::{PicturePrompt, Pictures};
@@ -56,6 +57,8 @@ struct Function {
 #[derive(Clone, Debug)]
 pub struct Image {
     pub path: PathBuf,
+    /// The hash of the file's content.
+    pub sha256: String,
     pub prepared: Arc<Prepared>,
 }
 
@@ -129,6 +132,7 @@ impl Image {
         let prepared = processor.prepare(&picture);
         Ok(Self {
             path: path.to_owned(),
+            sha256: sha256(&bytes),
             prepared: Arc::new(prepared.with_context(|| name.to_string())?),
         })
     }
