@@ -19,6 +19,7 @@
 //! | [`housekeeping`] | memory that is given back to the system |
 //! | [`fields`] | every field of every request: used, ignored, or refused |
 //! | [`sampling`], [`forms`], [`prompt_fields`] | fields of sampling, of structured output, and of the prompt |
+//! | [`values`], [`json_errors`] | numbers and texts in several forms, and the errors of others |
 //! | [`messages`], [`tools`] | conversations and tools in requests |
 //! | [`stored`], [`response_input`] | responses and conversations in memory, and requests that continue them |
 //! | [`pieces`] | completions split into text and tool calls |
@@ -62,6 +63,7 @@ mod image_host;
 mod image_urls;
 mod infill;
 mod jobs;
+mod json_errors;
 mod known_pictures;
 mod left_out;
 mod listener;
@@ -85,6 +87,7 @@ mod prompt_fields;
 mod prompt_timelines;
 mod prompts;
 mod props;
+mod query;
 mod queue;
 mod read_pictures;
 mod reasoning;
@@ -111,6 +114,7 @@ mod tool_routes;
 mod tools;
 mod url_path;
 mod usage;
+mod values;
 mod vectors;
 
 pub use host_tools::{HostTool, ToolHost, ToolResult};

@@ -10,7 +10,8 @@ use crate::error::{ApiError, ApiResult};
 use crate::forms::AskedForm;
 use crate::prompt_fields::PromptOptions;
 use crate::reasoning::ReasoningOptions;
-use crate::sampling::{OneOrMany, Sampling, chosen_seed, likeliest, one_of, whole};
+use crate::sampling::{OneOrMany, Sampling, chosen_seed, likeliest, one_of};
+use crate::values::whole;
 
 /// Options of a completion. The table of fields has those without effect.
 #[derive(Debug, Default, Deserialize, ToSchema)]
