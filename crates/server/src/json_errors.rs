@@ -68,7 +68,7 @@ fn in_words(text: &str) -> String {
         return format!("is {}, expected {expected}", described(value));
     }
     if let Some(value) = found.strip_prefix("invalid value: ") {
-        return format!("is {}, expected {expected}", number(value));
+        return format!("is {}, expected {expected}", shown(value));
     }
     if found.starts_with("invalid length ") {
         return format!("is an array, expected {expected}");
@@ -95,9 +95,12 @@ fn kind(expected: &str) -> &str {
         "a boolean" => "true or false",
         "a sequence" => "an array",
         "a map" => "an object",
-        "string or map" | "unit variant" | "variant identifier" | "a borrowed string" | "str" => {
-            "a string"
-        }
+        "string or map"
+        | "map with a single key"
+        | "unit variant"
+        | "variant identifier"
+        | "a borrowed string"
+        | "str" => "a string",
         other if other.starts_with("enum ") => "a string",
         other if other.starts_with("struct ") => "an object",
         other => other,
@@ -107,16 +110,18 @@ fn kind(expected: &str) -> &str {
 /// Returns the kind of a value of another kind than expected, or the value if it is short.
 fn described(value: &str) -> Cow<'_, str> {
     match value {
-        "map" => "an object".into(),
         "sequence" => "an array".into(),
         "unit value" => "null".into(),
         text if text.starts_with("string ") => "a string".into(),
-        other => number(other),
+        other => shown(other),
     }
 }
 
 /// Returns a number or a truth value without its name.
-fn number(value: &str) -> Cow<'_, str> {
+fn shown(value: &str) -> Cow<'_, str> {
+    if value == "map" {
+        return "an object".into();
+    }
     let names = ["integer ", "floating point ", "boolean "];
     let of = names.iter().find_map(|name| quoted(value, name));
     of.unwrap_or(value).into()
@@ -163,7 +168,7 @@ mod tests {
             ),
             (
                 json!({"logit_bias": {"a": 1}}),
-                "logit_bias: has the name \"a\", expected the id of a token, a whole number without other characters",
+                "logit_bias.a: \"a\" is no token: expected the id of a token, a whole number without other characters",
             ),
             (
                 json!({"logit_bias": {"1": "a"}}),

@@ -117,7 +117,8 @@ impl Prompts {
             Self::TokenLists(lists) => lists.iter().any(Vec::is_empty),
         };
         if is_empty {
-            return Err(ApiError::empty_prompt().with_param(field));
+            let message = "the prompt is empty: expected at least one token";
+            return Err(ApiError::field(field, message));
         }
         Ok(())
     }

@@ -21,7 +21,7 @@ use crate::messages::{Content, MAX_MESSAGES, Role, Turns, check_count, parts, te
 use crate::owner::{Owner, Tenant};
 use crate::prepare::Work;
 use crate::served::ServedModel;
-use crate::stored::{Item, Items, Keeper, Store, with_id};
+use crate::stored::{Item, Items, Keeper, Store, whole_item};
 
 /// The prefixes of ids.
 pub(crate) const CONVERSATION: &str = "conv_";
@@ -178,7 +178,7 @@ pub(crate) fn resolved(
     let mut bytes = 0_usize;
     let item = |(index, item): (usize, Value)| {
         if !is_reference(&item) {
-            return Ok(Item::new(with_id(item)));
+            return Ok(Item::new(whole_item(item)));
         }
         let stored = found.next().flatten().ok_or_else(|| {
             let id = item["id"].as_str().unwrap_or_default();

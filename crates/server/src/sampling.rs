@@ -79,7 +79,7 @@ impl<'de> Deserialize<'de> for TokenId {
         let token = name.parse().ok();
         let token = token.filter(|token: &u32| token.to_string() == name);
         let expected = "the id of a token, a whole number without other characters";
-        let wrong = || D::Error::custom(format!("has the name {name:?}, expected {expected}"));
+        let wrong = || D::Error::custom(format!("{name:?} is no token: expected {expected}"));
         token.map(Self).ok_or_else(wrong)
     }
 }

@@ -443,8 +443,20 @@ impl Keeper {
     }
 }
 
-/// Returns an item with an id, by which clients may ask for it later. An empty id counts as none.
-pub(crate) fn with_id(item: Value) -> Value {
+/// Returns an item as it is stored: without null fields, and with an id, by which clients may ask for it later. An empty id
+/// counts as none.
+pub(crate) fn whole_item(mut item: Value) -> Value {
+    fn drop_nulls(value: &mut Value) {
+        if let Value::Object(fields) = value {
+            fields.retain(|_, value| !value.is_null());
+        }
+    }
+    drop_nulls(&mut item);
+    for name in ["content", "output", "summary"] {
+        if let Some(Value::Array(parts)) = item.get_mut(name) {
+            parts.iter_mut().for_each(drop_nulls);
+        }
+    }
     match item["id"].as_str() {
         None | Some("") => with_new_id(item),
         Some(_) => item,

@@ -569,6 +569,7 @@ pub fn same(reply: &Reply) -> (u16, Value) {
                     "request_id",
                     "item_id",
                     "cached_tokens",
+                    "tokens_cached",
                     "input_tokens",
                 ];
                 fields.retain(|name, value| {
