@@ -443,19 +443,16 @@ impl Keeper {
     }
 }
 
-/// Returns an item as it is stored: without null fields, and with an id, by which clients may ask for it later. An empty id
-/// counts as none.
+/// Returns an item as it is stored: without null fields, and with an id in place of a missing or empty one.
 pub(crate) fn whole_item(mut item: Value) -> Value {
-    fn drop_nulls(value: &mut Value) {
-        if let Value::Object(fields) = value {
-            fields.retain(|_, value| !value.is_null());
-        }
-    }
+    let drop_nulls = |value: &mut Value| {
+        let fields = value.as_object_mut().into_iter();
+        fields.for_each(|fields| fields.retain(|_, value| !value.is_null()));
+    };
     drop_nulls(&mut item);
     for name in ["content", "output", "summary"] {
-        if let Some(Value::Array(parts)) = item.get_mut(name) {
-            parts.iter_mut().for_each(drop_nulls);
-        }
+        let parts = item.get_mut(name).and_then(Value::as_array_mut);
+        parts.into_iter().flatten().for_each(drop_nulls);
     }
     match item["id"].as_str() {
         None | Some("") => with_new_id(item),
@@ -492,9 +489,8 @@ fn with_other_ids(before: &Items, items: &[Arc<Item>]) -> Vec<Arc<Item>> {
 /// Estimates the memory of an entry in bytes, without what it continues.
 fn bytes(items: &[Arc<Item>], object: &Bytes) -> usize {
     let of_items = items.iter().map(|item| item.bytes);
-    of_items
-        .fold(0, usize::saturating_add)
-        .saturating_add(BYTES_PER_ITEM + object.len())
+    let of_items = of_items.fold(BYTES_PER_ITEM, usize::saturating_add);
+    of_items.saturating_add(object.len())
 }
 
 /// Returns the description of a new conversation.

@@ -568,6 +568,8 @@ pub fn same(reply: &Reply) -> (u16, Value) {
                     "call_id",
                     "request_id",
                     "item_id",
+                    "first_id",
+                    "last_id",
                     "cached_tokens",
                     "tokens_cached",
                     "input_tokens",
