@@ -30,6 +30,7 @@ use crate::sse::{self, StreamEvent};
 use crate::text::count;
 use crate::tool_fields::{MessageTool, MessageToolChoice};
 use crate::tools::ToolUse;
+use crate::values::{Whole, whole};
 
 /// A request for a message.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -41,13 +42,14 @@ pub(crate) struct MessagesRequest {
     /// The system prompt.
     system: Option<Content>,
     /// Maximum number of generated tokens.
-    #[schema(minimum = 1)]
-    max_tokens: usize,
+    #[schema(minimum = 1, value_type = usize)]
+    max_tokens: Whole<usize>,
     /// Divisor of the logits. 0 always selects the most likely token.
     temperature: Option<f64>,
     /// Keeps the smallest set of most likely tokens whose probabilities add up to this value.
     top_p: Option<f64>,
     /// Keeps only this number of most likely tokens.
+    #[serde(default, deserialize_with = "whole")]
     top_k: Option<i64>,
     /// LoRA adapters to apply together, out of those that the server was started with.
     lora: Option<Vec<LoraField>>,
@@ -76,6 +78,7 @@ struct Thinking {
     #[serde(rename = "type")]
     kind: ThinkingKind,
     /// Maximum number of tokens of the reasoning, if `type` is `enabled`. It must be less than `max_tokens`.
+    #[serde(default, deserialize_with = "whole")]
     budget_tokens: Option<usize>,
     /// Whether blocks of thinking have the reasoning's text (`summarized`) or none (`omitted`).
     display: Option<ThinkingDisplay>,
@@ -128,7 +131,8 @@ pub(crate) async fn create(
 ) -> ApiResult<Response> {
     let body = body.checked(&fields::MESSAGES)?;
     let (request, prompt): (MessagesRequest, PromptFields) = (body.parse()?, body.parse()?);
-    check_some("max_tokens", Some(request.max_tokens))?;
+    let Whole(max_tokens) = request.max_tokens;
+    check_some("max_tokens", Some(max_tokens))?;
     let tools = ToolUse::of_message(request.tools, request.tool_choice.as_ref())?;
     let system = request
         .system
@@ -136,7 +140,7 @@ pub(crate) async fn create(
         .transpose()?;
     let messages = turns(request.messages)?.messages(system.as_deref());
     prompt.check(Some(&messages))?;
-    let reasoning = of_thinking(request.thinking.as_ref(), request.max_tokens)?;
+    let reasoning = of_thinking(request.thinking.as_ref(), max_tokens)?;
     let omits_thinking = request
         .thinking
         .as_ref()
@@ -162,7 +166,7 @@ pub(crate) async fn create(
     if let Some(effort) = effort {
         prompt.ask_effort("output_config.effort", effort, template)?;
     }
-    let (max_tokens, log_probabilities) = (Some(request.max_tokens), None);
+    let (max_tokens, log_probabilities) = (Some(max_tokens), None);
     let asked = Conversation {
         model,
         messages,

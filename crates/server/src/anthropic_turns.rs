@@ -6,6 +6,7 @@ use utoipa::ToSchema;
 
 use crate::error::{ApiError, ApiResult};
 use crate::messages::{Content, PictureSource, Role, Turns, check_count, parts};
+use crate::values::TextOrArray;
 
 /// A message of a conversation.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -17,13 +18,19 @@ pub(crate) struct BlockMessage {
 
 /// The content of a message: a string, or an array of blocks.
 #[derive(Debug, Deserialize, ToSchema)]
-#[serde(
-    untagged,
-    expecting = "expected a text or an array of blocks with a type"
-)]
+#[serde(untagged, from = "TextOrArray<Block>")]
 enum Blocks {
     Text(String),
     Blocks(Vec<Block>),
+}
+
+impl From<TextOrArray<Block>> for Blocks {
+    fn from(given: TextOrArray<Block>) -> Self {
+        match given {
+            TextOrArray::Text(text) => Self::Text(text),
+            TextOrArray::Array(blocks) => Self::Blocks(blocks),
+        }
+    }
 }
 
 #[derive(Debug, Deserialize, ToSchema)]

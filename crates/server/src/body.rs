@@ -23,6 +23,7 @@ use crate::error::{ApiError, ApiResult};
 use crate::fields::{RequestFields, refuse_repeated};
 use crate::guard::Caller;
 use crate::held_body::HeldBody;
+use crate::json_errors;
 use crate::options::ServerOptions;
 
 /// The size in bytes from which a body is large. Parsing a smaller one takes less than a millisecond.
@@ -84,36 +85,12 @@ impl CheckedBody {
     /// If the body is not valid JSON, is nested deeper than `serde_json` allows (128), or a field has a wrong type.
     pub(crate) fn parse<'a, T: Deserialize<'a>>(&'a self) -> ApiResult<T> {
         let mut json = serde_json::Deserializer::from_slice(&self.0.bytes);
-        let parsed = serde_path_to_error::deserialize(&mut json).map_err(|error| {
-            let path = error.path().to_string();
-            let cause = error.inner();
-            if cause.is_data() && path != "." {
-                ApiError::field(&path, without_names(&cause.to_string()))
-            } else {
-                ApiError::no_json(cause)
-            }
-        })?;
+        let parsed = json_errors::read("", &mut json)?;
         json.end().map_err(|error| {
             ApiError::invalid(format!("unexpected data after the JSON object: {error}"))
                 .with_code("invalid_json")
         })?;
         Ok(parsed)
-    }
-}
-
-/// Returns an error of `serde` without the name of the program's type that it expects.
-fn without_names(cause: &str) -> String {
-    let Some((before, after)) = cause.rsplit_once("expected struct ") else {
-        return cause.to_owned();
-    };
-    let rest = after.split_once(' ').map_or("", |(_, rest)| rest);
-    let rest = match rest.strip_prefix("with ") {
-        Some(count) => count.split_once(" at ").map_or("", |(_, place)| place),
-        None => rest.trim_start_matches("at "),
-    };
-    match rest {
-        "" => format!("{before}expected an object"),
-        place => format!("{before}expected an object at {place}"),
     }
 }
 

@@ -27,11 +27,12 @@ use crate::pieces::{Piece, PieceReader, Section};
 use crate::prompt_fields::PromptFields;
 use crate::reasoning::ReasoningFields;
 use crate::reply::{Reply, finish_reason};
-use crate::sampling::{Sampling, check_some, likeliest, limit, one_of, whole};
+use crate::sampling::{Sampling, check_some, likeliest, limit, one_of};
 use crate::sse::{self, Render, StreamEvent};
 use crate::stream_usage::StreamUsage;
 use crate::tool_fields::{ChatTool, ToolChoiceField};
 use crate::tools::ToolUse;
+use crate::values::whole;
 
 /// A chat request without its [`Sampling`].
 #[derive(Debug, Deserialize, ToSchema)]
@@ -55,6 +56,7 @@ pub(crate) struct ChatRequest {
     /// Whether to return the log probability of each token.
     logprobs: Option<bool>,
     /// Number of most likely tokens to return with each token, 0 to 20.
+    #[serde(default, deserialize_with = "whole")]
     top_logprobs: Option<usize>,
     /// Tools that the model may call.
     tools: Option<Vec<ChatTool>>,

@@ -25,11 +25,12 @@ use crate::jobs::{Answers, GenerationJob, StreamItem};
 use crate::log_probabilities::{TextLogProbabilities, TextOffset};
 use crate::prompts::{Prompts, TextFields, encode};
 use crate::reply::{Reply, finish_reason};
-use crate::sampling::{Sampling, likeliest, limit, whole};
+use crate::sampling::{Sampling, likeliest, limit};
 use crate::served::ServedModel;
 use crate::sse::{self, Render, StreamEvent};
 use crate::stream_usage::StreamUsage;
 use crate::usage::{Timings, Usage};
+use crate::values::whole;
 
 /// The default of `max_tokens`.
 const MAX_TOKENS: usize = 16;
@@ -52,10 +53,12 @@ pub(crate) struct CompletionRequest {
     /// Whether to return the prompt before the completion, with its log probabilities if `logprobs` is set.
     echo: Option<bool>,
     /// Whether to return log probabilities: the value is the number of alternatives per token, 0 to 20.
+    #[serde(default, deserialize_with = "whole")]
     logprobs: Option<usize>,
     /// The text after the completion, for models with tokens for filling in the middle.
     suffix: Option<String>,
     /// Must be equal to `n` if given, because all generated completions are returned.
+    #[serde(default, deserialize_with = "whole")]
     best_of: Option<usize>,
 }
 

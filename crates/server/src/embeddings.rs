@@ -18,6 +18,7 @@ use crate::guard::{Caller, Client};
 use crate::prompts::{Prompts, TextFields};
 use crate::sampling::one_of;
 use crate::served::ServedModel;
+use crate::values::whole;
 use crate::vectors::Wanted;
 
 /// A request for embeddings.
@@ -37,12 +38,14 @@ pub(crate) struct EmbeddingRequest {
     prompt_name: Option<String>,
     /// The number of leading components of each vector. The default is all.
     #[schema(minimum = 1)]
+    #[serde(default, deserialize_with = "whole")]
     dimensions: Option<usize>,
     /// Whether vectors have length 1. The default is true.
     normalize: Option<bool>,
     /// Alias of `normalize`, as in vLLM's server.
     use_activation: Option<bool>,
     /// Alias of `normalize`, as in llama.cpp's server: 2 is true, and -1 is false.
+    #[serde(default, deserialize_with = "whole")]
     embd_normalize: Option<i64>,
 }
 
@@ -206,6 +209,7 @@ pub(crate) struct EmbedRequest {
     prompt_name: Option<String>,
     /// The number of leading components of each vector. The default is all.
     #[schema(minimum = 1)]
+    #[serde(default, deserialize_with = "whole")]
     dimensions: Option<usize>,
 }
 

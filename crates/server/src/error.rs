@@ -1,5 +1,7 @@
 //! Errors of requests, in OpenAI's format.
 
+use std::fmt::Display;
+
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -83,10 +85,14 @@ impl ApiError {
         )
     }
 
-    /// Returns the error of a body that is no JSON, or has values that no field can have.
-    pub(crate) fn no_json(cause: &serde_json::Error) -> Self {
-        Self::invalid(format!("the body is not the expected JSON object: {cause}"))
-            .with_code("invalid_json")
+    /// Returns the error of a body that is no JSON, or has values that no field can have. `field` is where reading it ended,
+    /// or empty.
+    pub(crate) fn no_json(field: &str, cause: &dyn Display) -> Self {
+        let error = match field {
+            "" => Self::invalid(format!("the body is no JSON object: {cause}")),
+            field => Self::field(field, format!("the body is no JSON here: {cause}")),
+        };
+        error.with_code("invalid_json")
     }
 
     /// Returns the error of an invalid value in the field `param`.

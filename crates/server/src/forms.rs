@@ -4,6 +4,7 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use triad_engine::constraint::Form;
@@ -43,13 +44,6 @@ pub(crate) struct TextFormat {
     /// `text`, `json_object` or `json_schema`.
     #[serde(rename = "type")]
     kind: String,
-    #[serde(flatten)]
-    json_schema: NamedSchema,
-}
-
-/// A JSON schema with its name.
-#[derive(Debug, PartialEq, Deserialize, Serialize, ToSchema)]
-pub(crate) struct NamedSchema {
     /// A name that the client chooses.
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<String>,
@@ -60,6 +54,22 @@ pub(crate) struct NamedSchema {
     /// Accepted, without effect: the output always conforms to the schema.
     #[serde(skip_serializing_if = "Option::is_none")]
     strict: Option<bool>,
+}
+
+/// A JSON schema with its name.
+#[derive(Debug, Deserialize, ToSchema)]
+pub(crate) struct NamedSchema {
+    /// A name that the client chooses.
+    #[serde(rename = "name")]
+    #[schema(value_type = Option<String>)]
+    _name: Option<IgnoredAny>,
+    /// The schema. Properties are generated in the schema's order.
+    #[schema(value_type = Option<Object>)]
+    schema: Option<Value>,
+    /// Accepted, without effect: the output always conforms to the schema.
+    #[serde(rename = "strict")]
+    #[schema(value_type = Option<bool>)]
+    _strict: Option<IgnoredAny>,
 }
 
 /// A constraint on the output. Exactly one field must be set.
@@ -128,11 +138,7 @@ impl TextFormat {
         field: &'static str,
         of_schema: &'static str,
     ) -> ApiResult<Option<AskedForm>> {
-        form(
-            (&self.kind, self.json_schema.schema.as_ref()),
-            field,
-            of_schema,
-        )
+        form((&self.kind, self.schema.as_ref()), field, of_schema)
     }
 }
 

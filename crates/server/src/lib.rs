@@ -20,6 +20,7 @@
 //! | [`housekeeping`] | memory that is given back to the system |
 //! | [`fields`] | every field of every request: used, ignored, or refused |
 //! | [`sampling`], [`forms`], [`prompt_fields`] | fields of sampling, of structured output, and of the prompt |
+//! | [`values`], [`json_errors`] | numbers and texts in several forms, and the errors of others |
 //! | [`messages`], [`tools`] | conversations and tools in requests |
 //! | [`stored`], [`response_input`] | responses and conversations in memory, and requests that continue them |
 //! | [`pieces`] | completions split into text and tool calls |
@@ -63,6 +64,7 @@ mod image_host;
 mod image_urls;
 mod infill;
 mod jobs;
+mod json_errors;
 mod known_pictures;
 mod left_out;
 mod library;
@@ -87,6 +89,7 @@ mod prompt_fields;
 mod prompt_timelines;
 mod prompts;
 mod props;
+mod query;
 mod queue;
 mod read_pictures;
 mod reasoning;
@@ -116,6 +119,7 @@ mod tools;
 mod unread;
 mod url_path;
 mod usage;
+mod values;
 mod vectors;
 
 pub use host_tools::{HostTool, ToolHost, ToolResult};

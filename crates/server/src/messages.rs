@@ -10,6 +10,7 @@ use crate::error::{ApiError, ApiResult};
 use crate::pictures::{self, Source};
 use crate::pieces::Section;
 use crate::sampling::one_of;
+use crate::values::{TextOrArray, TextOrObject};
 
 /// Maximum number of messages in a conversation.
 pub(crate) const MAX_MESSAGES: usize = 4096;
@@ -75,13 +76,19 @@ struct CalledFunction {
 
 /// The content of a message: a string, or an array of parts.
 #[derive(Debug, Deserialize, ToSchema)]
-#[serde(
-    untagged,
-    expecting = "expected a text or an array of parts with type and text"
-)]
+#[serde(untagged, from = "TextOrArray<ContentPart>")]
 pub(crate) enum Content {
     Text(String),
     Parts(Vec<ContentPart>),
+}
+
+impl From<TextOrArray<ContentPart>> for Content {
+    fn from(given: TextOrArray<ContentPart>) -> Self {
+        match given {
+            TextOrArray::Text(text) => Self::Text(text),
+            TextOrArray::Array(parts) => Self::Parts(parts),
+        }
+    }
 }
 
 impl Content {
@@ -115,10 +122,25 @@ pub(crate) struct ContentPart {
 
 /// The URL of a picture, or an object with it.
 #[derive(Debug, Deserialize, ToSchema)]
-#[serde(untagged, expecting = "expected a URL, or an object with a url")]
+#[serde(untagged, from = "TextOrObject<GivenUrl>")]
 pub(crate) enum ImageUrl {
     Url(String),
     Object { url: String },
+}
+
+/// An object with the URL of a picture.
+#[derive(Deserialize)]
+struct GivenUrl {
+    url: String,
+}
+
+impl From<TextOrObject<GivenUrl>> for ImageUrl {
+    fn from(given: TextOrObject<GivenUrl>) -> Self {
+        match given {
+            TextOrObject::Text(text) => Self::Url(text),
+            TextOrObject::Object(GivenUrl { url }) => Self::Object { url },
+        }
+    }
 }
 
 /// A picture in base64, or the URL of one.

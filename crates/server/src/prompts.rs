@@ -13,21 +13,46 @@ use crate::error::{ApiError, ApiResult};
 use crate::prepare::Work;
 use crate::queue::Place;
 use crate::served::ServedModel;
+use crate::values::{PromptItem, TextOrArray};
 
 /// Maximum number of prompts per request.
 const MAX_PROMPTS: usize = 1024;
 
 /// Prompts as texts or token ids.
 #[derive(Debug, Deserialize, ToSchema)]
-#[serde(
-    untagged,
-    expecting = "expected a text, an array of texts, an array of tokens, or an array of arrays of tokens"
-)]
+#[serde(untagged, try_from = "TextOrArray<PromptItem>")]
 pub(crate) enum Prompts {
     Text(String),
     Tokens(Vec<u32>),
     Texts(Vec<String>),
     TokenLists(Vec<Vec<u32>>),
+}
+
+impl TryFrom<TextOrArray<PromptItem>> for Prompts {
+    type Error = &'static str;
+
+    fn try_from(given: TextOrArray<PromptItem>) -> Result<Self, Self::Error> {
+        let items = match given {
+            TextOrArray::Text(text) => return Ok(Self::Text(text)),
+            TextOrArray::Array(items) => items,
+        };
+        let (mut texts, mut tokens, mut lists) = (Vec::new(), Vec::new(), Vec::new());
+        for item in items {
+            match item {
+                PromptItem::Text(text) => texts.push(text),
+                PromptItem::Token(token) => tokens.push(token),
+                PromptItem::Tokens(list) => lists.push(list),
+            }
+        }
+        match (texts.is_empty(), tokens.is_empty(), lists.is_empty()) {
+            (_, true, true) if !texts.is_empty() => Ok(Self::Texts(texts)),
+            (true, _, true) => Ok(Self::Tokens(tokens)),
+            (true, true, _) => Ok(Self::TokenLists(lists)),
+            _ => Err(
+                "has values of several kinds, expected an array of texts, of tokens, or of arrays of tokens",
+            ),
+        }
+    }
 }
 
 /// Options of tokenization.
@@ -92,7 +117,8 @@ impl Prompts {
             Self::TokenLists(lists) => lists.iter().any(Vec::is_empty),
         };
         if is_empty {
-            return Err(ApiError::empty_prompt().with_param(field));
+            let message = "the prompt is empty: expected at least one token";
+            return Err(ApiError::field(field, message));
         }
         Ok(())
     }

@@ -11,6 +11,7 @@ use utoipa::ToSchema;
 
 use crate::error::{ApiError, ApiResult};
 use crate::sampling::one_of;
+use crate::values::whole;
 
 /// The number of tokens at the end of a prompt in which the template may open the reasoning.
 const TAIL: usize = 32;
@@ -27,9 +28,11 @@ pub(crate) struct ReasoningFields {
     include_reasoning: Option<bool>,
     /// Maximum number of tokens of the reasoning. Then the model has to answer. -1 means no limit.
     #[schema(minimum = -1)]
+    #[serde(default, deserialize_with = "whole")]
     reasoning_budget: Option<i64>,
     /// Alias of `reasoning_budget`.
     #[schema(minimum = -1)]
+    #[serde(default, deserialize_with = "whole")]
     thinking_token_budget: Option<i64>,
 }
 

@@ -18,6 +18,7 @@ use crate::guard::{Caller, Client};
 use crate::prepare::Work;
 use crate::sampling::one_of;
 use crate::served::ServedModel;
+use crate::values::{TextOrObject, whole};
 
 /// The paths of this endpoint, all of which clients use.
 pub(crate) const PATHS: [&str; 4] = ["/rerank", "/v1/rerank", "/reranking", "/v1/reranking"];
@@ -39,9 +40,11 @@ pub(crate) struct RerankRequest {
     texts: Option<Vec<Document>>,
     /// The number of results. The default is all.
     #[schema(minimum = 1)]
+    #[serde(default, deserialize_with = "whole")]
     top_n: Option<usize>,
     /// Alias of `top_n`.
     #[schema(minimum = 1)]
+    #[serde(default, deserialize_with = "whole")]
     top_k: Option<usize>,
     /// Whether each result has its document. The default is false.
     return_documents: Option<bool>,
@@ -62,13 +65,19 @@ pub(crate) struct RerankRequest {
 
 /// A document.
 #[derive(Debug, Deserialize, ToSchema)]
-#[serde(
-    untagged,
-    expecting = "expected a text, or an object with the field text"
-)]
+#[serde(untagged, from = "TextOrObject<DocumentText>")]
 enum Document {
     Text(String),
     Object(DocumentText),
+}
+
+impl From<TextOrObject<DocumentText>> for Document {
+    fn from(given: TextOrObject<DocumentText>) -> Self {
+        match given {
+            TextOrObject::Text(text) => Self::Text(text),
+            TextOrObject::Object(text) => Self::Object(text),
+        }
+    }
 }
 
 /// The text of a document.

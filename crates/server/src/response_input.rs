@@ -3,6 +3,7 @@
 //! Stored items are shared, not copied. Their number and bytes are checked before anything is made of them, and the bytes
 //! count towards the client's share of the memory for bodies. If they are many, a preparing thread reads them.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use serde::Deserialize;
@@ -14,13 +15,13 @@ use crate::app::App;
 use crate::body::LARGE;
 use crate::error::{ApiError, ApiResult};
 use crate::guard::Caller;
+use crate::json_errors;
 use crate::left_out;
 use crate::messages::{Content, MAX_MESSAGES, Role, Turns, check_count, parts, text};
-use crate::names::new_id;
 use crate::owner::{Owner, Tenant};
 use crate::prepare::Work;
 use crate::served::ServedModel;
-use crate::stored::{Item, Items, Keeper, Store};
+use crate::stored::{Item, Items, Keeper, Store, whole_item};
 
 /// The prefixes of ids.
 pub(crate) const CONVERSATION: &str = "conv_";
@@ -101,8 +102,8 @@ pub(crate) fn keeper(app: &App, client: Caller, given: Given<'_>) -> ApiResult<K
         })
     });
     let earlier = earlier.transpose()?;
-    let (count, bytes) = earlier.as_ref().map_or((0, 0), |earlier| earlier.size());
-    let (input, referenced) = resolved(("input", store, owner), given.input, count)?;
+    let (_, bytes) = earlier.as_ref().map_or((0, 0), |earlier| earlier.size());
+    let (input, referenced) = resolved(("input", store, owner), given.input, earlier.as_deref())?;
     let bytes = bytes.saturating_add(referenced);
     let field = if referenced > 0 { "input" } else { field };
     check_bytes(app, field, bytes)?;
@@ -142,14 +143,14 @@ pub(crate) fn is_reference(item: &Value) -> bool {
         || (!has("type") && has("id") && !has("role") && !has("content"))
 }
 
-/// Returns the items of the input after `earlier` others, with stored items in place of references, and the bytes of these.
+/// Returns the items of the input after `earlier` ones, with stored items in place of references, and the bytes of these.
 ///
 /// # Errors
-/// If there are too many items, or one is not kept.
+/// If there are too many items, one is not kept, or two have the same id.
 pub(crate) fn resolved(
     (field, store, owner): (&str, &Store, Owner),
     input: Value,
-    earlier: usize,
+    earlier: Option<&Items>,
 ) -> ApiResult<(Vec<Arc<Item>>, usize)> {
     let items = match input {
         Value::String(text) => {
@@ -163,7 +164,7 @@ pub(crate) fn resolved(
             ));
         }
     };
-    let count = earlier + items.len();
+    let count = earlier.map_or(0, |earlier| earlier.size().0) + items.len();
     if count > MAX_MESSAGES {
         let message =
             format!("{count} items with the earlier ones, expected at most {MAX_MESSAGES}");
@@ -177,7 +178,7 @@ pub(crate) fn resolved(
     let mut bytes = 0_usize;
     let item = |(index, item): (usize, Value)| {
         if !is_reference(&item) {
-            return Ok(Item::new(with_id(item)));
+            return Ok(Item::new(whole_item(item)));
         }
         let stored = found.next().flatten().ok_or_else(|| {
             let id = item["id"].as_str().unwrap_or_default();
@@ -190,24 +191,29 @@ pub(crate) fn resolved(
         Ok(stored)
     };
     let items: ApiResult<Vec<_>> = items.into_iter().enumerate().map(item).collect();
-    Ok((items?, bytes))
+    let items = items?;
+    check_ids(field, earlier, &items)?;
+    Ok((items, bytes))
 }
 
-/// Returns an item with an id, by which clients may ask for it later.
-fn with_id(mut item: Value) -> Value {
-    if let Value::Object(fields) = &mut item
-        && fields.get("id").is_none_or(Value::is_null)
-    {
-        let prefix = match fields.get("type").and_then(Value::as_str) {
-            Some("reasoning") => "rs_",
-            Some("function_call") => "fc_",
-            Some("function_call_output") => "fco_",
-            Some("message") | None => "msg_",
-            Some(_) => "item_",
-        };
-        fields.insert("id".to_owned(), new_id(prefix).into());
-    }
-    item
+/// Refuses items of `field` with the id of one of the `earlier` ones, or of each other.
+///
+/// # Errors
+/// If there is such an item. Clients know the error by the words of OpenAI's API.
+pub(crate) fn check_ids(
+    field: &str,
+    earlier: Option<&Items>,
+    items: &[Arc<Item>],
+) -> ApiResult<()> {
+    let earlier = earlier.map_or_else(Vec::new, Items::all);
+    let mut ids: HashSet<_> = earlier.into_iter().filter_map(|item| item.id()).collect();
+    let mut new = items.iter().filter_map(|item| item.id());
+    new.find(|id| !ids.insert(id)).map_or(Ok(()), |id| {
+        let message = format!(
+            "Duplicate item found with id {id}. Remove duplicate items from your input and try again."
+        );
+        Err(ApiError::invalid(message).with_param(field))
+    })
 }
 
 /// Returns the types of items of tools that a service ran, each once. Prompts do not have these items.
@@ -273,7 +279,6 @@ fn read(
 
 /// Adds the item in `field`.
 pub(crate) fn add(turns: &mut Turns, field: &str, item: &Value) -> ApiResult<()> {
-    let parsed = InputItem::deserialize(item);
     let InputItem {
         kind,
         role,
@@ -284,7 +289,7 @@ pub(crate) fn add(turns: &mut Turns, field: &str, item: &Value) -> ApiResult<()>
         output,
         summary,
         _id: _,
-    } = parsed.map_err(|error| ApiError::field(field, error.to_string()))?;
+    } = json_errors::read(field, item)?;
     let missing = |name: &str| ApiError::field(&format!("{field}.{name}"), "it is missing");
     match kind.as_deref().unwrap_or("message") {
         "message" => {
@@ -357,19 +362,55 @@ mod tests {
     }
 
     #[test]
-    fn references_share_their_item_and_each_counts() {
+    fn references_share_their_item_whose_bytes_count() {
         let store = store();
-        let reference = json!({"id": "a"});
-        let resolve = |count: usize, earlier| {
-            let input = vec![reference.clone(); count].into();
+        let earlier = store.items(Owner::default(), "conv_1").unwrap();
+        let resolve = |input: Value, earlier: Option<&Items>| {
             resolved(("input", &store, Owner::default()), input, earlier)
         };
-        let (items, bytes) = resolve(MAX_MESSAGES, 0).unwrap();
-        assert!(items.iter().all(|item| Arc::ptr_eq(item, &items[0])));
-        assert_eq!(bytes, MAX_MESSAGES * items[0].bytes());
-        assert!(items[0].bytes() > 1000);
-        let error = resolve(MAX_MESSAGES, 1).unwrap_err();
+        let (items, bytes) = resolve(json!([{"id": "a"}, {"role": "user"}]), None).unwrap();
+        assert!(Arc::ptr_eq(&items[0], earlier.all()[0]));
+        assert!(bytes == items[0].bytes() && bytes > 1000);
+        let many = vec![json!({"role": "user"}); MAX_MESSAGES];
+        resolve(many.clone().into(), None).unwrap();
+        let error = resolve(many.into(), Some(&earlier)).unwrap_err();
         assert!(error.detail.message.contains("expected at most 4096"));
+    }
+
+    #[test]
+    fn an_id_is_refused_in_the_words_of_openai_wherever_the_other_item_is() {
+        let store = store();
+        let earlier = store.items(Owner::default(), "conv_1").unwrap();
+        let item = |id: &str| json!({"id": id, "role": "user", "content": "x"});
+        for (input, earlier, id) in [
+            (json!([item("a")]), Some(&*earlier), Some("a")),
+            (json!([{"id": "a"}]), Some(&*earlier), Some("a")),
+            (json!([item("b"), item("c"), item("b")]), None, Some("b")),
+            (json!([{"id": "a"}, {"id": "a"}]), None, Some("a")),
+            (json!([{"id": "a"}, item("a")]), None, Some("a")),
+            (json!([item("a"), item("b")]), None, None),
+            (json!([item("b"), item("c")]), Some(&*earlier), None),
+            (
+                json!([item(""), item(""), {"id": null, "role": "user"}]),
+                None,
+                None,
+            ),
+        ] {
+            let case = format!("{input} {earlier:?}");
+            let error = resolved(("input", &store, Owner::default()), input, earlier).err();
+            let expected = id.map(|id| {
+                format!("Duplicate item found with id {id}. Remove duplicate items from your input and try again.")
+            });
+            let error = error.map(|error| error.detail);
+            assert_eq!(
+                error.as_ref().map(|it| it.message.clone()),
+                expected,
+                "{case}"
+            );
+            let (param, code) = error.map_or((None, None), |it| (it.param, it.code));
+            assert_eq!(param.as_deref(), id.map(|_| "input"), "{case}");
+            assert_eq!(code, None);
+        }
     }
 
     #[test]

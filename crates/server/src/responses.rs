@@ -21,11 +21,12 @@ use crate::prompt_fields::PromptFields;
 use crate::reasoning::ReasoningOptions;
 use crate::response_answer::ResponseAnswer;
 use crate::response_input::{Given, InputItem, hosted, keeper, read_large, read_small};
-use crate::sampling::{Sampling, check_some, likeliest, limit, whole};
+use crate::sampling::{Sampling, check_some, likeliest, limit};
 use crate::sse::{self, StreamEvent};
 use crate::text::count;
 use crate::tool_fields::{ResponseTool, ToolChoiceField};
 use crate::tools::ToolUse;
+use crate::values::{TextOrArray, TextOrObject, whole};
 
 /// A request for a response.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -57,6 +58,7 @@ pub(crate) struct ResponsesRequest {
     /// The API's other parts belong to items that responses do not have.
     include: Option<Vec<String>>,
     /// Number of most likely tokens to return with each token, 0 to 20.
+    #[serde(default, deserialize_with = "whole")]
     top_logprobs: Option<usize>,
     /// `auto` or `disabled`. With both, a conversation that is too long is an error.
     truncation: Option<Truncation>,
@@ -104,11 +106,11 @@ const PARTS: [&str; 7] = [
 /// The part with the log probabilities of a text.
 const LOG_PROBABILITIES: &str = "message.output_text.logprobs";
 
-/// Returns how many alternatives are returned with each token's log probability. `None` returns no log probabilities.
+/// Checks the parts that a request asks for.
 ///
 /// # Errors
-/// If a part is unknown, there are too many alternatives, or `include` does not ask for them.
-fn log_probabilities(include: &[String], top_logprobs: Option<usize>) -> ApiResult<Option<usize>> {
+/// If a part is unknown.
+pub(crate) fn check_include(include: &[String]) -> ApiResult<()> {
     let is_known = |part: &&String| PARTS.contains(&part.as_str()) || *part == LOG_PROBABILITIES;
     if let Some(part) = include.iter().find(|part| !is_known(part)) {
         let message = format!(
@@ -117,6 +119,15 @@ fn log_probabilities(include: &[String], top_logprobs: Option<usize>) -> ApiResu
         );
         return Err(ApiError::unsupported("include", message));
     }
+    Ok(())
+}
+
+/// Returns how many alternatives are returned with each token's log probability. `None` returns no log probabilities.
+///
+/// # Errors
+/// If a part is unknown, there are too many alternatives, or `include` does not ask for them.
+fn log_probabilities(include: &[String], top_logprobs: Option<usize>) -> ApiResult<Option<usize>> {
+    check_include(include)?;
     let likeliest = likeliest("top_logprobs", top_logprobs)?.unwrap_or(0);
     let wants = include.iter().any(|part| part == LOG_PROBABILITIES);
     if likeliest > 0 && !wants {
@@ -135,10 +146,25 @@ struct Reasoning {
 
 /// A conversation, by its id.
 #[derive(Debug, Deserialize, ToSchema)]
-#[serde(untagged, expecting = "expected an id, or an object with an id")]
+#[serde(untagged, from = "TextOrObject<GivenConversation>")]
 pub(crate) enum ConversationField {
     Id(String),
     Object { id: String },
+}
+
+/// An object with the id of a conversation.
+#[derive(Deserialize)]
+pub(crate) struct GivenConversation {
+    id: String,
+}
+
+impl From<TextOrObject<GivenConversation>> for ConversationField {
+    fn from(given: TextOrObject<GivenConversation>) -> Self {
+        match given {
+            TextOrObject::Text(text) => Self::Id(text),
+            TextOrObject::Object(GivenConversation { id }) => Self::Object { id },
+        }
+    }
 }
 
 /// The body of a request for a response.
@@ -162,13 +188,19 @@ struct TextOptions {
     reason = "it checks the types of the items, which are then read one by one"
 )]
 #[derive(Debug, Deserialize, ToSchema)]
-#[serde(
-    untagged,
-    expecting = "expected a text or an array of messages, calls of functions and their results"
-)]
+#[serde(untagged, from = "TextOrArray<InputItem>")]
 enum Input {
     Text(String),
     Items(Vec<InputItem>),
+}
+
+impl From<TextOrArray<InputItem>> for Input {
+    fn from(given: TextOrArray<InputItem>) -> Self {
+        match given {
+            TextOrArray::Text(text) => Self::Text(text),
+            TextOrArray::Array(items) => Self::Items(items),
+        }
+    }
 }
 
 /// The input as it is stored.

@@ -1,13 +1,13 @@
 //! Request fields for sampling and stop conditions. The names are those of OpenAI's API; fields that it lacks have the
 //! names of vLLM's and llama.cpp's servers.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
-use serde_json::Number;
 use triad_engine::GenerateOptions;
 use triad_engine::sampler::SamplerOptions;
 use triad_engine::speculate::Speculate;
@@ -16,12 +16,11 @@ use utoipa::ToSchema;
 use crate::adapters::{self, LoraField};
 use crate::error::{ApiError, ApiResult};
 use crate::served::ServedModel;
+use crate::values::whole;
 
 /// Limits of stop strings: their number, and the bytes of each.
 const MAX_STOPS: usize = 16;
 const MAX_STOP_BYTES: usize = 1024;
-/// The least magnitude of an `f64` that may stand for several integers.
-const MAX_EXACT: f64 = 9_007_199_254_740_992.0;
 /// Maximum number of alternatives that are returned with the log probability of each token.
 pub(crate) const MAX_LIKELIEST: usize = 20;
 
@@ -34,6 +33,7 @@ pub(crate) struct Sampling {
     /// Keeps the smallest set of most likely tokens whose probabilities add up to this value. 0 keeps one token.
     pub(crate) top_p: Option<f64>,
     /// Keeps only this number of most likely tokens. 0 or -1 keeps all.
+    #[serde(default, deserialize_with = "whole")]
     pub(crate) top_k: Option<i64>,
     /// Drops tokens whose probability is less than this fraction of the most likely token's probability.
     pub(crate) min_p: Option<f64>,
@@ -47,12 +47,15 @@ pub(crate) struct Sampling {
     /// Alias of `repetition_penalty`, as in llama.cpp's server.
     pub(crate) repeat_penalty: Option<f64>,
     /// Values that are added to the logits, by token id.
-    pub(crate) logit_bias: Option<BTreeMap<u32, f64>>,
+    #[schema(value_type = Option<BTreeMap<u32, f64>>)]
+    pub(crate) logit_bias: Option<BTreeMap<TokenId, f64>>,
     /// Seed of the random numbers. The same seed gives the same completion. The default is a different seed for each
     /// request, and so is -1 in `/completion` and `/infill`.
+    #[serde(default, deserialize_with = "whole")]
     pub(crate) seed: Option<i64>,
     /// Number of completions per prompt. The second completion uses the next seed, and so on.
     #[schema(minimum = 1)]
+    #[serde(default, deserialize_with = "whole")]
     pub(crate) n: Option<usize>,
     /// Strings that end the completion. They are not part of the returned text.
     pub(crate) stop: Option<OneOrMany>,
@@ -63,6 +66,22 @@ pub(crate) struct Sampling {
     /// Whether the completion is streamed as server-sent events.
     pub(crate) stream: Option<bool>,
     pub(crate) stream_options: Option<StreamOptions>,
+}
+
+/// The id of a token as the name of a field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct TokenId(u32);
+
+impl<'de> Deserialize<'de> for TokenId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let name = Cow::<str>::deserialize(deserializer)?;
+        // Two names of one token would have two values.
+        let token = name.parse().ok();
+        let token = token.filter(|token: &u32| token.to_string() == name);
+        let expected = "the id of a token, a whole number without other characters";
+        let wrong = || D::Error::custom(format!("{name:?} is no token: expected {expected}"));
+        token.map(Self).ok_or_else(wrong)
+    }
 }
 
 #[derive(Debug, Default, Deserialize, ToSchema)]
@@ -217,16 +236,20 @@ impl Sampling {
     }
 
     fn logit_bias(&self, vocab: Option<usize>) -> ApiResult<Vec<(u32, f32)>> {
-        let bias = self.logit_bias.iter().flatten().map(|(token, bias)| {
-            if let Some(vocab) = vocab.filter(|vocab| *token as usize >= *vocab) {
-                return Err(ApiError::field(
-                    "logit_bias",
-                    format!("token {token} is outside the vocabulary of {vocab}"),
-                ));
-            }
-            within("logit_bias", Some(*bias), -100.0..=100.0)?;
-            Ok((*token, *bias as f32))
-        });
+        let bias = self
+            .logit_bias
+            .iter()
+            .flatten()
+            .map(|(TokenId(token), bias)| {
+                if let Some(vocab) = vocab.filter(|vocab| *token as usize >= *vocab) {
+                    return Err(ApiError::field(
+                        "logit_bias",
+                        format!("token {token} is outside the vocabulary of {vocab}"),
+                    ));
+                }
+                within("logit_bias", Some(*bias), -100.0..=100.0)?;
+                Ok((*token, *bias as f32))
+            });
         bias.collect()
     }
 
@@ -256,24 +279,6 @@ impl Sampling {
             None => Ok(stops),
         }
     }
-}
-
-/// Reads a whole number. It may be written as `3.0`, as clients without integers write it.
-///
-/// # Errors
-/// If the value is not a whole number, or does not fit in an `i64`.
-pub(crate) fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::Error> {
-    let Some(number) = Option::<Number>::deserialize(deserializer)? else {
-        return Ok(None);
-    };
-    // A larger `f64` does not have a fraction, and is not the number that its text has.
-    let is_whole = |value: &f64| value.fract() == 0.0 && value.abs() < MAX_EXACT;
-    let value = number.as_i64().or_else(|| {
-        let value = number.as_f64().filter(is_whole)?;
-        Some(value as i64)
-    });
-    let wrong = || D::Error::custom(format!("{number}, expected a whole number"));
-    value.map(Some).ok_or_else(wrong)
 }
 
 /// Returns the seed of a request of llama.cpp's or Ollama's API, in which -1 asks for a different seed for each request.

@@ -3,7 +3,7 @@
 //! Each owner has a fixed part of the memory, so that no owner's requests depend on what others keep. What was not used
 //! for the longest time makes room, and everything is dropped after a [time](ServerOptions::stored_time).
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use crate::bodies::Share;
 use crate::error::{ApiError, ApiResult};
+use crate::names::new_id;
 use crate::options::ServerOptions;
 use crate::owner::Owner;
 
@@ -424,7 +425,9 @@ impl Keeper {
         items.extend(output.cloned().map(Item::new));
         if let Some(id) = &self.conversation {
             let grow = |before: &Arc<Items>, object| {
-                Ok(((Some(Arc::clone(before)), items.clone()), object))
+                // Another request may have added an item with the same id while this one was answered.
+                let items = with_other_ids(before, &items);
+                Ok(((Some(Arc::clone(before)), items), object))
             };
             // A conversation without its latest turn is not the client's any more.
             if self.store.change(self.owner, id, grow).is_err() {
@@ -440,12 +443,54 @@ impl Keeper {
     }
 }
 
+/// Returns an item as it is stored: without null fields, and with an id in place of a missing or empty one.
+pub(crate) fn whole_item(mut item: Value) -> Value {
+    let drop_nulls = |value: &mut Value| {
+        let fields = value.as_object_mut().into_iter();
+        fields.for_each(|fields| fields.retain(|_, value| !value.is_null()));
+    };
+    drop_nulls(&mut item);
+    for name in ["content", "output", "summary"] {
+        let parts = item.get_mut(name).and_then(Value::as_array_mut);
+        parts.into_iter().flatten().for_each(drop_nulls);
+    }
+    match item["id"].as_str() {
+        None | Some("") => with_new_id(item),
+        Some(_) => item,
+    }
+}
+
+/// Returns an item with an id of its own.
+fn with_new_id(mut item: Value) -> Value {
+    if let Value::Object(fields) = &mut item {
+        let prefix = match fields.get("type").and_then(Value::as_str) {
+            Some("reasoning") => "rs_",
+            Some("function_call") => "fc_",
+            Some("function_call_output") => "fco_",
+            Some("message") | None => "msg_",
+            Some(_) => "item_",
+        };
+        fields.insert("id".to_owned(), new_id(prefix).into());
+    }
+    item
+}
+
+/// Returns `items` with new ids in place of those that an item of `before` has.
+fn with_other_ids(before: &Items, items: &[Arc<Item>]) -> Vec<Arc<Item>> {
+    let before = before.all();
+    let ids: HashSet<_> = before.into_iter().filter_map(|item| item.id()).collect();
+    let item = |item: &Arc<Item>| match item.id() {
+        Some(id) if ids.contains(id) => Item::new(with_new_id(item.value().clone())),
+        _ => Arc::clone(item),
+    };
+    items.iter().map(item).collect()
+}
+
 /// Estimates the memory of an entry in bytes, without what it continues.
 fn bytes(items: &[Arc<Item>], object: &Bytes) -> usize {
     let of_items = items.iter().map(|item| item.bytes);
-    of_items
-        .fold(0, usize::saturating_add)
-        .saturating_add(BYTES_PER_ITEM + object.len())
+    let of_items = of_items.fold(BYTES_PER_ITEM, usize::saturating_add);
+    of_items.saturating_add(object.len())
 }
 
 /// Returns the description of a new conversation.

@@ -20,7 +20,10 @@ use crate::guard::{Caller, Client};
 use crate::messages::{Turns, check_count};
 use crate::metadata;
 use crate::names::{new_id, now};
-use crate::response_input::{CONVERSATION, RESPONSE, add, check_bytes, is_reference, resolved};
+use crate::query::{self, NoQuery};
+use crate::response_input::{
+    CONVERSATION, RESPONSE, add, check_bytes, check_ids, is_reference, resolved,
+};
 use crate::stored::{Item, Items, Parts, conversation};
 use crate::url_path::UrlPath;
 
@@ -46,6 +49,7 @@ pub(crate) struct ConversationRequest {
 pub(crate) async fn create(
     State(app): State<Arc<App>>,
     Client(client): Client,
+    _: NoQuery,
     body: JsonBody,
 ) -> ApiResult<Json<Value>> {
     let body = body.checked(&fields::CONVERSATIONS)?;
@@ -72,7 +76,7 @@ fn checked(app: &App, client: Caller, items: Vec<Value>) -> ApiResult<Vec<Arc<It
             add(&mut turns, &format!("items[{index}]"), item)?;
         }
     }
-    let (items, _) = resolved(("items", app.stored(), client.owner), items.into(), 0)?;
+    let (items, _) = resolved(("items", app.stored(), client.owner), items.into(), None)?;
     let bytes = items.iter().map(|item| item.bytes());
     check_bytes(app, "items", bytes.fold(0, usize::saturating_add))?;
     Ok(items)
@@ -81,9 +85,10 @@ fn checked(app: &App, client: Caller, items: Vec<Value>) -> ApiResult<Vec<Arc<It
 /// New metadata of a conversation.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct ConversationUpdate {
-    /// Data of the client, which the description repeats: at most 16 texts.
-    #[schema(value_type = Object)]
-    metadata: Map<String, Value>,
+    /// Data of the client, which the description repeats: at most 16 texts. Null removes it.
+    #[schema(value_type = Option<Object>, required = true)]
+    #[serde(deserialize_with = "Option::deserialize")]
+    metadata: Option<Map<String, Value>>,
 }
 
 /// Changes the metadata of a conversation.
@@ -95,15 +100,16 @@ pub(crate) struct ConversationUpdate {
 pub(crate) async fn update(
     State(app): State<Arc<App>>,
     Client(client): Client,
+    _: NoQuery,
     UrlPath(id): UrlPath<String>,
     body: JsonBody,
 ) -> ApiResult<Response> {
     let body = body.checked(&fields::CONVERSATION)?;
     let ConversationUpdate { metadata } = body.parse()?;
-    metadata::check(Some(&metadata))?;
+    metadata::check(metadata.as_ref())?;
     changed(&app, client, &id, |items, object| {
         let mut object: Value = serde_json::from_slice(&object).unwrap_or_default();
-        object["metadata"] = metadata.into();
+        object["metadata"] = metadata.unwrap_or_default().into();
         let items = items.all().into_iter().map(Arc::clone).collect();
         Ok(((None, items), object.to_string().into()))
     })
@@ -119,15 +125,20 @@ pub(crate) struct ItemsRequest {
 /// Adds items to a conversation.
 #[utoipa::path(
     post, path = "/v1/conversations/{id}/items", tag = "answers", request_body = ItemsRequest,
-    params(("id" = String, Path, description = "The id of the conversation")),
+    params(
+        ("id" = String, Path, description = "The id of the conversation"),
+        ("include" = Option<Vec<String>>, Query, description = "No effect: items are as they are stored"),
+    ),
     responses((status = 200, body = Object), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody))
 )]
 pub(crate) async fn add_items(
     State(app): State<Arc<App>>,
     Client(client): Client,
     UrlPath(id): UrlPath<String>,
+    RawQuery(query): RawQuery,
     body: JsonBody,
 ) -> ApiResult<Json<Value>> {
+    query::read(query.as_deref(), &["include"])?;
     let body = body.checked(&fields::CONVERSATION_ITEMS)?;
     let ItemsRequest { items } = body.parse()?;
     check_count("items", items.len())?;
@@ -135,6 +146,7 @@ pub(crate) async fn add_items(
     changed(&app, client, &id, |before, object| {
         let (count, bytes) = before.size();
         check_count("items", count + items.len())?;
+        check_ids("items", Some(before), &items)?;
         let added = items.iter().map(|item| item.bytes());
         check_bytes(&app, "items", added.fold(bytes, usize::saturating_add))?;
         Ok(((Some(Arc::clone(before)), items.clone()), object))
@@ -160,7 +172,7 @@ pub(crate) async fn items(
     UrlPath(id): UrlPath<String>,
     RawQuery(query): RawQuery,
 ) -> ApiResult<Json<Value>> {
-    let page = Page::read(query.as_deref().unwrap_or_default())?;
+    let page = Page::read(query.as_deref())?;
     let items = conversation_items(&app, client, &id)?;
     page.list(items.all()).map(Json)
 }
@@ -171,17 +183,19 @@ pub(crate) async fn items(
     params(
         ("id" = String, Path, description = "The id of the conversation"),
         ("item" = String, Path, description = "The id of the item"),
+        ("include" = Option<Vec<String>>, Query, description = "No effect: items are as they are stored"),
     ),
-    responses((status = 200, body = Object), (status = 404, body = ErrorBody))
+    responses((status = 200, body = Object), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody))
 )]
 pub(crate) async fn item(
     State(app): State<Arc<App>>,
     Client(client): Client,
     UrlPath((id, item)): UrlPath<(String, String)>,
+    RawQuery(query): RawQuery,
 ) -> ApiResult<Json<Value>> {
+    query::read(query.as_deref(), &["include"])?;
     let items = conversation_items(&app, client, &id)?;
-    let all = items.all();
-    let found = all.into_iter().rev().find(|it| it.id() == Some(&item));
+    let found = items.all().into_iter().find(|it| it.id() == Some(&item));
     let found = found.ok_or_else(|| not_kept("item", &item))?;
     Ok(Json(shown(found)))
 }
@@ -198,6 +212,7 @@ pub(crate) async fn item(
 pub(crate) async fn delete_item(
     State(app): State<Arc<App>>,
     Client(client): Client,
+    _: NoQuery,
     UrlPath((id, item)): UrlPath<(String, String)>,
 ) -> ApiResult<Response> {
     changed(&app, client, &id, |items, object| {
@@ -235,7 +250,7 @@ pub(crate) async fn inputs(
         output: Vec<IgnoredAny>,
     }
 
-    let page = Page::read(query.as_deref().unwrap_or_default())?;
+    let page = Page::read(query.as_deref())?;
     let store = app.stored();
     let items = store.items(client.owner, &id);
     let items = items.filter(|_| id.starts_with(RESPONSE));
@@ -280,16 +295,15 @@ impl Page {
     /// Reads the part of an address after `?`.
     ///
     /// # Errors
-    /// If a name is unknown, or a value is out of range.
-    fn read(query: &str) -> ApiResult<Self> {
+    /// If a name is unknown or given twice, or a value is out of range.
+    fn read(query: Option<&str>) -> ApiResult<Self> {
         let mut page = Self {
             is_ascending: false,
             limit: 20,
             after: None,
         };
-        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            match (name, value) {
+        for (name, value) in query::read(query, &["after", "include", "limit", "order"])? {
+            match (name, value.as_str()) {
                 ("order", "asc") => page.is_ascending = true,
                 ("order", "desc") => page.is_ascending = false,
                 ("order", _) => {
@@ -297,15 +311,10 @@ impl Page {
                 }
                 ("limit", limit) => {
                     let limit = limit.parse().ok().filter(|limit| (1..=100).contains(limit));
-                    let wrong = || ApiError::field("limit", "expected 1 to 100");
+                    let wrong = || ApiError::field("limit", "expected a whole number of 1 to 100");
                     page.limit = limit.ok_or_else(wrong)?;
                 }
-                ("after", id) => page.after = Some(id.to_owned()),
-                ("include" | "include[]" | "include%5B%5D", _) => {}
-                _ => {
-                    let message = "expected after, include, limit or order after the path";
-                    return Err(ApiError::invalid(message).with_code("unknown_parameter"));
-                }
+                _ => page.after = Some(value),
             }
         }
         Ok(page)
@@ -379,6 +388,7 @@ fn shown(item: &Arc<Item>) -> Value {
 pub(crate) async fn conversation_of(
     State(app): State<Arc<App>>,
     Client(client): Client,
+    _: NoQuery,
     UrlPath(id): UrlPath<String>,
 ) -> ApiResult<Response> {
     kept(&app, client, ("conversation", CONVERSATION), &id)
@@ -393,6 +403,7 @@ pub(crate) async fn conversation_of(
 pub(crate) async fn delete_conversation(
     State(app): State<Arc<App>>,
     Client(client): Client,
+    _: NoQuery,
     UrlPath(id): UrlPath<String>,
 ) -> ApiResult<Json<Value>> {
     if !id.starts_with(CONVERSATION) || !app.stored().delete(client.owner, &id) {
@@ -409,6 +420,7 @@ pub(crate) async fn delete_conversation(
     params(
         ("id" = String, Path, description = "The id of the response"),
         ("stream" = Option<bool>, Query, description = "False: the events of a response are not kept"),
+        ("include" = Option<Vec<String>>, Query, description = "No effect: items are as they are stored"),
     ),
     responses((status = 200, body = Object), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody))
 )]
@@ -418,17 +430,15 @@ pub(crate) async fn response(
     UrlPath(id): UrlPath<String>,
     RawQuery(query): RawQuery,
 ) -> ApiResult<Response> {
-    // A client that expects events finds none in an object, and reports no error.
-    for pair in query.unwrap_or_default().split('&') {
-        let name = match pair.split_once('=').unwrap_or((pair, "")) {
-            ("stream", value) if !value.is_empty() && !value.eq_ignore_ascii_case("false") => {
-                "stream"
-            }
-            ("starting_after", _) => "starting_after",
-            _ => continue,
-        };
-        let message = "the events of a response are not kept: expected a request without stream";
-        return Err(ApiError::unsupported(name, message));
+    let known = ["include", "include_obfuscation", "starting_after", "stream"];
+    for (name, value) in query::read(query.as_deref(), &known)? {
+        let is_false = value.is_empty() || value.eq_ignore_ascii_case("false");
+        // Streams are never padded.
+        if name != "include_obfuscation" && !(name == "stream" && is_false) {
+            // A client that expects events finds none in an object, and reports no error.
+            let message = "the events of a response are not kept: expected a request without it";
+            return Err(ApiError::unsupported(name, message));
+        }
     }
     kept(&app, client, ("response", RESPONSE), &id)
 }
@@ -442,6 +452,7 @@ pub(crate) async fn response(
 pub(crate) async fn delete_response(
     State(app): State<Arc<App>>,
     Client(client): Client,
+    _: NoQuery,
     UrlPath(id): UrlPath<String>,
 ) -> ApiResult<Json<Value>> {
     if !id.starts_with(RESPONSE) || !app.stored().delete(client.owner, &id) {

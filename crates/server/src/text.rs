@@ -30,6 +30,7 @@ use crate::sampling::one_of;
 use crate::served::ServedModel;
 use crate::tool_fields::{ChatTool, ToolChoiceField};
 use crate::tools::ToolUse;
+use crate::values::{Whole, numbers};
 
 /// Maximum number of tokens per request.
 const MAX_TOKENS: usize = 1 << 20;
@@ -200,7 +201,8 @@ pub(crate) async fn tokenize(
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct DetokenizeRequest {
     model: Option<String>,
-    tokens: Vec<u32>,
+    #[schema(value_type = Vec<u32>)]
+    tokens: Vec<Whole<u32>>,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
@@ -220,6 +222,7 @@ pub(crate) async fn detokenize(
 ) -> ApiResult<Json<Text>> {
     let body = body.checked(&fields::DETOKENIZE)?;
     let DetokenizeRequest { model, tokens } = body.parse()?;
+    let tokens = numbers(tokens);
     if tokens.len() > MAX_TOKENS {
         return Err(ApiError::field(
             "tokens",

@@ -6,6 +6,7 @@ use triad_frontend::tool_calls::ToolChoice;
 use utoipa::ToSchema;
 
 use crate::error::{ApiError, ApiResult};
+use crate::values::TextOrObject;
 
 /// A tool that the model may call.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -65,14 +66,20 @@ pub(crate) struct MessageTool {
 
 /// Whether the model must call a tool, and which one.
 #[derive(Debug, Deserialize, Serialize, ToSchema)]
-#[serde(
-    untagged,
-    expecting = "expected none, auto, required, or an object with type: function and a name, or allowed_tools"
-)]
+#[serde(untagged, from = "TextOrObject<NamedChoice>")]
 pub(crate) enum ToolChoiceField {
     /// `none`, `auto` or `required`.
     Word(String),
     Named(NamedChoice),
+}
+
+impl From<TextOrObject<NamedChoice>> for ToolChoiceField {
+    fn from(given: TextOrObject<NamedChoice>) -> Self {
+        match given {
+            TextOrObject::Text(text) => Self::Word(text),
+            TextOrObject::Object(named) => Self::Named(named),
+        }
+    }
 }
 
 #[derive(Debug, Deserialize, Serialize, ToSchema)]

@@ -33,10 +33,9 @@ pub(crate) struct ToolList {
 pub(crate) struct ToolCallRequest {
     /// The tool's name, as in `/mcp/tools`.
     name: String,
-    /// The arguments.
-    #[serde(default)]
-    #[schema(value_type = Object)]
-    arguments: Map<String, Value>,
+    /// The arguments. The default has no fields.
+    #[schema(value_type = Option<Object>)]
+    arguments: Option<Map<String, Value>>,
 }
 
 /// Lists the tools of the MCP servers that the server was started with (`--mcp`). An extension.
@@ -63,6 +62,7 @@ pub(crate) async fn call(
 ) -> ApiResult<Json<ToolResult>> {
     let body = body.checked(&fields::CALL)?;
     let ToolCallRequest { name, arguments } = body.parse()?;
+    let arguments = arguments.unwrap_or_default();
     let host = app.options.tools.clone();
     let found = host.and_then(|host| {
         let index = host.tools().iter().position(|tool| tool.name == name)?;

@@ -35,7 +35,7 @@ pub(super) fn refusal(
 ) -> ApiResult<()> {
     match (error.into_inner(), read) {
         (Some(error), _) => Err(error),
-        (None, read) => read.map_err(|cause| ApiError::no_json(&cause)),
+        (None, read) => read.map_err(|cause| ApiError::no_json("", &cause)),
     }
 }
 
@@ -66,13 +66,15 @@ struct Checked<'a> {
 }
 
 impl Checked<'_> {
-    /// Refuses an item of an array that is no object. `serde` would take an array for the fields of an object, in their order.
-    fn refuse_item<E: serde::de::Error>(&self, what: &str) -> Result<(), E> {
-        if !matches!(self.path, Path::Item(..)) {
-            return Ok(());
-        }
+    /// Refuses a body and an item of an array that is no object. `serde` would take an array for the fields of an object,
+    /// in their order.
+    fn refuse_other<E: serde::de::Error>(&self, what: &str) -> Result<(), E> {
         let message = format!("is {what}, expected an object");
-        let error = ApiError::field(&self.path.to_string(), message);
+        let error = match self.path {
+            Path::Root => ApiError::invalid(format!("the body {message}")),
+            Path::Item(..) => ApiError::field(&self.path.to_string(), message),
+            Path::Field(..) => return Ok(()),
+        };
         *self.error.borrow_mut() = Some(error);
         Err(E::custom("refused"))
     }
@@ -149,13 +151,7 @@ impl<'de> Visitor<'de> for Checked<'_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
-        if matches!(self.path, Path::Root) {
-            // `serde` takes an array for the fields of an object, in their order.
-            let message = "the body is an array, expected an object";
-            *self.error.borrow_mut() = Some(ApiError::invalid(message));
-            return Err(serde::de::Error::custom("refused"));
-        }
-        self.refuse_item("an array")?;
+        self.refuse_other("an array")?;
         for index in 0.. {
             let path = &Path::Item(self.path, index);
             if items.next_element_seed(Checked { path, ..self })?.is_none() {
@@ -166,27 +162,27 @@ impl<'de> Visitor<'de> for Checked<'_> {
     }
 
     fn visit_bool<E: serde::de::Error>(self, _: bool) -> Result<(), E> {
-        self.refuse_item("true or false")
+        self.refuse_other("true or false")
     }
 
     fn visit_i64<E: serde::de::Error>(self, _: i64) -> Result<(), E> {
-        self.refuse_item("a number")
+        self.refuse_other("a number")
     }
 
     fn visit_u64<E: serde::de::Error>(self, _: u64) -> Result<(), E> {
-        self.refuse_item("a number")
+        self.refuse_other("a number")
     }
 
     fn visit_f64<E: serde::de::Error>(self, _: f64) -> Result<(), E> {
-        self.refuse_item("a number")
+        self.refuse_other("a number")
     }
 
     fn visit_str<E: serde::de::Error>(self, _: &str) -> Result<(), E> {
-        self.refuse_item("a text")
+        self.refuse_other("a string")
     }
 
     fn visit_unit<E: serde::de::Error>(self) -> Result<(), E> {
-        self.refuse_item("null")
+        self.refuse_other("null")
     }
 }
 

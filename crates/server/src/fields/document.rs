@@ -13,7 +13,8 @@ OpenAI and Anthropic and the servers of vLLM, llama.cpp and Ollama. T is Triad's
 
 A field that would change the response is either followed or refused with status 400 and its name. An unknown name is \
 refused as well, at any depth, as in OpenAI's and Anthropic's servers, because it may be a misspelled option. A null value \
-counts as a missing field. `/apply-template` takes the fields of `/v1/chat/completions`.
+counts as a missing field, except that it removes the metadata of a conversation. A whole number may be written with a point \
+or an exponent, such as `40.0` or `4e1`. `/apply-template` takes the fields of `/v1/chat/completions`.
 ";
 
 /// Returns the page in Markdown.

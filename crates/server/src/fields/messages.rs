@@ -1,6 +1,7 @@
 //! The fields of `/v1/messages`.
 
 use super::chat::{CACHE, DATA_URL, EFFORT, FORMAT, OTHER_TOOL};
+use super::shared::LORA;
 use super::{Field, followed, ignored, noted, refused, with};
 
 pub(super) const FIELDS: &[Field] = &[
@@ -13,7 +14,7 @@ pub(super) const FIELDS: &[Field] = &[
     followed("top_k", "A"),
     followed("stop_sequences", "A"),
     followed("stream", "A"),
-    noted("lora", "T", "adapters are selected by name"),
+    Field { apis: "T", ..LORA },
     with("tools", "A", TOOL),
     with("tool_choice", "A", CHOICE),
     with(

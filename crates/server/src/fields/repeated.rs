@@ -15,8 +15,8 @@ use crate::error::{ApiError, ApiResult};
 /// Refuses a body with an object that has a name twice, at any depth.
 ///
 /// # Errors
-/// If there is such an object; the error names the field. If the body is no JSON, or has a value that can't be read, such as
-/// a number beyond 64 bits: what follows it would not be checked.
+/// If there is such an object. If the body is no JSON, or has a value that can't be read, such as half of a surrogate pair:
+/// what follows it would not be checked. The error names the field.
 pub(crate) fn refuse_repeated(body: &[u8]) -> ApiResult<()> {
     let error = RefCell::new(None);
     let seed = Named {
@@ -43,7 +43,11 @@ impl<'de> DeserializeSeed<'de> for Named<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        deserializer.deserialize_any(self)
+        deserializer.deserialize_any(self).inspect_err(|cause| {
+            // The innermost value comes first.
+            let error = || ApiError::no_json(&self.path.to_string(), cause);
+            self.error.borrow_mut().get_or_insert_with(error);
+        })
     }
 }
 
@@ -109,6 +113,25 @@ impl<'de> Visitor<'de> for Named<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_value_that_can_not_be_read_is_named() {
+        for (body, field) in [
+            (r#"{"a": [1, {"b": "\ud800"}]}"#, Some("a[1].b")),
+            (r#"{"a": "\udc00x"}"#, Some("a")),
+            (r#"{"a": 1e999}"#, Some("a")),
+            (r#"{"a": [1, }"#, Some("a[1]")),
+            (r#"{"a": tru}"#, Some("a")),
+            (r#"{"a": 1,}"#, None),
+            ("{", None),
+        ] {
+            let error = refuse_repeated(body.as_bytes()).unwrap_err();
+            assert_eq!(error.detail.param.as_deref(), field, "{body}");
+            assert_eq!(error.detail.code, Some("invalid_json"), "{body}");
+            let message = error.detail.message;
+            assert!(message.contains(field.unwrap_or("the body")), "{message}");
+        }
+    }
 
     #[test]
     fn a_name_that_an_object_has_twice_is_refused_at_any_depth() {

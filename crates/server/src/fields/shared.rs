@@ -19,6 +19,16 @@ pub(super) const LIMITS: &[Field] = &[
     refused("n_cmpl", "L", &["1"], "expected n"),
 ];
 
+/// The adapters of a request.
+pub(super) const LORA: Field = Field {
+    note: "adapters are selected by name",
+    ..with(
+        "lora",
+        "L",
+        &[followed("name", "L"), followed("scale", "L")],
+    )
+};
+
 /// Sampling options.
 pub(super) const SAMPLING: &[Field] = &[
     followed("temperature", "OAVL"),
@@ -36,7 +46,7 @@ pub(super) const SAMPLING: &[Field] = &[
     followed("logit_bias", "OVL"),
     followed("stop", "OVL"),
     followed("ignore_eos", "VL"),
-    noted("lora", "L", "adapters are selected by name"),
+    LORA,
     followed("stream", "OAVL"),
 ];
 

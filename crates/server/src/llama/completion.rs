@@ -26,9 +26,10 @@ use crate::infill;
 use crate::prepare::Work;
 use crate::prompts::TextFields;
 use crate::queue::Place;
-use crate::sampling::{Sampling, chosen_seed, limit, whole};
+use crate::sampling::{Sampling, chosen_seed, limit};
 use crate::served::ServedModel;
 use crate::sse::StreamEvent;
+use crate::values::{PromptItem, TextOrArray, whole};
 
 /// Maximum number of parts of other files, and of parts of a prompt.
 const MAX_PARTS: usize = 1024;
@@ -52,8 +53,10 @@ pub(crate) struct How {
     /// The steps of sampling. Steps that are not named are off.
     samplers: Option<Vec<String>>,
     /// Maximum time in milliseconds after the first token, from the first line end on. 0 and -1 mean no limit.
+    #[serde(default, deserialize_with = "whole")]
     t_max_predict_ms: Option<i64>,
     /// The completion ends before a line with fewer spaces and tabs than this.
+    #[serde(default, deserialize_with = "whole")]
     n_indent: Option<usize>,
     /// The fields of the response, by at most 64 paths with `/`. The default is all.
     response_fields: Option<Vec<String>>,
@@ -89,21 +92,41 @@ pub(crate) struct Extra {
 
 /// A text, tokens, or an array of both.
 #[derive(Debug, Deserialize, ToSchema)]
-#[serde(
-    untagged,
-    expecting = "expected a text, an array of tokens, or an array of texts and tokens"
-)]
+#[serde(untagged, from = "TextOrArray<PromptPart>")]
 pub(crate) enum MixedPrompt {
     Text(String),
     Parts(Vec<PromptPart>),
 }
 
+impl From<TextOrArray<PromptPart>> for MixedPrompt {
+    fn from(given: TextOrArray<PromptPart>) -> Self {
+        match given {
+            TextOrArray::Text(text) => Self::Text(text),
+            TextOrArray::Array(parts) => Self::Parts(parts),
+        }
+    }
+}
+
 /// A token or a text.
 #[derive(Debug, Deserialize, ToSchema)]
-#[serde(untagged, expecting = "expected a text or a token")]
+#[serde(untagged, try_from = "PromptItem")]
 pub(crate) enum PromptPart {
     Token(u32),
     Text(String),
+}
+
+impl TryFrom<PromptItem> for PromptPart {
+    type Error = &'static str;
+
+    fn try_from(item: PromptItem) -> Result<Self, Self::Error> {
+        match item {
+            PromptItem::Text(text) => Ok(Self::Text(text)),
+            PromptItem::Token(token) => Ok(Self::Token(token)),
+            PromptItem::Tokens(_) => {
+                Err("is an array, expected a string or a token, a whole number")
+            }
+        }
+    }
 }
 
 /// The body of a request to continue a text.

@@ -26,6 +26,7 @@ use crate::reasoning::ReasoningOptions;
 use crate::sampling::Sampling;
 use crate::tool_fields::{ChatTool, ToolChoiceField};
 use crate::tools::ToolUse;
+use crate::values::whole;
 
 /// A request for a message, without the fields of [`How`].
 #[derive(Debug, Deserialize, ToSchema)]
@@ -68,6 +69,7 @@ pub(crate) struct How {
     /// Whether to return the log probability of each token.
     logprobs: Option<bool>,
     /// Number of most likely tokens to return with each token, 0 to 20.
+    #[serde(default, deserialize_with = "whole")]
     top_logprobs: Option<usize>,
 }
 

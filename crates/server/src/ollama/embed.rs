@@ -17,6 +17,7 @@ use crate::error::{ApiError, ApiResult};
 use crate::fields;
 use crate::guard::Client;
 use crate::prompts::{Prompts, TextFields};
+use crate::values::whole;
 use crate::vectors::Wanted;
 
 /// A request for vectors of texts.
@@ -31,6 +32,7 @@ pub(crate) struct EmbedRequest {
     truncate: Option<bool>,
     /// The number of leading components of each vector. The default is all.
     #[schema(minimum = 1)]
+    #[serde(default, deserialize_with = "whole")]
     dimensions: Option<usize>,
     keep_alive: Option<KeepAlive>,
 }

@@ -10,7 +10,8 @@ use crate::error::{ApiError, ApiResult};
 use crate::forms::AskedForm;
 use crate::prompt_fields::PromptOptions;
 use crate::reasoning::ReasoningOptions;
-use crate::sampling::{OneOrMany, Sampling, chosen_seed, likeliest, one_of, whole};
+use crate::sampling::{OneOrMany, Sampling, chosen_seed, likeliest, one_of};
+use crate::values::whole;
 
 /// Options of a completion. The table of fields has those without effect.
 #[derive(Debug, Default, Deserialize, ToSchema)]
@@ -84,10 +85,11 @@ impl Aliases {
             ("max_output_tokens", self.max_output_tokens),
             ("max_tokens", self.max_tokens),
         )?;
-        options.num_predict = one_of(
-            ("max_output_tokens", most),
-            ("options.num_predict", options.num_predict),
-        )?;
+        let name = match self.max_output_tokens {
+            Some(_) => "max_output_tokens",
+            None => "max_tokens",
+        };
+        options.num_predict = one_of((name, most), ("options.num_predict", options.num_predict))?;
         options.top_k = one_of(("top_k", self.top_k), ("options.top_k", options.top_k))?;
         options.seed = one_of(("seed", self.seed), ("options.seed", options.seed))?;
         let Options {

@@ -137,9 +137,12 @@ fn an_adapter_that_is_not_there_or_a_scale_that_makes_no_sense_is_refused() {
             "there is no adapter \"third\" here: expected one of those that the server was started with: one, other",
         ),
         (json!([{"name": "one", "scale": 1e9}]), "out of range"),
-        (json!([{"name": "one", "scale": "much"}]), "invalid type"),
-        (json!([{"scale": 1}]), "missing field `name`"),
-        (json!("one"), "invalid type"),
+        (
+            json!([{"name": "one", "scale": "much"}]),
+            "lora[0].scale: is a string, expected a number",
+        ),
+        (json!([{"scale": 1}]), "lora[0].name: it is missing"),
+        (json!("one"), "lora: is a string, expected an array"),
         (
             json!(vec![json!({"name": "one"}); 17]),
             "17 adapters, expected at most 16",

@@ -64,7 +64,7 @@ fn a_wrong_value_is_refused_with_the_name_of_its_field() {
             json!({"messages": [{"role": "visitor", "content": "x"}]}),
             "messages[0].role",
         ),
-        (json!({"messages": [{"content": "x"}]}), "messages[0]"),
+        (json!({"messages": [{"content": "x"}]}), "messages[0].role"),
         (
             json!({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}]}),
             "messages[0].content[0].image_url",

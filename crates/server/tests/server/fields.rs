@@ -10,10 +10,10 @@ use crate::library::Library;
 use crate::support::{Reply, Server, add, delete, engine};
 
 /// A body in which one field can be changed.
-struct Body {
-    body: Value,
+pub struct Body {
+    pub body: Value,
     /// The JSON pointer of the object to which fields are added.
-    place: &'static str,
+    pub place: &'static str,
 }
 
 fn functions() -> Value {
@@ -21,7 +21,7 @@ fn functions() -> Value {
 }
 
 /// Returns a body of the request that contains `parent`, one of whose fields a test changes.
-fn body(path: &str, parent: &str) -> Body {
+pub fn body(path: &str, parent: &str) -> Body {
     let call = json!({"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}});
     let called = json!([
         {"role": "user", "content": "Hi"}, {"role": "assistant", "tool_calls": [call]},
@@ -43,6 +43,7 @@ fn body(path: &str, parent: &str) -> Body {
             json!({"response_format": format}),
             "/response_format/json_schema",
         ),
+        (_, "lora") => (json!({"lora": [{"name": "one"}]}), "/lora/0"),
         (_, "structured_outputs") => (json!({"structured_outputs": {}}), "/structured_outputs"),
         (path, "options") if path.starts_with("/api/") => (
             json!({"options": {"num_predict": 12, "seed": 5, "temperature": 1}}),
@@ -303,7 +304,7 @@ fn body(path: &str, parent: &str) -> Body {
 }
 
 /// Returns another value for a used field that changes the response, and the fields that it requires in the body.
-fn other(path: &str, field: &str) -> (Value, Value) {
+pub fn other(path: &str, field: &str) -> (Value, Value) {
     let limit = if path == "/v1/responses" {
         "max_output_tokens"
     } else if path == "/completion" || path == "/infill" {
@@ -408,6 +409,8 @@ fn other(path: &str, field: &str) -> (Value, Value) {
         "seed" => json!(6),
         "ignore_eos" => return (json!(true), json!({"logit_bias": {"258": 100}})),
         "lora" => json!([{"name": "one", "scale": 50}]),
+        "lora.name" => json!("none"),
+        "lora.scale" => json!(50),
         "stream" | "echo" | "with_pieces" | "stream_options.include_usage" => json!(true),
         "stream_options.continuous_usage_stats" => {
             return (
@@ -555,7 +558,7 @@ fn path_of_text(path: &str) -> &'static str {
 }
 
 /// Returns the reply without values that vary between equal requests.
-fn same(reply: &Reply) -> (u16, Value) {
+pub fn same(reply: &Reply) -> (u16, Value) {
     fn strip(value: &mut Value) {
         match value {
             Value::Array(values) => values.iter_mut().for_each(strip),
@@ -573,7 +576,10 @@ fn same(reply: &Reply) -> (u16, Value) {
                     "call_id",
                     "request_id",
                     "item_id",
+                    "first_id",
+                    "last_id",
                     "cached_tokens",
+                    "tokens_cached",
                     "input_tokens",
                 ];
                 fields.retain(|name, value| {
@@ -611,7 +617,7 @@ fn same(reply: &Reply) -> (u16, Value) {
 }
 
 /// Sets a field of a body. Null removes it.
-fn set(Body { mut body, place }: Body, name: &str, value: Value, more: Value) -> Value {
+pub fn set(Body { mut body, place }: Body, name: &str, value: Value, more: Value) -> Value {
     add(&mut body, more);
     let parent = body.pointer_mut(place).unwrap_or_else(|| panic!("{place}"));
     let Value::Object(fields) = parent else {
@@ -622,7 +628,7 @@ fn set(Body { mut body, place }: Body, name: &str, value: Value, more: Value) ->
 }
 
 /// Returns the message of an error. Ollama's errors are texts.
-fn message(reply: &Reply) -> String {
+pub fn message(reply: &Reply) -> String {
     let error = &reply.json()["error"];
     let message = error["message"].as_str().or(error.as_str());
     message.unwrap_or_default().to_owned()
@@ -736,9 +742,9 @@ impl Sweep<'_> {
     }
 }
 
-#[track_caller]
-fn sweep(path: &str) {
-    let server = if path == "/infill" {
+/// Starts a server of a model for the endpoint.
+pub fn server(path: &str) -> Server {
+    if path == "/infill" {
         Server::for_infill()
     } else if ["/rerank", "/predict"].contains(&path) {
         let name = match path {
@@ -750,7 +756,12 @@ fn sweep(path: &str) {
         Server::of_model_with(&golden, |options| options.strict_models = true)
     } else {
         Server::with(|options| options.strict_models = true)
-    };
+    }
+}
+
+#[track_caller]
+fn sweep(path: &str) {
+    let server = server(path);
     let request = requests()
         .into_iter()
         .find(|request| request.path == path)
