@@ -89,7 +89,7 @@ fn a_wrong_value_is_refused_with_the_name_of_its_field() {
         "model"
     );
     let cases = [
-        (json!({}), Value::Null),
+        (json!({}), json!("prompt")),
         (json!({"prompt": {}}), json!("prompt")),
         (json!({"prompt": []}), json!("prompt")),
         (json!({"prompt": ""}), json!("prompt")),

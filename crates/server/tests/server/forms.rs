@@ -251,7 +251,7 @@ fn a_form_that_cannot_be_had_is_refused_by_its_field() {
             json!({"response_format": {"type": "xml"}}),
             "response_format.type",
         ),
-        (json!({"response_format": {}}), "response_format"),
+        (json!({"response_format": {}}), "response_format.type"),
         (json!({"response_format": "json"}), "response_format"),
         (
             json!({"response_format": {"type": "json_schema"}}),
