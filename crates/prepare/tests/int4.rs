@@ -109,7 +109,11 @@ fn logit_error(model: &Arc<Model>, output: &Linear) -> f64 {
     let rounded = Arc::new(model.with_weights(weights));
     let logits = |model: &Arc<Model>| {
         let text: Vec<u32> = (0..60).map(|it| (it * it * 11 + it * 5 + 3) % 60).collect();
-        let mut session = Session::new(model, &SessionOptions::default()).unwrap();
+        let options = SessionOptions {
+            context: text.len(),
+            ..SessionOptions::default()
+        };
+        let mut session = Session::new(model, &options).unwrap();
         session.prefill_all_logits(&text, &Cancel::new()).unwrap()
     };
     let (found, expected) = (logits(&rounded), logits(model));
@@ -122,12 +126,18 @@ fn logit_error(model: &Arc<Model>, output: &Linear) -> f64 {
 #[test]
 fn the_output_matrix_compensates_for_errors_as_other_layers_do() {
     let model = model("llama", 2);
+    // A few channels of hidden states are much larger than the others, as in language models.
+    let mut weights = model.weights().with_layers(None, |_, _| None);
+    for channel in [5, 20] {
+        weights.output_norm.weight[channel] *= 20.0;
+    }
+    let model = Arc::new(model.with_weights(weights));
     let text = text(&model, [12, 4]);
     for bits in [WeightBits::Four, WeightBits::Five] {
         let cancel = Cancel::new();
         let output = int4::round_output(&model, &text, bits, &cancel, &mut |_| ()).unwrap();
         let found = logit_error(&model, &output);
         let nearest = logit_error(&model, &linear_to_bits(&model.weights().output, bits));
-        assert!(found < 0.8 * nearest, "{bits:?}: {found} of {nearest}");
+        assert!(found < 0.5 * nearest, "{bits:?}: {found} of {nearest}");
     }
 }

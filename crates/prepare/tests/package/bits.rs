@@ -16,7 +16,7 @@ use triad_prepare::int4::{Rounding, round_output};
 use triad_prepare::package::{Existing, Progress, Recipe, prepare};
 
 use crate::damaged::chain;
-use crate::tiny::{Place, files, gguf_of_experts};
+use crate::tiny::{Place, files, gguf_of_blocks, gguf_of_experts};
 
 /// Returns a recipe of W4A16 with a budget of bits per weight.
 fn recipe(place: &Place, bits: f64) -> Recipe {
@@ -156,7 +156,7 @@ fn mixed_bits_compute_the_logits_of_the_same_weights_in_f32() {
 
 #[test]
 fn layers_that_the_file_has_in_blocks_stay_as_they_are_where_the_budget_allows() {
-    let place = Place::new();
+    let place = Place::with_model(&gguf_of_blocks());
     let recipe = recipe(&place, 9.0);
     let package = place.prepare(&recipe, "package").unwrap().package;
     package.verify().unwrap();
@@ -341,7 +341,7 @@ fn a_description_with_other_layers_than_those_of_the_model_is_refused() {
     let wide = |it: &mut Value| layers(it, &|layers| layers[0]["bits"] = json!("Q4_K"));
     refused(
         &wide,
-        "`preparation.layers[0]` has blocks of Q4_K, expected 8: rows of 64 weights are not whole",
+        "`preparation.layers[0]` has blocks of Q4_K, expected 8: rows of 32 weights are not whole",
     );
     let no_bits = |it: &mut Value| layers(it, &|layers| layers[0]["bits"] = json!([4]));
     refused(&no_bits, "expected 4, 5, 8 or the name of a format");
