@@ -7,7 +7,7 @@ use triad_engine::package::layers;
 use triad_engine::package::preparation::{InputSummary, PlanOptions, Preparation, Prune};
 use triad_engine::package::tensors::fits_int4;
 use triad_engine::package::vision::PackagedVision;
-use triad_engine::quantization::{LinearFormat, WeightBits};
+use triad_engine::quantization::LinearFormat;
 use triad_kernels::int4::GROUP;
 use triad_model::description::ModelDescription;
 
@@ -137,7 +137,8 @@ fn of_inputs(inputs: &[InputSummary], plan: &PlanOptions) -> [(&'static str, Str
     ]
 }
 
-/// Returns the bits per weight, and the bits of each kind of layer in all blocks; nothing without a budget of bits.
+/// Returns the bits per weight, and the bits of each kind of layer in all blocks, `s` for one as the model's file stores
+/// it; nothing without a budget of bits.
 fn of_layers(model: &ModelDescription, preparation: &Preparation) -> Vec<(&'static str, String)> {
     let Some(budget) = preparation.options.plan.bits else {
         return Vec::new();
@@ -145,18 +146,18 @@ fn of_layers(model: &ModelDescription, preparation: &Preparation) -> Vec<(&'stat
     let groups = layers::groups(model);
     let bits: Vec<_> = preparation.layers.iter().map(|layer| layer.bits).collect();
     let per_weight = layers::bits_per_weight(&groups, &bits).unwrap_or(f64::NAN);
-    let counts = WeightBits::ALL.map(|each| {
-        let count = bits.iter().filter(|bits| **bits == each).count();
-        format!("{count} in {} bits", each.number())
-    });
+    let count = |of: Option<u8>| bits.iter().filter(|bits| bits.number() == of).count();
     let all = format!(
-        "{per_weight:.2} per weight of at most {budget}; of {} layers {}",
+        "{per_weight:.2} per weight of at most {budget}; of {} layers {} in 4 bits, {} in 5 bits, {} in 8 bits, {} as stored",
         bits.len(),
-        counts.join(", ")
+        count(Some(4)),
+        count(Some(5)),
+        count(Some(8)),
+        count(None)
     );
     let mut fields = vec![("bits", all)];
     for (group, bits) in groups.iter().zip(&bits) {
-        let digit = bits.number().to_string();
+        let digit = bits.number().map_or("s".to_owned(), |it| it.to_string());
         let known = fields[1..]
             .iter_mut()
             .find(|(name, _)| *name == group.layer);

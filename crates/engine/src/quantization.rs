@@ -5,6 +5,7 @@
 //! creates the plan; a package stores it ([`crate::package::preparation`]).
 
 use serde::{Deserialize, Serialize};
+use triad_kernels::BlockFormat;
 use triad_kernels::int4::GROUP;
 
 use crate::linear_input::{Inputs, LinearInput};
@@ -40,7 +41,7 @@ pub enum LinearFormat {
 
 /// The bits of the weights of a layer that reads float activations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(into = "u8", try_from = "u8")]
+#[serde(into = "BitsName", try_from = "BitsName")]
 pub enum WeightBits {
     /// INT4 with one f16 scale for each group.
     Four,
@@ -48,46 +49,98 @@ pub enum WeightBits {
     Five,
     /// INT8 with one f32 scale for each row.
     Eight,
+    /// The quantized blocks of the model's file, which are not rounded again.
+    Stored(BlockFormat),
 }
 
 impl WeightBits {
-    /// Every number of bits, ascending.
-    pub const ALL: [Self; 3] = [Self::Four, Self::Five, Self::Eight];
+    /// Every number of bits to which weights are rounded, ascending.
+    pub const ROUNDED: [Self; 3] = [Self::Four, Self::Five, Self::Eight];
 
-    /// Returns the number of bits of a weight without its scale.
-    pub fn number(self) -> u8 {
+    /// Returns the number of bits of a weight without its scale; `None` for blocks of the model's file.
+    pub fn number(self) -> Option<u8> {
         match self {
-            Self::Four => 4,
-            Self::Five => 5,
-            Self::Eight => 8,
+            Self::Four => Some(4),
+            Self::Five => Some(5),
+            Self::Eight => Some(8),
+            Self::Stored(_) => None,
         }
     }
 
     /// Returns the bits of a row with its scales; `None` if it is no whole number of groups.
     pub fn of_row(self, in_features: usize) -> Option<usize> {
-        let numbers = in_features.checked_mul(self.number().into())?;
-        let scales = match self {
-            Self::Four | Self::Five if !in_features.is_multiple_of(GROUP) => return None,
-            Self::Four | Self::Five => in_features / GROUP * 16,
-            Self::Eight => 32,
+        let of_numbers = |bits: usize| in_features.checked_mul(bits);
+        let of_groups = |bits| {
+            let scales = in_features / GROUP * 16;
+            let is_whole = in_features.is_multiple_of(GROUP);
+            of_numbers(bits)?.checked_add(scales).filter(|_| is_whole)
         };
-        numbers.checked_add(scales)
+        match self {
+            Self::Four => of_groups(4),
+            Self::Five => of_groups(5),
+            Self::Eight => of_numbers(8)?.checked_add(32),
+            Self::Stored(format) => {
+                let is_whole = in_features.is_multiple_of(format.elements());
+                let blocks = in_features / format.elements();
+                blocks.checked_mul(8 * format.bytes()).filter(|_| is_whole)
+            }
+        }
+    }
+
+    /// Returns whether weights are rounded in groups, by the second moments of the layer's input.
+    pub fn has_groups(self) -> bool {
+        matches!(self, Self::Four | Self::Five)
+    }
+
+    /// Describes why rows of `in_features` weights do not have these bits, if [`WeightBits::of_row`] returns `None`.
+    pub fn misfit(self, in_features: usize) -> String {
+        let rows = format!("expected 8: rows of {in_features} weights are not whole");
+        match self {
+            Self::Stored(format) => format!("has blocks of {format}, {rows} blocks"),
+            Self::Four | Self::Five | Self::Eight => {
+                format!("has {} bits, {rows} groups", self.number().unwrap_or(0))
+            }
+        }
     }
 }
 
-impl From<WeightBits> for u8 {
+/// [`WeightBits`] in `package.json`: the number, or the name of the file's format.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged, expecting = "expected 4, 5, 8 or the name of a format")]
+enum BitsName {
+    Number(u8),
+    Format(String),
+}
+
+impl From<WeightBits> for BitsName {
     fn from(bits: WeightBits) -> Self {
-        bits.number()
+        match bits {
+            WeightBits::Four => Self::Number(4),
+            WeightBits::Five => Self::Number(5),
+            WeightBits::Eight => Self::Number(8),
+            WeightBits::Stored(format) => Self::Format(format.name().to_owned()),
+        }
     }
 }
 
-impl TryFrom<u8> for WeightBits {
+impl TryFrom<BitsName> for WeightBits {
     type Error = String;
 
-    fn try_from(number: u8) -> Result<Self, String> {
-        let mut all = Self::ALL.into_iter();
-        all.find(|bits| bits.number() == number)
-            .ok_or_else(|| format!("{number} bits, expected 4, 5 or 8"))
+    fn try_from(name: BitsName) -> Result<Self, String> {
+        match name {
+            BitsName::Number(number) => {
+                let mut all = Self::ROUNDED.into_iter();
+                all.find(|bits| bits.number() == Some(number))
+                    .ok_or_else(|| format!("{number} bits, expected 4, 5 or 8"))
+            }
+            BitsName::Format(name) => {
+                let mut all = BlockFormat::ALL.into_iter();
+                let format = all.find(|format| format.name() == name);
+                format
+                    .map(Self::Stored)
+                    .ok_or_else(|| format!("weights in {name:?}, expected a format of blocks"))
+            }
+        }
     }
 }
 

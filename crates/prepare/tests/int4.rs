@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use triad_engine::quantization::OutputWeights;
-use triad_engine::weights::Weight;
-use triad_engine::{Cancel, Error, LoadOptions, Model, Threads};
+use triad_engine::quantization::{OutputWeights, WeightBits};
+use triad_engine::weights::{Linear, Weight, linear_to_bits};
+use triad_engine::{Cancel, Error, LoadOptions, Model, Session, SessionOptions, Threads};
 use triad_prepare::int4;
 use triad_prepare::int4::moments::{MEMORY, Moments, SecondMoments};
 
@@ -98,5 +98,46 @@ fn the_number_of_threads_changes_no_bit_of_a_rounded_model() {
             bytes(&int4::quantize(&model, &text, OutputWeights::Int8, &Cancel::new()).unwrap())
         };
         assert!(run(1) == run(3), "{family}");
+    }
+}
+
+/// Returns the squared error of the logits of a text that nothing was rounded for, with this output matrix.
+fn logit_error(model: &Arc<Model>, output: &Linear) -> f64 {
+    let weights = model
+        .weights()
+        .with_layers(None, |_, _| Some(output.clone()));
+    let rounded = Arc::new(model.with_weights(weights));
+    let logits = |model: &Arc<Model>| {
+        let text: Vec<u32> = (0..60).map(|it| (it * it * 11 + it * 5 + 3) % 60).collect();
+        let options = SessionOptions {
+            context: text.len(),
+            ..SessionOptions::default()
+        };
+        let mut session = Session::new(model, &options).unwrap();
+        session.prefill_all_logits(&text, &Cancel::new()).unwrap()
+    };
+    let (found, expected) = (logits(&rounded), logits(model));
+    let errors = found.iter().zip(&expected);
+    errors
+        .map(|(one, other)| f64::from(one - other).powi(2))
+        .sum()
+}
+
+#[test]
+fn the_output_matrix_compensates_for_errors_as_other_layers_do() {
+    let model = model("llama", 2);
+    // A few channels of hidden states are much larger than the others, as in language models.
+    let mut weights = model.weights().with_layers(None, |_, _| None);
+    for channel in [5, 20] {
+        weights.output_norm.weight[channel] *= 20.0;
+    }
+    let model = Arc::new(model.with_weights(weights));
+    let text = text(&model, [12, 4]);
+    for bits in [WeightBits::Four, WeightBits::Five] {
+        let cancel = Cancel::new();
+        let output = int4::round_output(&model, &text, bits, &cancel, &mut |_| ()).unwrap();
+        let found = logit_error(&model, &output);
+        let nearest = logit_error(&model, &linear_to_bits(&model.weights().output, bits));
+        assert!(found < 0.5 * nearest, "{bits:?}: {found} of {nearest}");
     }
 }

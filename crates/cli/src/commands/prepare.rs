@@ -65,8 +65,8 @@ pub struct Arguments {
     #[arg(long, value_enum, default_value = "channel")]
     weights: Weights,
     /// With --weights int4: bits per weight that linear layers and output matrix have at most, scales included, such as
-    /// 5.5. Each layer gets four, five or eight bits, by what four cost it [default: four bits for each layer, eight for
-    /// the output matrix]
+    /// 5.5. Each layer gets four, five or eight bits, by what four cost it, or stays in the blocks of a quantized file
+    /// [default: four bits for each layer, eight for the output matrix]
     #[arg(long, value_name = "BITS", value_parser = bits)]
     bits: Option<f64>,
     #[command(flatten)]

@@ -89,11 +89,7 @@ pub(super) fn check_layers(
             )));
         }
         if group.bits(found.bits).is_none() {
-            return Err(wrong(format!(
-                "has {} bits, expected 8: rows of {} weights are not whole groups",
-                found.bits.number(),
-                group.in_features
-            )));
+            return Err(wrong(found.bits.misfit(group.in_features)));
         }
         if !(found.divergence.is_finite() && found.divergence >= 0.0) {
             let divergence = found.divergence;

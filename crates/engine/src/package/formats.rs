@@ -41,6 +41,7 @@ impl OutputFormat {
             Self::Bits(WeightBits::Four) => "I4",
             Self::Bits(WeightBits::Five) => BlockFormat::Q5_0.name(),
             Self::Bits(WeightBits::Eight) => Element::I8.name(),
+            Self::Bits(WeightBits::Stored(format)) => format.name(),
         }
     }
 }

@@ -169,7 +169,7 @@ pub struct LayerBits {
     /// The bits of its weights.
     pub bits: WeightBits,
     /// The mean Kullback-Leibler divergence of the probabilities of the next token, in nats, if this layer alone has four
-    /// bits; 0 if it was not measured.
+    /// bits, each weight the nearest number; 0 if it was not measured.
     pub divergence: f32,
 }
 

@@ -22,7 +22,7 @@ use crate::weights::{
 };
 
 impl Package {
-    /// Returns the weights. Layers of five bits are multiplied with this `arithmetic`.
+    /// Returns the weights. Quantized blocks are multiplied with this `arithmetic`.
     ///
     /// # Errors
     /// If a scale is not a positive number, or a sum is impossible.
@@ -326,6 +326,9 @@ impl Package {
             }
             WeightBits::Five => {
                 WeightMatrix::mapped_blocks(rows, columns, BlockFormat::Q5_0, values, arithmetic)
+            }
+            WeightBits::Stored(format) => {
+                WeightMatrix::mapped_blocks(rows, columns, format, values, arithmetic)
             }
             WeightBits::Eight => {
                 WeightMatrix::mapped_int8(rows, columns, values, self.weights.scales(&scales)?)

@@ -405,10 +405,7 @@ impl Table {
         bits: WeightBits,
     ) -> Result<()> {
         if bits.of_row(columns).is_none() {
-            return Err(malformed(format!(
-                "{name} has {} bits, expected 8: rows of {columns} weights are not whole groups",
-                bits.number()
-            )));
+            return Err(malformed(format!("{name} {}", bits.misfit(columns))));
         }
         let weight = format!("{name}.weight");
         match bits {
@@ -419,6 +416,9 @@ impl Table {
             }
             WeightBits::Five => {
                 self.rows(&weight, (rows, columns), Format::Blocks(BlockFormat::Q5_0))?;
+            }
+            WeightBits::Stored(format) => {
+                self.rows(&weight, (rows, columns), Format::Blocks(format))?;
             }
             WeightBits::Eight => {
                 self.add(weight, Element::I8, &[rows, columns]);

@@ -368,6 +368,14 @@ impl WeightMatrix {
         )
     }
 
+    /// Returns the format of quantized blocks; `None` for other values.
+    pub fn blocks(&self) -> Option<BlockFormat> {
+        match self.view() {
+            Matrix::Blocks(blocks) => Some(blocks.format),
+            _ => None,
+        }
+    }
+
     /// Returns whether the values are in INT4.
     pub fn is_int4(&self) -> bool {
         matches!(self.storage, Storage::Int4 { .. })

@@ -217,10 +217,10 @@ pub fn linear_to_q5_0(linear: &Linear, quantize: impl Fn(&[f32], &mut [u8])) -> 
 }
 
 /// Quantizes the weights of one linear layer to these bits, each to the nearest number. Layers whose rows are not whole
-/// groups get eight bits.
+/// groups get eight bits; blocks of the model's file stay as they are.
 ///
 /// # Panics
-/// If the weights are not in float.
+/// If the weights are not in float, or not in the blocks that stay.
 pub fn linear_to_bits(linear: &Linear, bits: WeightBits) -> Linear {
     let Weight::Float(float) = &linear.weight else {
         panic!("the weights are in float")
@@ -229,6 +229,10 @@ pub fn linear_to_bits(linear: &Linear, bits: WeightBits) -> Linear {
         WeightBits::Four => float.to_int4(quantize_int4),
         WeightBits::Five => float.to_q5_0(quantize_q5_0),
         WeightBits::Eight => None,
+        WeightBits::Stored(format) => {
+            assert_eq!(float.blocks(), Some(format), "blocks of the model's file");
+            Some(float.clone())
+        }
     };
     Linear {
         weight: Weight::Float(matrix.unwrap_or_else(|| float.to_int8())),

@@ -127,13 +127,7 @@ pub(crate) struct Observation(Session);
 
 impl Observation {
     pub(crate) fn new(model: &Arc<Model>) -> Result<Self> {
-        let context = PIECE_TOKENS.min(model.description().context);
-        let options = SessionOptions {
-            context,
-            chunk: PIECE_TOKENS,
-            ..SessionOptions::default()
-        };
-        Ok(Self(Session::new(model, &options)?))
+        Ok(Self(session(model)?))
     }
 
     /// Processes one piece, and calls `add` with each observation from number `counted` on, which then counts it. It is 0
@@ -157,6 +151,17 @@ impl Observation {
         *counted = 0;
         Ok(())
     }
+}
+
+/// Creates a session for one piece of text after another.
+pub(crate) fn session(model: &Arc<Model>) -> Result<Session> {
+    let context = PIECE_TOKENS.min(model.description().context);
+    let options = SessionOptions {
+        context,
+        chunk: PIECE_TOKENS,
+        ..SessionOptions::default()
+    };
+    Ok(Session::new(model, &options)?)
 }
 
 /// One text, or picture, of this many is held out; the others calibrate.

@@ -4,6 +4,7 @@ use triad_engine::Model;
 use triad_engine::package::layers::{LayerGroup, groups};
 use triad_engine::package::preparation::LayerBits;
 use triad_engine::quantization::WeightBits;
+use triad_engine::weights::WeightMatrix;
 use triad_kernels::int4::{GROUP, quantize_int4, quantize_q5_0};
 use triad_kernels::{BlockArithmetic, BlockFormat, Blocks, Matrix, int8};
 use triad_model::description::ModelDescription;
@@ -31,7 +32,7 @@ pub struct Candidate {
 pub fn check(model: &ModelDescription, budget: f64) -> Result<()> {
     let groups = groups(model);
     let least = |group: &LayerGroup| {
-        WeightBits::ALL
+        WeightBits::ROUNDED
             .into_iter()
             .find_map(|bits| group.bits(bits))
     };
@@ -63,12 +64,16 @@ pub fn decide(model: &Model, measured: &Sensitivities, budget: f64) -> Result<Ve
     assert_eq!(measured.len(), groups.len(), "measured layers");
     check(model.description(), budget)?;
     let of_group = |(group, divergence): (&LayerGroup, &f32)| {
-        let errors = model.install(|| errors(&sample(&matrices(model, group)), group.in_features));
-        let candidate = |bits: WeightBits| {
+        let matrices = matrices(model, group);
+        let errors = model.install(|| errors(&sample(&matrices), group.in_features));
+        let rounded = WeightBits::ROUNDED.into_iter().zip(errors);
+        // Blocks that stay have no error.
+        let stored = stored(&matrices).map(|format| (WeightBits::Stored(format), 0.0));
+        let candidate = |(bits, error): (WeightBits, f64)| {
             let share = match errors[0] {
                 // The layer has the same outputs in all formats, as one of zeros has.
                 0.0 => 0.0,
-                of_four => errors[bits as usize] / of_four,
+                of_four => error / of_four,
             };
             Some(Candidate {
                 bits,
@@ -76,8 +81,9 @@ pub fn decide(model: &Model, measured: &Sensitivities, budget: f64) -> Result<Ve
                 divergence: f64::from(*divergence) * share,
             })
         };
-        let candidates = WeightBits::ALL.into_iter().filter_map(candidate);
-        candidates.collect::<Vec<_>>()
+        let mut candidates: Vec<_> = rounded.chain(stored).filter_map(candidate).collect();
+        candidates.sort_by_key(|candidate| candidate.size);
+        candidates
     };
     let candidates: Vec<_> = groups.iter().zip(measured).map(of_group).collect();
     let chosen = choose(&candidates, all_bits(&groups, budget)).expect("the budget is checked");
@@ -129,11 +135,18 @@ pub fn choose(layers: &[Vec<Candidate>], budget: u128) -> Option<Vec<WeightBits>
     }
 }
 
-/// Returns the squared errors of `weight`, rows of `columns`, in each format, in the order of [`WeightBits::ALL`]: zeros
+/// Returns the format of the blocks in which the model's file has all these matrices; `None` if it has not.
+fn stored(matrices: &[&WeightMatrix]) -> Option<BlockFormat> {
+    let format = matrices.first()?.blocks()?;
+    let are_equal = matrices.iter().all(|it| it.blocks() == Some(format));
+    are_equal.then_some(format)
+}
+
+/// Returns the squared errors of `weight`, rows of `columns`, in each format, in the order of [`WeightBits::ROUNDED`]: zeros
 /// for all if rows are not whole groups.
-fn errors(weight: &[f32], columns: usize) -> [f64; WeightBits::ALL.len()] {
+fn errors(weight: &[f32], columns: usize) -> [f64; WeightBits::ROUNDED.len()] {
     if !columns.is_multiple_of(GROUP) {
-        return [0.0; WeightBits::ALL.len()];
+        return [0.0; WeightBits::ROUNDED.len()];
     }
     let rows = weight.len() / columns;
     let error = |matrix: Matrix| {
@@ -148,34 +161,27 @@ fn errors(weight: &[f32], columns: usize) -> [f64; WeightBits::ALL.len()] {
         }
         sum
     };
-    WeightBits::ALL.map(|bits| match bits {
-        WeightBits::Four => {
-            let mut values = vec![0; weight.len() / 2];
-            let mut scales = vec![half::f16::ZERO; weight.len() / GROUP];
-            quantize_int4(weight, &mut values, &mut scales);
-            error(Matrix::Int4 {
-                values: &values,
-                scales: &scales,
-            })
-        }
-        WeightBits::Five => {
-            let mut bytes = vec![0; BlockFormat::Q5_0.bytes_for(weight.len())];
-            quantize_q5_0(weight, &mut bytes);
-            error(Matrix::Blocks(Blocks {
-                format: BlockFormat::Q5_0,
-                bytes: &bytes,
-                arithmetic: BlockArithmetic::default(),
-            }))
-        }
-        WeightBits::Eight => {
-            let (mut values, mut scales) = (vec![0; weight.len()], vec![0.0; rows]);
-            int8::quantize_weight_rows(weight, columns, &mut scales, &mut values);
-            error(Matrix::Int8 {
-                values: &values,
-                scales: &scales,
-            })
-        }
-    })
+    let mut values = vec![0; weight.len() / 2];
+    let mut scales = vec![half::f16::ZERO; weight.len() / GROUP];
+    quantize_int4(weight, &mut values, &mut scales);
+    let of_four = error(Matrix::Int4 {
+        values: &values,
+        scales: &scales,
+    });
+    let mut bytes = vec![0; BlockFormat::Q5_0.bytes_for(weight.len())];
+    quantize_q5_0(weight, &mut bytes);
+    let of_five = error(Matrix::Blocks(Blocks {
+        format: BlockFormat::Q5_0,
+        bytes: &bytes,
+        arithmetic: BlockArithmetic::default(),
+    }));
+    let (mut values, mut scales) = (vec![0; weight.len()], vec![0.0; rows]);
+    int8::quantize_weight_rows(weight, columns, &mut scales, &mut values);
+    let of_eight = error(Matrix::Int8 {
+        values: &values,
+        scales: &scales,
+    });
+    [of_four, of_five, of_eight]
 }
 
 #[cfg(test)]
@@ -187,10 +193,10 @@ mod tests {
     /// Returns the candidates of a layer of `weights` weights with this divergence in four bits.
     fn layer((weights, divergence): (u32, f64)) -> Vec<Candidate> {
         let rest = [1.0, 0.25, 0.01];
-        let candidates = WeightBits::ALL.into_iter().zip(rest);
+        let candidates = WeightBits::ROUNDED.into_iter().zip(rest);
         let candidates = candidates.map(|(bits, rest)| Candidate {
             bits,
-            size: u128::from(weights) * u128::from(bits.number()),
+            size: u128::from(weights) * u128::from(bits.number().unwrap()),
             divergence: divergence * rest,
         });
         candidates.collect()

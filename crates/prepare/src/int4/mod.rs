@@ -7,11 +7,12 @@
 //! With the share 0 there is no compensation.
 //!
 //! Under a budget of bits per weight, layers have four, five or eight bits: [`sensitivity`] measures what four cost each,
-//! and [`budget`] chooses.
+//! and [`budget`] chooses. The output matrix is then rounded as layers are ([`round_output`]).
 
 pub mod budget;
 mod cholesky;
 pub mod moments;
+mod output;
 pub mod sensitivity;
 
 use std::ops::Range;
@@ -30,6 +31,7 @@ use triad_model::description;
 
 use crate::error::Result;
 use moments::{Moments, Parts, SecondMoments};
+pub use output::round_output;
 
 /// The shares of the products of different channels that are tried.
 const SHARES: [f32; 5] = [0.95, 0.85, 0.7, 0.5, 0.25];
@@ -100,7 +102,8 @@ impl Rounding {
     }
 
     /// Rounds one layer to these bits, on the threads of the installed pool, which change no bit. Eight bits are rounded to
-    /// the nearest numbers; with four, rows that are not whole groups stay in float.
+    /// the nearest numbers; with four, rows that are not whole groups stay in float. Blocks of the model's file stay as they
+    /// are.
     ///
     /// # Errors
     /// If `cancel` is set.
@@ -115,7 +118,7 @@ impl Rounding {
         bits: WeightBits,
         cancel: &Cancel,
     ) -> Result<Linear> {
-        if bits == WeightBits::Eight {
+        if !bits.has_groups() {
             return Ok(linear_to_bits(linear, bits));
         }
         let input = LinearInput::read_by(name);
@@ -146,15 +149,20 @@ impl Rounding {
                 )?)
             }
         };
-        if bits == WeightBits::Four {
-            return Ok(linear_to_int4(linear, |weight, values, scales| {
-                quantize_int4_with_feedback(feedback, weight, values, scales);
-            }));
-        }
-        Ok(linear_to_q5_0(linear, |weight, blocks| {
-            quantize_q5_0_with_feedback(feedback, weight, blocks);
-        }))
+        Ok(round_with(feedback, linear, bits))
     }
+}
+
+/// Rounds a layer whose rows are whole groups to four or five bits with the `feedback` of its input.
+fn round_with(feedback: &ErrorFeedback, linear: &Linear, bits: WeightBits) -> Linear {
+    if bits == WeightBits::Four {
+        return linear_to_int4(linear, |weight, values, scales| {
+            quantize_int4_with_feedback(feedback, weight, values, scales);
+        });
+    }
+    linear_to_q5_0(linear, |weight, blocks| {
+        quantize_q5_0_with_feedback(feedback, weight, blocks);
+    })
 }
 
 /// Returns the feedback with which the layers that read an input are rounded. `sample` are some rows of their weights.

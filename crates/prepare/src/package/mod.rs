@@ -24,7 +24,8 @@ use triad_engine::package::vision::PackagedVision;
 use triad_engine::package::{
     FORMAT, FileDigest, MANIFEST, MANIFEST_DIGEST, Manifest, PLAIN_FORMAT, Package, WEIGHTS, sha256,
 };
-use triad_engine::quantization::LinearFormat;
+use triad_engine::quantization::{LinearFormat, WeightBits};
+use triad_engine::weights::Linear;
 use triad_engine::{Cancel, LoadOptions, Model};
 use triad_kernels::BlockArithmetic;
 use triad_kernels::int8;
@@ -37,7 +38,7 @@ use crate::calibration::{self, Calibration};
 use crate::error::Result;
 use crate::int4::moments::Moments;
 use crate::int4::sensitivity::Sensitivities;
-use crate::int4::{Rounding, budget};
+use crate::int4::{Rounding, budget, round_output};
 use output::write_file;
 use part::{Opened, Part};
 pub use part::{UNFINISHED, is_being_prepared, is_in_use};
@@ -226,6 +227,7 @@ impl<'a> Run<'a> {
                 let linears = LinearPlan::W4a16 {
                     rounding: None,
                     next: Box::new(move |block, progress| self.round(block, progress)),
+                    round_output: Box::new(move |bits, progress| self.round_output(bits, progress)),
                     key: self.key(&json!({
                         "journal": write::JOURNAL_FORMAT, "plan": plan, "layers": preparation.layers,
                     })),
@@ -296,6 +298,13 @@ impl<'a> Run<'a> {
         let has_any = (moments.pieces, moments.counted) != (0, 0);
         self.count(seen.end(run, &moments, moments.tokens, has_any)?);
         Ok(Rounding::new(self.model, moments))
+    }
+
+    /// Rounds the output matrix to these bits, which a budget gave it.
+    fn round_output(self, bits: WeightBits, progress: &mut dyn FnMut(Progress)) -> Result<Linear> {
+        let total = self.text.iter().flatten().map(Vec::len).sum();
+        let mut progress = |done| progress(Progress::Calibrating { done, total });
+        round_output(self.model, self.text, bits, self.cancel, &mut progress)
     }
 
     /// Adds the tokens and seconds of a calibration.

@@ -6,7 +6,6 @@ use std::io::{Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use half::f16;
 use triad_engine::package::StreamNames;
 use triad_engine::package::tensors::{
     self, NormPlace, OUTPUT, mixer_name, norm_name, router_name, scale_name,
@@ -173,10 +172,11 @@ impl Output {
                 self.put(&scales_name, bytemuck::cast_slice(scales))
             }
             Matrix::Blocks(Blocks { format, bytes, .. }) => {
-                // A block of Q5_0, the one format that is made here, begins with its scale.
-                let blocks = bytes.chunks_exact(format.bytes());
-                let scales = blocks.map(|block| f16::from_le_bytes([block[0], block[1]]));
-                check_finite(scales.map(f16::to_f32))?;
+                let mut wide = vec![0.0; format.elements()];
+                for index in 0..bytes.len() / format.bytes() {
+                    weight.widen_row(index, &mut wide);
+                    check_finite(wide.iter().copied())?;
+                }
                 self.put(&weight_name, bytes)
             }
             Matrix::F32(values) => {

@@ -31,7 +31,7 @@ use crate::int4::Rounding;
 
 /// The version of the [record](Output::resume) of written weights, and of how they are rounded. It rises with each change of
 /// either, so that no package mixes weights of two roundings.
-pub(super) const JOURNAL_FORMAT: u64 = 1;
+pub(super) const JOURNAL_FORMAT: u64 = 2;
 
 /// The quantization of linear layers.
 pub(super) enum LinearPlan<'a> {
@@ -43,11 +43,14 @@ pub(super) enum LinearPlan<'a> {
         next: Box<NextRounding<'a>>,
         /// The bits of all layers, if there is a budget.
         bits: Option<(BitsOfLayers, WeightBits)>,
+        /// Rounds the output matrix to these bits.
+        round_output: Box<RoundOutput<'a>>,
         /// Identifies all that determines the weights.
         key: String,
     },
 }
 
+type RoundOutput<'a> = dyn Fn(WeightBits, &mut dyn FnMut(Progress)) -> Result<Linear> + 'a;
 type NextRounding<'a> = dyn Fn(usize, &mut dyn FnMut(Progress)) -> Result<Rounding> + 'a;
 
 impl LinearPlan<'_> {
@@ -58,11 +61,21 @@ impl LinearPlan<'_> {
         file: &mut Output,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<()> {
-        let Self::W4a16 { rounding, next, .. } = self else {
+        let Self::W4a16 {
+            rounding,
+            next,
+            bits,
+            ..
+        } = self
+        else {
             return Ok(());
         };
         let is_known = |it: &Rounding| it.blocks().contains(&block);
-        if rounding.as_deref().is_some_and(is_known) {
+        let has_rounded = |(bits, _): &(BitsOfLayers, WeightBits)| {
+            let mut of_block = bits.range((block, "")..(block + 1, ""));
+            of_block.any(|(_, bits)| bits.has_groups())
+        };
+        if rounding.as_deref().is_some_and(is_known) || !bits.as_ref().is_none_or(has_rounded) {
             return Ok(());
         }
         // Its moments are dropped before those of other blocks take memory.
@@ -94,10 +107,38 @@ impl LinearPlan<'_> {
                     Some((bits, _)) => bits[&(block, layer_of(name))],
                     None => WeightBits::Four,
                 };
+                if !bits.has_groups() {
+                    return Ok(linear_to_bits(linear, bits));
+                }
                 let rounding = rounding.as_mut().expect("the block is entered");
                 rounding.round((block, name), linear, bits, cancel)
             }
         }
+    }
+
+    /// Returns the output matrix with the bits that a budget gave it; `None` if there is no budget. The blocks are recorded
+    /// before a text is read.
+    fn output(
+        &mut self,
+        blocks: &[Block],
+        file: &mut Output,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Option<Linear>> {
+        let Self::W4a16 {
+            rounding,
+            round_output,
+            bits: Some((_, bits)),
+            ..
+        } = self
+        else {
+            return Ok(None);
+        };
+        // The moments of the blocks are dropped first.
+        *rounding = None;
+        if let Err(error) = file.keep(blocks.len()) {
+            tracing::warn!("the written weights are not kept: {error}");
+        }
+        round_output(*bits, progress).map(Some)
     }
 
     /// Returns the bits of the blocks' layers and of the output matrix, if there is a budget.
@@ -213,14 +254,14 @@ pub(super) fn weights(
             progress(Progress::Writing { done, total });
         }
     }
+    let output = linears.output(&weights.blocks, &mut file, progress)?;
+    let output = output.unwrap_or_else(|| {
+        model.install(|| quantize_output(&weights.output, options.output_weights))
+    });
     if let Some(head) = head {
         head::write(&mut file, head)?;
     }
     file.norm(OUTPUT_NORM, &weights.output_norm)?;
-    let output = model.install(|| match of_output {
-        Some(bits) => linear_to_bits(&weights.output, bits),
-        None => quantize_output(&weights.output, options.output_weights),
-    });
     release(&weights.output);
     file.output(&output)?;
     file.put(EMBEDDING, &embedding)?;

@@ -7,15 +7,16 @@ use serde_json::{Value, json};
 use triad_engine::package::Package;
 use triad_engine::package::layers::{bits_per_weight, groups, layer_of};
 use triad_engine::quantization::{LinearFormat, WeightBits};
-use triad_engine::weights::{Linear, Weight, WeightMatrix, linear_to_bits};
+use triad_engine::weights::{Linear, Weight, WeightMatrix};
 use triad_engine::{Cancel, LoadOptions, Model, Session, SessionOptions, Threads};
+use triad_kernels::BlockFormat;
 use triad_prepare::calibration;
-use triad_prepare::int4::Rounding;
 use triad_prepare::int4::moments::{MEMORY, Moments};
+use triad_prepare::int4::{Rounding, round_output};
 use triad_prepare::package::{Existing, Progress, Recipe, prepare};
 
 use crate::damaged::chain;
-use crate::tiny::{Place, files, gguf_of_experts};
+use crate::tiny::{Place, files, gguf_of_blocks, gguf_of_experts};
 
 /// Returns a recipe of W4A16 with a budget of bits per weight.
 fn recipe(place: &Place, bits: f64) -> Recipe {
@@ -107,7 +108,9 @@ fn a_package_has_the_bits_of_its_budget_and_the_weights_that_were_rounded_in_mem
                 }
             }
             assert!(counted >= 14);
-            let output = linear_to_bits(&float.weights().output, *bits.last().unwrap());
+            let of_output = *bits.last().unwrap();
+            let cancel = Cancel::new();
+            let output = round_output(&float, &text, of_output, &cancel, &mut |_| ()).unwrap();
             assert!(matrix(&opened.weights().output).to_f32() == matrix(&output).to_f32());
         }
     }
@@ -119,7 +122,7 @@ fn mixed_bits_compute_the_logits_of_the_same_weights_in_f32() {
     let place = Place::with_width(80);
     let prepared = place.prepare(&recipe(&place, 6.0), "package");
     let package = prepared.unwrap().package;
-    for each in WeightBits::ALL {
+    for each in WeightBits::ROUNDED {
         assert!(
             bits(&package).contains(&each),
             "{each:?} of {:?}",
@@ -149,6 +152,26 @@ fn mixed_bits_compute_the_logits_of_the_same_weights_in_f32() {
         "{}",
         square(&errors) / square(&expected)
     );
+}
+
+#[test]
+fn layers_that_the_file_has_in_blocks_stay_as_they_are_where_the_budget_allows() {
+    let place = Place::with_model(&gguf_of_blocks());
+    let recipe = recipe(&place, 9.0);
+    let package = place.prepare(&recipe, "package").unwrap().package;
+    package.verify().unwrap();
+    let stored = WeightBits::Stored(BlockFormat::Q8_0);
+    assert!(bits(&package).iter().all(|it| *it == stored));
+    let (model, options) = (load(&package), LoadOptions::default());
+    let float = Model::from_checkpoint(&recipe.checkpoint, &options).unwrap();
+    for (found, expected) in model.weights().blocks.iter().zip(&float.weights().blocks) {
+        for (name, linear) in &found.linears {
+            let (found, expected) = (matrix(linear), matrix(&expected.linears[name]));
+            assert_eq!(found.blocks(), Some(BlockFormat::Q8_0));
+            assert!(found.to_f32() == expected.to_f32(), "{name:?}");
+        }
+    }
+    assert!(logits(&Arc::new(model)) == logits(&Arc::new(float)));
 }
 
 #[test]
@@ -313,6 +336,15 @@ fn a_description_with_other_layers_than_those_of_the_model_is_refused() {
     );
     let six = |it: &mut Value| layers(it, &|layers| layers[0]["bits"] = json!(6));
     refused(&six, "6 bits, expected 4, 5 or 8");
+    let unknown = |it: &mut Value| layers(it, &|layers| layers[0]["bits"] = json!("Q9_0"));
+    refused(&unknown, "weights in \"Q9_0\", expected a format of blocks");
+    let wide = |it: &mut Value| layers(it, &|layers| layers[0]["bits"] = json!("Q4_K"));
+    refused(
+        &wide,
+        "`preparation.layers[0]` has blocks of Q4_K, expected 8: rows of 32 weights are not whole",
+    );
+    let no_bits = |it: &mut Value| layers(it, &|layers| layers[0]["bits"] = json!([4]));
+    refused(&no_bits, "expected 4, 5, 8 or the name of a format");
     let negative = |it: &mut Value| layers(it, &|layers| layers[0]["divergence"] = json!(-1.0));
     refused(&negative, "`preparation.layers[0]` has the divergence -1");
     let other = |it: &mut Value| {

@@ -26,13 +26,22 @@ pub fn gguf(width: usize) -> Vec<u8> {
 
 /// Returns the same with the weights of norms and of linear layers multiplied by two factors, and another epsilon.
 pub fn gguf_with(width: usize, factors: [f32; 2], epsilon: f64) -> Vec<u8> {
+    llama(width, factors, epsilon, false)
+}
+
+/// Returns a llama with all linear layers in Q8_0.
+pub fn gguf_of_blocks() -> Vec<u8> {
+    llama(96, [1.0; 2], 1e-5, true)
+}
+
+fn llama(width: usize, factors: [f32; 2], epsilon: f64, in_blocks: bool) -> Vec<u8> {
     let linears: [(&str, &[usize]); 3] = [
         ("ffn_gate.weight", &[width, HIDDEN]),
         ("ffn_up.weight", &[width, HIDDEN]),
         ("ffn_down.weight", &[HIDDEN, width]),
     ];
     let fields = [("feed_forward_length", width)];
-    build(("llama", &fields, epsilon), &linears, factors)
+    build(("llama", &fields, epsilon), &linears, factors, in_blocks)
 }
 
 /// Returns a qwen2moe of four experts, of which two are used, and a shared one.
@@ -57,15 +66,17 @@ pub fn gguf_of_experts() -> Vec<u8> {
         ("expert_feed_forward_length", 64),
         ("expert_shared_feed_forward_length", 96),
     ];
-    build(("qwen2moe", &fields, 1e-6), &linears, [1.0; 2])
+    build(("qwen2moe", &fields, 1e-6), &linears, [1.0; 2], false)
 }
 
 /// Returns a model of an architecture with these fields and an epsilon; `linears` are the tensors of a block other than
-/// its norms and the weights of its attention. The weights of norms and of linear layers are multiplied by two factors.
+/// its norms and the weights of its attention. The weights of norms and of linear layers are multiplied by two factors; the
+/// latter are in Q8_0 or in f32.
 fn build(
     (architecture, fields, epsilon): (&str, &[(&str, usize)], f64),
     linears: &[(&str, &[usize])],
     factors: [f32; 2],
+    in_blocks: bool,
 ) -> Vec<u8> {
     let numbers = [
         ("embedding_length", HIDDEN),
@@ -109,6 +120,13 @@ fn build(
     );
     let [norms, of_linears] = factors;
     let mut add = |name: String, shape: &[usize], middle: f32, factor: f32| {
+        if in_blocks && shape.len() > 1 {
+            let blocks = shape.iter().product::<usize>() / 32;
+            let bytes: Vec<u8> = (0..blocks).flat_map(|_| random.q8_0()).collect();
+            let format = Format::Blocks(BlockFormat::Q8_0);
+            builder = std::mem::take(&mut builder).tensor(&name, shape, format, &bytes);
+            return;
+        }
         let mut values = random.floats(shape.iter().product(), middle);
         values.iter_mut().for_each(|value| *value *= factor);
         builder = std::mem::take(&mut builder).tensor_f32(&name, shape, &values);

@@ -267,19 +267,20 @@ fn of_package(manifest: &Manifest, name: &str) -> Result<WeightFormat> {
     let plan = &manifest.preparation.options.plan;
     let numbers = [
         ("I4", Numbers::Int4),
-        ("Q5_0", Numbers::Blocks(BlockFormat::Q5_0)),
         ("I8", Numbers::Int8),
         ("F32", Numbers::F32),
         ("F16", Numbers::F16),
         ("BF16", Numbers::Bf16),
     ];
+    let blocks = BlockFormat::ALL.map(|format| (format.name(), Numbers::Blocks(format)));
     let output = numbers
         .into_iter()
+        .chain(blocks)
         .find(|(name, _)| *name == manifest.output)
         .map(|(_, numbers)| numbers);
     let output = output.with_context(|| {
         format!(
-            "output matrix in {}: expected I4, Q5_0, I8, F32, F16 or BF16",
+            "output matrix in {}: expected I4, I8, F32, F16, BF16 or a format of blocks",
             manifest.output
         )
     })?;
@@ -326,6 +327,7 @@ fn most_of_layers(manifest: &Manifest) -> Option<Numbers> {
         WeightBits::Four => Numbers::Int4,
         WeightBits::Five => Numbers::Blocks(BlockFormat::Q5_0),
         WeightBits::Eight => Numbers::Int8,
+        WeightBits::Stored(format) => Numbers::Blocks(format),
     })
 }
 
