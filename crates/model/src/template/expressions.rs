@@ -17,7 +17,7 @@ use super::names::{
 use super::{NAME, predicates};
 use crate::error::{Error, ErrorKind, Result};
 
-/// What is known at a place of a template.
+/// The names that are known at a place of a template.
 pub(super) struct Builder<'s> {
     /// The parameters of macros that have a default, with their places.
     pub(super) defaults: BTreeMap<&'s str, Vec<(usize, &'s str)>>,

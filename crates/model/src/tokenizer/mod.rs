@@ -344,6 +344,12 @@ impl Tokenizer {
         self.bos.is_some_and(|bos| self.prefix.contains(&bos))
     }
 
+    /// Returns whether the files agree about the tokens around a raw prompt. If not, [`EncodeOptions::add_special`] is
+    /// refused.
+    pub fn ends_are_certain(&self) -> bool {
+        self.differs.is_none()
+    }
+
     /// Returns the number of ids. The model's embedding may have more rows (padding) or fewer.
     pub fn vocab_size(&self) -> usize {
         self.vocabulary.len()
