@@ -44,12 +44,8 @@ impl App {
         let mut metrics = Metrics::new();
         let registry = Arc::new(ModelRegistry::new(options.clone(), &metrics, models)?);
         registry.load_first()?;
-        let library = options.library.as_ref();
-        for model in library.map_or_else(Vec::new, |library| library.models()) {
-            let metrics = metrics.of_model(&model.name);
-            if let Err(why) = registry.add(model, metrics) {
-                tracing::warn!("a model of the cache is not served: {why}");
-            }
+        if let Some(library) = &options.library {
+            registry.add_all(library.models(), &metrics);
         }
         metrics.watch(Box::new(Engines(Arc::clone(&registry))));
         let bodies = Bodies::new(options.bodies_bytes, threads);

@@ -33,7 +33,7 @@ pub struct HostedModel {
 }
 
 /// Facts about a model that are known before it is loaded.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ModelFacts {
     /// The model family, such as `llama` or `qwen2`.
     pub family: String,

@@ -113,3 +113,20 @@ impl Drop for Change {
         self.changes.names().remove(&self.name);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_has_one_change_at_a_time_and_few_models_have_one() {
+        let changes = Changes::default();
+        let status = |name: &str| changes.begin(name).unwrap_err().status;
+        let one = changes.begin("a").unwrap();
+        assert_eq!(status("a"), StatusCode::CONFLICT);
+        let _other = changes.begin("b").unwrap();
+        assert_eq!(status("c"), StatusCode::TOO_MANY_REQUESTS);
+        drop(one);
+        changes.begin("c").unwrap();
+    }
+}

@@ -119,6 +119,8 @@ async fn accept(listener: TcpListener, app: &Arc<App>, mut ends: watch::Receiver
         };
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
+            // Its client has gone.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
             Err(error) => {
                 tracing::debug!("cannot take a connection: {error}");
                 // The process may be out of file descriptors, for example. Close one, and wait until it is closed.

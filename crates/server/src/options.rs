@@ -143,6 +143,23 @@ impl Default for ServerOptions {
 }
 
 impl ServerOptions {
+    /// Checks that clients may fetch and delete models.
+    ///
+    /// # Errors
+    /// If other machines or pages could do so without a key, or one key could take models from another.
+    pub fn check_pulls(&self) -> Result<(), StartError> {
+        // A proxy on this machine serves other machines.
+        let is_local = self.host.is_loopback() && self.allowed_hosts.is_empty();
+        let is_for_all_pages = self.cors.iter().any(|origin| origin == "*");
+        if (!is_local || is_for_all_pages) && self.api_keys.is_empty() {
+            return Err(StartError::PullsWithoutKey);
+        }
+        if self.separates_keys() {
+            return Err(StartError::PullsOfSeparateKeys);
+        }
+        Ok(())
+    }
+
     /// Checks the options.
     ///
     /// # Errors
@@ -162,12 +179,7 @@ impl ServerOptions {
             return Err(StartError::ToolsWithoutKey);
         }
         if self.library.is_some() {
-            if !self.host.is_loopback() && self.api_keys.is_empty() {
-                return Err(StartError::PullsWithoutKey);
-            }
-            if self.separates_keys() {
-                return Err(StartError::PullsOfSeparateKeys);
-            }
+            self.check_pulls()?;
         }
         if let Some(origin) = self.cors.iter().find(|origin| !is_origin(origin)) {
             return Err(StartError::Origin {
@@ -228,10 +240,10 @@ pub enum StartError {
     /// Tools that every program on this machine could call.
     #[error("tools of MCP servers need an API key: set one with --api-key or TRIAD_API_KEY")]
     ToolsWithoutKey,
-    /// Models that every other machine could fetch and delete.
+    /// Models that every other machine, or every page in a browser, could fetch and delete.
     #[error(
-        "clients that fetch and delete models (--allow-pull) need an API key if other machines can reach the server: set one with \
-         --api-key or TRIAD_API_KEY"
+        "clients that fetch and delete models (--allow-pull) need an API key if other machines or pages of all origins can reach \
+         the server (--host, --allow-host, --cors '*'): set one with --api-key or TRIAD_API_KEY"
     )]
     PullsWithoutKey,
     /// Models that one key could take from another.

@@ -121,7 +121,17 @@ impl ModelRegistry {
             .collect()
     }
 
-    /// Adds a model, or replaces the one of the same name, whose running requests end as they began.
+    /// Adds models of the cache. One that can't be served is logged.
+    pub(crate) fn add_all(&self, models: impl IntoIterator<Item = HostedModel>, metrics: &Metrics) {
+        for model in models {
+            let own = metrics.of_model(&model.name);
+            if let Err(why) = self.add(model, own) {
+                tracing::warn!("a model of the cache is not served: {why}");
+            }
+        }
+    }
+
+    /// Adds a model, or replaces the one of the same name if it has changed. Running requests of that end as they began.
     ///
     /// # Errors
     /// A sentence, if the model alone exceeds the memory limit, or the server was started with another model of this name.

@@ -47,6 +47,12 @@ impl Slot {
         }
     }
 
+    /// Returns whether `model` is the one that is offered here already.
+    fn offers(&self, model: &HostedModel) -> bool {
+        let HostedModel { bytes, facts, .. } = model;
+        !self.is_removed && self.hosted.bytes == *bytes && self.hosted.facts == *facts
+    }
+
     /// Returns whether no request waits for the model or runs on it. While the lock of the models is held, no other
     /// thread can clone a model that only the registry references.
     fn is_idle(&self) -> bool {
@@ -132,7 +138,7 @@ impl Models {
         self.slots.iter().position(|slot| slot.hosted.name == name)
     }
 
-    /// Adds a model, or replaces the one of the same name. Returns the old one, if it is in memory.
+    /// Adds a model, or replaces the one of the same name if it has changed. Returns the old one, if it is in memory.
     ///
     /// # Errors
     /// A sentence, if the server was started with another model of this name.
@@ -147,6 +153,8 @@ impl Models {
                 "the server was started with another model {}",
                 model.name
             )),
+            // Replaced, a model in use would be in memory twice.
+            Some(slot) if slot.offers(&model) => Ok(None),
             Some(slot) => {
                 let served = slot.served.take();
                 *slot = Slot::new(model, metrics, false);
@@ -288,5 +296,42 @@ impl Models {
             Some((Arc::downgrade(model), slot.asked, is_idle))
         };
         self.slots.iter().map(of_one).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::counters::Metrics;
+    use crate::hosted::{LoadError, ModelFacts};
+
+    fn model(bytes: u64) -> HostedModel {
+        HostedModel {
+            name: "a".into(),
+            aliases: Vec::new(),
+            bytes,
+            facts: ModelFacts::default(),
+            load: Box::new(|| Err(LoadError::from("it is never loaded"))),
+        }
+    }
+
+    #[test]
+    fn a_model_that_is_added_again_is_replaced_only_if_it_has_changed_or_was_removed() {
+        let metrics = Metrics::new();
+        let mut models = Models::new(std::iter::empty());
+        let mut add = |bytes: u64, removes: bool| {
+            if removes {
+                models.remove(&|_| true).unwrap();
+                assert!(models.offered().is_empty());
+            }
+            models.add(model(bytes), metrics.of_model("a")).unwrap();
+            assert_eq!(models.offered().len(), 1);
+            Arc::clone(&models.slots[0].hosted)
+        };
+        let first = add(1, false);
+        assert!(Arc::ptr_eq(&first, &add(1, false)));
+        let changed = add(2, false);
+        assert!(!Arc::ptr_eq(&first, &changed));
+        assert!(!Arc::ptr_eq(&changed, &add(2, true)));
     }
 }

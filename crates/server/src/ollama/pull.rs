@@ -219,7 +219,11 @@ async fn respond(
         while let Some(line) = lines.recv().await {
             last = line;
         }
-        return Ok(Json(last?).into_response());
+        let last = last?;
+        if last.status != SUCCESS {
+            return Err(broken());
+        }
+        return Ok(Json(last).into_response());
     }
     let lines = stream::unfold(Some(lines), move |lines| async move {
         let mut lines = lines?;
@@ -269,6 +273,12 @@ impl Drop for CancelOnDrop {
     }
 }
 
+/// Returns whether `model` is the model `name`, or a file of the repository `name`.
+fn is_of(model: &str, name: &str) -> bool {
+    let rest = model.strip_prefix(name);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
+}
+
 /// Deletes the files of a model in the server's cache. Models that the server was started with stay, and without
 /// `--allow-pull`, all stay. A repository is deleted with all of its models.
 #[utoipa::path(
@@ -301,12 +311,12 @@ pub(crate) async fn delete(
     let change = begin(&app, &name).await?;
     let mut offered = app.registry().offered().into_iter();
     let is_given = offered.any(|model| model.is_given && model.hosted.is_called(&name));
-    if is_given || library.is_given(&name)? {
+    let (of_library, called) = (Arc::clone(&library), name.clone());
+    if is_given || blocking(move || Ok(of_library.is_given(&called)?)).await? {
         return not_allowed("the server was started with this model, so it stays");
     }
-    let of_repository = format!("{name}:");
-    let is_meant = |model: &str| model == name || model.starts_with(&of_repository);
-    app.registry().remove(is_meant).await.map_err(|in_use| {
+    let removed = app.registry().remove(|model| is_of(model, &name)).await;
+    removed.map_err(|in_use| {
         let message = format!("a request uses {in_use}: try again later");
         ApiError::refused(StatusCode::CONFLICT, "model_in_use", message)
     })?;
@@ -314,7 +324,12 @@ pub(crate) async fn delete(
     let waiting = cancel.0.clone();
     blocking(move || {
         let _change = change;
-        library.delete(&name, &waiting)?;
+        library.delete(&name, &waiting).inspect_err(|_| {
+            // What is left stays offered.
+            let mut left = library.models();
+            left.retain(|model| is_of(&model.name, &name));
+            app.registry().add_all(left, app.metrics());
+        })?;
         tracing::info!(model = name, "a client deleted the model");
         Ok(())
     })

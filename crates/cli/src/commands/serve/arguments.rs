@@ -144,7 +144,8 @@ pub struct Arguments {
     #[arg(long, value_name = "SERVER")]
     pub(super) mcp: Vec<String>,
     /// Let clients and the page at / fetch models into the cache and delete them there, by /api/pull and /api/delete; all
-    /// models of the cache are served then. Needs a key if other machines can reach the server, and one key alone
+    /// models of the cache are served then. Needs a key if other machines or pages of all origins can reach the server, and
+    /// one key alone
     #[arg(long, conflicts_with_all = ["lora", "mmproj", "processors"])]
     pub(super) allow_pull: bool,
     /// Let clients save the keys and values of prompts in files in this folder

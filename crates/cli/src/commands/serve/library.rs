@@ -8,7 +8,7 @@ use anyhow::Result;
 use triad_console::arguments::ModelArgument;
 use triad_console::output;
 use triad_model::ErrorKind;
-use triad_model::fetch::{self, DEFAULT_MODEL, Progress};
+use triad_model::fetch::{self, CachedModel, DEFAULT_MODEL, Progress};
 use triad_server::{HostedModel, LibraryError, ModelLibrary};
 
 use super::arguments::Arguments;
@@ -103,6 +103,41 @@ fn check_name(name: &str) -> Result<(), LibraryError> {
     )))
 }
 
+/// Returns the models in the cache.
+fn cached() -> Result<Vec<CachedModel>, LibraryError> {
+    fetch::cached().map_err(|error| LibraryError::Failed(error.into()))
+}
+
+/// Returns whether `model` is the model `name`, or a file of the repository `name`.
+fn is_of(model: &str, name: &str) -> bool {
+    let rest = model.strip_prefix(name);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
+}
+
+/// Returns the repository in a model's name as a file system may read it that does not tell apart small and capital letters,
+/// or drops dots at the end.
+fn folded(name: &str) -> String {
+    let repository = name.strip_prefix("hf:").unwrap_or(name);
+    let repository = repository.split(':').next().unwrap_or_default();
+    let parts = repository.split('/').map(|part| part.trim_end_matches('.'));
+    parts.collect::<Vec<_>>().join("/").to_lowercase()
+}
+
+/// Checks that a client's name is not another spelling of the folder of a model, which the server may be started with.
+fn check_letters(name: &str) -> Result<(), LibraryError> {
+    let cached = cached()?;
+    let other = cached.iter().find(|it| folded(&it.name) == folded(name));
+    match other {
+        Some(other) if !cached.iter().any(|it| is_of(&it.name, name)) => {
+            Err(LibraryError::Missing(format!(
+                "there is no model {name:?}: did you mean {:?}?",
+                other.name
+            )))
+        }
+        _ => Ok(()),
+    }
+}
+
 impl ModelLibrary for CacheLibrary {
     fn models(&self) -> Vec<HostedModel> {
         let cached = fetch::cached().unwrap_or_else(|error| {
@@ -135,15 +170,14 @@ impl ModelLibrary for CacheLibrary {
     }
 
     fn is_given(&self, name: &str) -> Result<bool, LibraryError> {
-        let of_repository = format!("{name}:");
-        let is_meant = |model: &str| model == name || model.starts_with(&of_repository);
-        let cached = fetch::cached().map_err(|error| LibraryError::Failed(error.into()))?;
-        let mut meant = cached.iter().filter(|model| is_meant(&model.name));
+        let cached = cached()?;
+        let mut meant = cached.iter().filter(|model| is_of(&model.name, name));
         Ok(meant.any(|model| self.is_of_given(&model.path)))
     }
 
     fn delete(&self, name: &str, progress: &dyn Progress) -> Result<(), LibraryError> {
         check_name(name)?;
+        check_letters(name)?;
         let removed = remove::remove(name, progress);
         removed
             .map(drop)
@@ -154,5 +188,30 @@ impl ModelLibrary for CacheLibrary {
                 Ok(error) => LibraryError::Failed(error.into()),
                 Err(error) => LibraryError::Failed(error.into()),
             })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_spellings_of_a_folder_are_one_name() {
+        for name in ["hf:O/n", "hf:o/N:a.gguf", "hf:o./n.."] {
+            assert_eq!(folded(name), "o/n", "{name}");
+        }
+        assert_ne!(folded("hf:o/n-1"), folded("hf:o/n"));
+    }
+
+    #[test]
+    fn a_repository_is_meant_with_its_files_and_no_other_one() {
+        for (model, is) in [
+            ("hf:o/n", true),
+            ("hf:o/n:a.gguf", true),
+            ("hf:o/n-1", false),
+            ("hf:o/N", false),
+        ] {
+            assert_eq!(is_of(model, "hf:o/n"), is, "{model}");
+        }
     }
 }

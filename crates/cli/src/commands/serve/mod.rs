@@ -32,6 +32,10 @@ pub fn run(arguments: Arguments) -> Result<()> {
     arguments.nice.apply()?;
     let mut options = arguments.server_options()?;
     options.check()?;
+    // Found out before models are fetched and prepared, which may take minutes.
+    if arguments.allow_pull {
+        options.check_pulls()?;
+    }
     if !arguments.mcp.is_empty() {
         ensure!(!options.api_keys.is_empty(), StartError::ToolsWithoutKey);
         options.tools = Some(page_tools(&arguments.mcp)?);
@@ -77,7 +81,6 @@ pub fn run(arguments: Arguments) -> Result<()> {
     let models = (0..given).map(&mut hosted).collect::<Result<Vec<_>>>()?;
     if arguments.allow_pull {
         options.library = Some(Arc::new(CacheLibrary::new(&arguments)?));
-        options.check()?;
     }
     let names = models
         .iter()
