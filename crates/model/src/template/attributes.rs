@@ -186,12 +186,11 @@ pub(super) fn item(value: &Value, key: &Value) -> Result<Value, Error> {
     if value.is_safe() {
         return Err(refused("an element of a text that is marked as safe"));
     }
-    if of_kind == Kind::Dict {
-        if check_key(key).is_ok()
-            && let Some(found) = entry(value, key)?
-        {
-            return Ok(found);
-        }
+    if of_kind == Kind::Dict
+        && check_key(key).is_ok()
+        && let Some(found) = entry(value, key)?
+    {
+        return Ok(found);
     }
     if let Some(name) = key.as_str() {
         return Ok(own_attribute(value, name)?.unwrap_or_default());

@@ -86,7 +86,7 @@ fn install_operators(environment: &mut Environment<'static>, budget: &Budget) {
                 .as_str()
                 .map_or_else(|| value.len().unwrap_or(0), str::len);
             paying.check_list(size)?;
-            paying.pay(slice::slice(&value, [start, stop, step])?)
+            paying.pay(slice::slice(&value, &[start, stop, step])?)
         },
     );
 }

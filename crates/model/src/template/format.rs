@@ -62,7 +62,7 @@ pub(super) fn percent(text: &str, arguments: &Value, budget: &Budget) -> Result<
             match flag {
                 '#' => field.is_alternate = true,
                 '0' if field.align != Some('<') => {
-                    (field.fill, field.align) = (Some('0'), Some('='))
+                    (field.fill, field.align) = (Some('0'), Some('='));
                 }
                 '-' => (field.fill, field.align) = (None, Some('<')),
                 ' ' if field.sign == Some('+') => {}

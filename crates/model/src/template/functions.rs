@@ -36,14 +36,14 @@ pub(super) fn install(environment: &mut Environment<'static>, budget: &Budget) {
         };
         match given.is_empty() || !given.iter().all(is_scalar) {
             true => Err(refused("cycler: expected texts, numbers, booleans or none")),
-            false => Ok(Cycler::new(given.to_vec())),
+            false => Ok(Cycler::value(given.to_vec())),
         }
     });
     add("joiner", |given, _| {
         let arguments = Arguments::new("joiner", given, &["sep"])?;
         let separator = arguments.get("sep").cloned().unwrap_or_else(|| ", ".into());
         string(&separator, "joiner")?;
-        Ok(Joiner::new(separator))
+        Ok(Joiner::value(separator))
     });
     add("raise_exception", |given, budget| {
         let message = match given {

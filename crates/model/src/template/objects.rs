@@ -76,7 +76,7 @@ impl Object for View {
 pub(super) struct Once(Mutex<Option<Vec<Value>>>);
 
 impl Once {
-    pub(super) fn new(items: Vec<Value>) -> Value {
+    pub(super) fn value(items: Vec<Value>) -> Value {
         Value::from_object(Self(Mutex::new(Some(items))))
     }
 
@@ -155,7 +155,7 @@ pub(super) struct Cycler {
 }
 
 impl Cycler {
-    pub(super) fn new(items: Vec<Value>) -> Value {
+    pub(super) fn value(items: Vec<Value>) -> Value {
         let place = AtomicUsize::new(0);
         Value::from_object(Self { items, place })
     }
@@ -197,7 +197,7 @@ pub(super) struct Joiner {
 }
 
 impl Joiner {
-    pub(super) fn new(separator: Value) -> Value {
+    pub(super) fn value(separator: Value) -> Value {
         let is_used = AtomicBool::new(false);
         Value::from_object(Self { separator, is_used })
     }

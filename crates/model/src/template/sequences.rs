@@ -100,7 +100,7 @@ pub(super) fn apply(
                     reversed.reverse();
                     match of_kind {
                         Kind::Iterator => reversed.into(),
-                        _ => Once::new(reversed),
+                        _ => Once::value(reversed),
                     }
                 }
             }
@@ -108,8 +108,8 @@ pub(super) fn apply(
         "items" => {
             arguments(&[])?;
             match kind(value) {
-                Kind::Undefined => Once::new(Vec::new()),
-                Kind::Dict => Once::new(methods::items_of(value)),
+                Kind::Undefined => Once::value(Vec::new()),
+                Kind::Dict => Once::value(methods::items_of(value)),
                 _ => return Err(unsupported("items", value)),
             }
         }
@@ -157,7 +157,7 @@ pub(super) fn apply(
                     line.push(fill.clone());
                 }
             }
-            Once::new(lines.into_iter().map(Value::from).collect())
+            Once::value(lines.into_iter().map(Value::from).collect())
         }
         "slice" => {
             let arguments = arguments(&["slices", "fill_with"])?;
@@ -178,7 +178,7 @@ pub(super) fn apply(
                     .collect::<Vec<_>>()
                     .into()
             });
-            Once::new(slices.collect())
+            Once::value(slices.collect())
         }
         "map" => return map(value, given, budget),
         "select" | "reject" | "selectattr" | "rejectattr" => {
@@ -206,16 +206,12 @@ pub(super) fn apply(
         "sort" => {
             let arguments = arguments(&["reverse", "case_sensitive", "attribute"])?;
             let all = all()?;
-            let attributes = match arguments
-                .get("attribute")
-                .filter(|attribute| !attribute.is_none())
-            {
-                None => None,
-                Some(attribute) => Some(match attribute.as_str() {
-                    Some(names) => names.split(',').map(Value::from).collect(),
-                    None => vec![attribute.clone()],
-                }),
-            };
+            let attribute = arguments.get("attribute");
+            let attribute = attribute.filter(|attribute| !attribute.is_none());
+            let attributes: Option<Vec<_>> = attribute.map(|attribute| match attribute.as_str() {
+                Some(names) => names.split(',').map(Value::from).collect(),
+                None => vec![attribute.clone()],
+            });
             let is_exact = arguments.is_true("case_sensitive");
             let key = |item: &Value| {
                 let Some(attributes) = &attributes else {
@@ -335,7 +331,7 @@ pub(super) fn apply(
                     kept.push(item);
                 }
             }
-            Once::new(kept)
+            Once::value(kept)
         }
         _ => return filters::apply(name, value, given, budget),
     };
@@ -410,7 +406,7 @@ fn map(value: &Value, given: &[Value], budget: &Budget) -> Result<Value, Error> 
     let (places, named) = split(given);
     // Jinja asks for nothing else if there is nothing to map.
     if !value.is_true() {
-        return Ok(Once::new(Vec::new()));
+        return Ok(Once::value(Vec::new()));
     }
     let all = items(value)?;
     let mut mapped = Vec::with_capacity(all.len());
@@ -437,14 +433,14 @@ fn map(value: &Value, given: &[Value], budget: &Budget) -> Result<Value, Error> 
         }
         ([], _) => return Err(refused("map: expected a filter")),
     }
-    budget.pay(Once::new(mapped))
+    budget.pay(Once::value(mapped))
 }
 
 fn select(name: &str, value: &Value, given: &[Value], budget: &Budget) -> Result<Value, Error> {
     let (mut places, named): (&[Value], Option<Kwargs>) = split(given);
     // Jinja asks for nothing else if there is nothing to select from.
     if !value.is_true() {
-        return Ok(Once::new(Vec::new()));
+        return Ok(Once::value(Vec::new()));
     }
     let all = items(value)?;
     let mut attribute = None;
@@ -476,5 +472,5 @@ fn select(name: &str, value: &Value, given: &[Value], budget: &Budget) -> Result
             kept.push(item);
         }
     }
-    budget.pay(Once::new(kept))
+    budget.pay(Once::value(kept))
 }

@@ -8,7 +8,7 @@ use minijinja::{Error, ErrorKind, Value};
 use super::values::{Kind, Number, items, kind, number, refused, unsupported};
 
 /// Returns `value[start:stop:step]`, where each limit may be none.
-pub(super) fn slice(value: &Value, limits: [Value; 3]) -> Result<Value, Error> {
+pub(super) fn slice(value: &Value, limits: &[Value; 3]) -> Result<Value, Error> {
     match kind(value) {
         _ if value.is_safe() => {
             let message = "a part of a text that is marked as safe is not supported";

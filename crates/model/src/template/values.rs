@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use minijinja::value::ValueKind;
+use minijinja::value::{DynObject, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
 
 use super::objects::{Cycler, Group, Method, Once, Range, View};
@@ -276,7 +276,7 @@ fn compare_numbers(a: Number, b: Number) -> Option<Ordering> {
 pub(super) fn pairs(value: &Value) -> impl Iterator<Item = (Value, Value)> {
     let object = value.as_object().filter(|_| kind(value) == Kind::Dict);
     object
-        .and_then(|object| object.try_iter_pairs())
+        .and_then(DynObject::try_iter_pairs)
         .into_iter()
         .flatten()
 }

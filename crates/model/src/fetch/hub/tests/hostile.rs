@@ -221,10 +221,10 @@ fn a_repository_replaces_no_file_of_the_program() {
             "/api/models/o/n?blobs=true" => {
                 listing(&[("config.json", 2, None), (INDEX, 40, None), (name, 2, None)])
             }
-            path if path.ends_with(INDEX) => Response::ok(format!(
-                "{:<40}",
-                serde_json::json!({"weight_map": {"a": name}})
-            )),
+            path if path.ends_with(INDEX) => {
+                let index = serde_json::json!({"weight_map": {"a": name}}).to_string();
+                Response::ok(format!("{index:<40}"))
+            }
             _ => Response::ok("{}"),
         });
         let cache = tempfile::tempdir().unwrap();
