@@ -30,8 +30,9 @@ impl FileLock {
     /// If it is no plain file, or cannot be opened or locked; if another process keeps the lock for many seconds.
     pub fn wait(path: &Path) -> io::Result<Option<Self>> {
         let end = Instant::now() + PATIENCE;
+        let mut opened = None;
         loop {
-            let file = match open(path) {
+            let file = match opened.take().map_or_else(|| open(path), Ok) {
                 Ok(file) => file,
                 Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
                 Err(error) => return Err(error),
@@ -41,7 +42,11 @@ impl FileLock {
                 // Its holder has replaced the file.
                 Ok(()) => {}
                 Err(TryLockError::Error(error)) => return Err(error),
-                Err(TryLockError::WouldBlock) => thread::sleep(POLL),
+                // It stays open: Windows may not replace a file while another process opens it.
+                Err(TryLockError::WouldBlock) => {
+                    thread::sleep(POLL);
+                    opened = Some(file);
+                }
             }
             if Instant::now() >= end {
                 let message = "another program keeps the file locked";
