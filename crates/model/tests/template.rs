@@ -502,6 +502,25 @@ fn a_width_is_paid_for_before_it_is_written() {
             "{source}: {error}"
         );
     }
+    // What is written is bounded before all fields are.
+    for source in [
+        "{{ ('%(a).99f' * 2000) % {'a': 1e300} }}",
+        "{{ ('{0:.99f}' * 2000).format(1e300) }}",
+        "{{ ','.join('a' * 20000) }}",
+        "{{ ('a' * 20000) | map('upper') | list }}",
+    ] {
+        let error = error(&format!("{{% set most = 'a' * 8000000 %}}{source}"));
+        assert!(
+            error.contains("than any conversation needs"),
+            "{source}: {error}"
+        );
+    }
+    assert!(error("{{ -(-(2 ** 126) * 2) }}").contains("128 bits"));
+    assert!(error("{{ (-(2 ** 126) * 2) | abs }}").contains("128 bits"));
+    let range =
+        "{{ range(-9223372036854775808, 9223372036854775807, 9223372036854775807) | list }}";
+    let all = "[-9223372036854775808, -1, 9223372036854775806]";
+    assert_eq!(outcome(range).unwrap(), all);
     assert!(error("{{ range(999999) }}").contains("more than 100000"));
     assert!(error("{{ 7 ** 9999999 }}").contains("128 bits"));
     assert!(error("{{ '%.999999f' % 1 }}").contains("too large"));
@@ -575,6 +594,14 @@ fn a_default_may_read_a_parameter_as_in_jinja() {
     }
     let undefined = "{% macro f(x=1) %}{{ x }}{% endmacro %}{{ f(nothing) }}";
     assert!(error(undefined).contains("has a default"));
+}
+
+#[test]
+fn a_method_that_is_not_called_is_true_and_has_no_attributes() {
+    // As jinja2 renders them. Templates of gpt-oss ask so for the elements of an array whose schema names none.
+    let source = "{% set a = {'type': 'array'} %}{% if a['items'] %}{{ a['items']['type'] == 'string' }}\
+                  {{ a.items.type is defined }}{{ a['items'][0] is defined }}{{ a['items'].enum }}{% endif %}";
+    assert_eq!(outcome(source).unwrap(), "FalseFalseFalse");
 }
 
 #[test]

@@ -37,7 +37,8 @@ impl FolderLock {
         loop {
             match file.try_lock() {
                 Ok(()) if is_at(&file, &path) => return Ok(Self { _file: file }),
-                // Who had it has removed the folder: it is no lock of the next one.
+                Ok(()) if progress.cancelled() => return Err(cancelled()),
+                // Its holder has removed the folder: it does not lock the next one.
                 Ok(()) => file = open()?,
                 Err(TryLockError::Error(error)) => return Err(cannot("lock this folder", error)),
                 Err(TryLockError::WouldBlock) if progress.cancelled() => return Err(cancelled()),
@@ -90,6 +91,7 @@ mod tests {
         drop(first);
         FolderLock::acquire(folder.path(), &Impatient).unwrap();
     }
+
     #[cfg(unix)]
     #[test]
     fn a_pull_that_waited_for_a_removal_locks_the_new_folder() {

@@ -158,7 +158,9 @@ pub(super) fn own_attribute(value: &Value, name: &str) -> Result<Option<Value>, 
             Some(cycler) if name == "current" => return Ok(Some(cycler.current())),
             _ => return unknown(),
         },
-        Kind::Method | Kind::Other => return unknown(),
+        // All attributes of Python's methods begin with an underscore.
+        Kind::Method => false,
+        Kind::Other => return unknown(),
     };
     Ok(is_method.then(|| Value::from_object(Method)))
 }
@@ -200,9 +202,7 @@ pub(super) fn item(value: &Value, key: &Value) -> Result<Value, Error> {
         number(key),
     ) else {
         return match of_kind {
-            Kind::Callable | Kind::Method | Kind::Loop | Kind::Other => {
-                Err(unsupported("an element", value))
-            }
+            Kind::Callable | Kind::Loop | Kind::Other => Err(unsupported("an element", value)),
             _ => Ok(Value::UNDEFINED),
         };
     };

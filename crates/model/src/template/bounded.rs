@@ -13,7 +13,7 @@ use super::names::{
     PASSED, REFUSE, SLICE, TEST, UNPACK,
 };
 use super::steps::Place;
-use super::values::{self, Kind, kind, refused, string};
+use super::values::{Kind, kind, refused, string};
 use super::{attributes, functions, methods, operators, predicates, sequences, slice};
 
 /// Installs all operations in `environment`, which pay from `budget`.
@@ -108,16 +108,12 @@ fn install_checks(environment: &mut Environment<'static>, budget: &Budget) {
         paying.clock.check()?;
         match kind(&value) {
             Kind::List | Kind::Tuple | Kind::Dict | Kind::View | Kind::Range => Ok(value),
-            _ => {
-                paying.check_list(value.as_str().map_or(0, str::len))?;
-                values::items(&value).map(Value::from)
-            }
+            _ => paying.items(&value).map(Value::from),
         }
     });
     let paying = budget.clone();
     environment.add_filter(UNPACK, move |value: Value| {
-        paying.check_list(value.as_str().map_or(0, str::len))?;
-        values::items(&value).map(Value::from)
+        paying.items(&value).map(Value::from)
     });
     environment.add_filter(PASSED, |value: Value| match value.is_undefined() {
         true => {

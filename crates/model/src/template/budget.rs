@@ -10,6 +10,7 @@ use minijinja::{Error, ErrorKind, Value};
 
 use super::python;
 use super::steps::{Clock, Place};
+use super::values;
 
 /// Bytes of a list element, in addition to its text, and of a map entry.
 pub(super) const ELEMENT: usize = 32;
@@ -56,6 +57,20 @@ impl Budget {
     pub(super) fn check_list(&self, count: usize) -> Result<(), Error> {
         self.clock.check()?;
         self.check(ELEMENT.saturating_mul(count.saturating_add(1)))
+    }
+
+    /// Refuses a text that exceeds the budget, before all of it is written.
+    pub(super) fn check_text(&self, text: &str) -> Result<(), Error> {
+        self.clock.check()?;
+        self.check(text.len())
+    }
+
+    /// Returns `list(value)`; the letters of a text have to be within the budget.
+    pub(super) fn items(&self, value: &Value) -> Result<Vec<Value>, Error> {
+        if let Some(text) = value.as_str() {
+            self.check_list(text.len())?;
+        }
+        values::items(value)
     }
 
     /// Pays for the text of `value`, and returns it. The text of a list that contains another one many times is far

@@ -1,5 +1,7 @@
 //! The filters of Jinja. Those of lists are in [`sequences`](super::sequences).
 
+use std::collections::HashSet;
+
 use minijinja::value::Tuple;
 use minijinja::{Error, Value};
 
@@ -7,7 +9,7 @@ use super::arguments::{Arguments, split};
 use super::attributes::own_attribute;
 use super::budget::Budget;
 use super::values::{self, Kind, Number, integer, kind, number, refused, string, unsupported};
-use super::{format, json, letters, methods, spaces};
+use super::{format, json, letters, methods, operators, spaces};
 
 /// The filters that exist in Jinja, and are refused where a template applies them.
 const REFUSED: [&str; 8] = [
@@ -35,7 +37,11 @@ pub(super) fn apply(
         "abs" => {
             arguments(&[])?;
             match number(value) {
-                Some(Number::Int(number)) => values::from_integer(number.abs()),
+                Some(Number::Int(number)) => {
+                    let positive = number.checked_abs();
+                    let positive = positive.ok_or_else(|| operators::too_large(name))?;
+                    values::from_integer(positive)
+                }
                 Some(Number::Float(number)) => number.abs().into(),
                 None => return Err(unsupported("abs", value)),
             }
@@ -109,9 +115,10 @@ pub(super) fn apply(
             let arguments = arguments(&["chars"])?;
             let chosen = arguments.get("chars").filter(|chosen| !chosen.is_none());
             let chosen = chosen.map(|chosen| string(chosen, name)).transpose()?;
+            let chosen: Option<HashSet<char>> = chosen.map(|chosen| chosen.chars().collect());
             let text = text()?;
-            let trimmed = match chosen {
-                Some(chosen) => text.trim_matches(|letter| chosen.contains(letter)),
+            let trimmed = match &chosen {
+                Some(chosen) => text.trim_matches(|letter: char| chosen.contains(&letter)),
                 None => text.trim_matches(spaces::is_space),
             };
             trimmed.into()

@@ -145,8 +145,8 @@ pub(super) fn percent(text: &str, arguments: &Value, budget: &Budget) -> Result<
                 )));
             }
         };
-        let default = '>';
-        out.push_str(&padded(&written, &field, default, budget)?);
+        out.push_str(&padded(&written, &field, '>', budget)?);
+        budget.check_text(&out)?;
     }
     if !uses_names && next.next().is_some() && !may_be_left {
         return Err(refused("format: not all arguments are used"));
@@ -222,6 +222,7 @@ pub(super) fn braces(
                     }
                 };
                 out.push_str(&formatted(&value, spec, budget)?);
+                budget.check_text(&out)?;
             }
             letter => out.push(letter),
         }

@@ -92,7 +92,7 @@ fn entries(of: &str, given: &[Value], budget: &Budget) -> Result<Vec<(Value, Val
                 }
                 Err(_) => Err(refused(format!("{of}: expected pairs"))),
             };
-            let pairs = values::items(value)?;
+            let pairs = budget.items(value)?;
             pairs.iter().map(pair).collect::<Result<_, Error>>()?
         }
         _ => return Err(refused(format!("{of}: expected one mapping"))),

@@ -1,5 +1,7 @@
 //! Python's methods of texts, lists, mappings and numbers.
 
+use std::collections::HashSet;
+
 use minijinja::value::Tuple;
 use minijinja::{Error, State, Value};
 
@@ -159,8 +161,9 @@ fn text_method(text: &str, name: &str, given: &[Value], budget: &Budget) -> Resu
         ("strip" | "lstrip" | "rstrip", [] | [_]) => {
             let chosen = places.first().filter(|value| !value.is_none());
             let chosen = chosen.map(|chosen| string(chosen, name)).transpose()?;
-            let is_stripped = |letter: char| match chosen {
-                Some(chosen) => chosen.contains(letter),
+            let chosen: Option<HashSet<char>> = chosen.map(|chosen| chosen.chars().collect());
+            let is_stripped = |letter: char| match &chosen {
+                Some(chosen) => chosen.contains(&letter),
                 None => spaces::is_space(letter),
             };
             let text = if name == "lstrip" {
@@ -361,7 +364,7 @@ fn split_text(text: &str, name: &str, given: &[Value], budget: &Budget) -> Resul
 
 fn join(between: &str, values: &Value, budget: &Budget) -> Result<Value, Error> {
     let mut out = String::new();
-    for (place, item) in values::items(values)?.iter().enumerate() {
+    for (place, item) in budget.items(values)?.iter().enumerate() {
         let text = string(item, "join")?;
         let between = if place > 0 { between } else { "" };
         budget.spend(between.len() + text.len())?;

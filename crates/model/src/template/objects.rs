@@ -30,7 +30,9 @@ impl Range {
 
     /// Returns the number at `place`, which is below the length.
     pub(super) fn at(&self, place: usize) -> i64 {
-        self.start + self.step * place as i64
+        // The result fits, the product may not.
+        let distance = self.step.wrapping_mul(place as i64);
+        self.start.wrapping_add(distance)
     }
 }
 

@@ -157,12 +157,7 @@ fn arithmetic(name: &str, a: &Value, b: &Value) -> Result<Value, Error> {
                 .and_then(|y| x.checked_pow(y)),
             _ => None,
         };
-        let too_large = || {
-            refused(format!(
-                "`{name}`: an integer of more than 128 bits is not supported"
-            ))
-        };
-        return result.map(from_integer).ok_or_else(too_large);
+        return result.map(from_integer).ok_or_else(|| too_large(name));
     }
     let float = |number: Number| match number {
         Number::Int(number) => number as f64,
@@ -190,6 +185,13 @@ fn arithmetic(name: &str, a: &Value, b: &Value) -> Result<Value, Error> {
     Ok(result.into())
 }
 
+/// Returns the error of an operation whose result has too many bits.
+pub(super) fn too_large(name: &str) -> Error {
+    refused(format!(
+        "`{name}`: an integer of more than 128 bits is not supported"
+    ))
+}
+
 /// Returns quotient and remainder as CPython computes them for floats.
 fn floor(x: f64, y: f64) -> (f64, f64) {
     let mut rest = x % y;
@@ -215,7 +217,10 @@ fn floor(x: f64, y: f64) -> (f64, f64) {
 /// Returns `-value` or `+value`.
 pub(super) fn unary(name: &str, value: &Value) -> Result<Value, Error> {
     match number(value) {
-        Some(Number::Int(number)) if name == NEGATE => Ok(from_integer(-number)),
+        Some(Number::Int(number)) if name == NEGATE => {
+            let negative = number.checked_neg();
+            negative.map(from_integer).ok_or_else(|| too_large("-"))
+        }
         Some(Number::Float(number)) if name == NEGATE => Ok((-number).into()),
         Some(Number::Int(number)) => Ok(from_integer(number)),
         Some(Number::Float(number)) => Ok(number.into()),

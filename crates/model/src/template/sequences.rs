@@ -47,12 +47,7 @@ pub(super) fn apply(
         )));
     }
     let arguments = |names| Arguments::new(name, given, names);
-    let all = || {
-        if let Some(text) = value.as_str() {
-            budget.check_list(text.len())?;
-        }
-        items(value)
-    };
+    let all = || budget.items(value);
     let result = match name {
         "length" | "count" => {
             arguments(&[])?;
@@ -408,7 +403,7 @@ fn map(value: &Value, given: &[Value], budget: &Budget) -> Result<Value, Error> 
     if !value.is_true() {
         return Ok(Once::value(Vec::new()));
     }
-    let all = items(value)?;
+    let all = budget.items(value)?;
     let mut mapped = Vec::with_capacity(all.len());
     match (places, &named) {
         ([], Some(named)) if named.has("attribute") => {
@@ -442,7 +437,7 @@ fn select(name: &str, value: &Value, given: &[Value], budget: &Budget) -> Result
     if !value.is_true() {
         return Ok(Once::value(Vec::new()));
     }
-    let all = items(value)?;
+    let all = budget.items(value)?;
     let mut attribute = None;
     if name.ends_with("attr") {
         let (first, rest) = places

@@ -136,8 +136,10 @@ impl Special {
             }
             seen.extend(tokens.iter().map(|token| token.text()));
         }
+        let known: HashSet<_> = tokens.iter().map(Token::key).collect();
         let is_new = |token: &&&Token| {
-            !matches!(token, Token::Text(text) if texts.contains(text)) && !token.is_in(&tokens)
+            !matches!(token, Token::Text(text) if texts.contains(text))
+                && !known.contains(&token.key())
         };
         let new: Vec<Token> = special.iter().filter(is_new).copied().cloned().collect();
         tokens.extend(new);
@@ -152,8 +154,9 @@ impl Special {
     /// `texts`.
     fn added_by_five(&self, mut tokens: Vec<Token>, texts: &HashSet<String>) -> Vec<AddedToken> {
         let names = self.names.iter().map(|(_, token)| token);
+        let mut known: HashSet<_> = tokens.iter().map(Token::key).collect();
         for token in names.clone().chain(&self.list) {
-            if !texts.contains(token.text()) && !token.is_in(&tokens) {
+            if !texts.contains(token.text()) && known.insert(token.key()) {
                 tokens.push(token.clone());
             }
         }
@@ -298,11 +301,9 @@ impl Fields {
                 }
                 let existing = self.fields.get(name).and_then(Value::as_array);
                 let mut all = existing.cloned().unwrap_or_default();
-                for token in tokens.iter().map(stated) {
-                    if !all.contains(&token) {
-                        all.push(token);
-                    }
-                }
+                let mut known: HashSet<Value> = all.iter().cloned().collect();
+                let new = tokens.iter().map(stated);
+                all.extend(new.filter(|token| known.insert(token.clone())));
                 Value::Array(all)
             }
             other => other.clone(),
@@ -395,12 +396,16 @@ impl Fields {
                 (list, self.specific.clone())
             }
         };
+        let places = names.iter().enumerate();
+        let places: HashMap<String, usize> = places
+            .map(|(place, (name, _))| (name.clone(), place))
+            .collect();
         for (name, value) in &specific {
             let field = format!("{EXTRA}.{name}");
             let token = Token::read(value, &field)?;
             let token = token.ok_or_else(|| format!("`{field}` is not a token"))?;
-            match names.iter_mut().find(|(other, _)| other == name) {
-                Some((_, other)) => *other = token,
+            match places.get(name) {
+                Some(place) => names[*place].1 = token,
                 None => names.push((name.clone(), token)),
             }
         }

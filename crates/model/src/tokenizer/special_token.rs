@@ -97,14 +97,13 @@ impl Token {
         }
     }
 
-    /// Returns whether Python's `in` finds this token in `tokens`: those with rules are never equal to texts.
-    pub(super) fn is_in(&self, tokens: &[Self]) -> bool {
-        tokens.iter().any(|other| match (self, other) {
-            (Self::Text(text), Self::Text(other)) => text == other,
-            (Self::Stated(stated), Self::Stated(other)) => {
-                stated.library(false) == other.library(false)
-            }
-            _ => false,
-        })
+    /// Returns the text and the rules. Both are equal for tokens that are equal in Python, where those with rules are never
+    /// equal to texts.
+    pub(super) fn key(&self) -> (String, Option<AddedToken>) {
+        let rules = match self {
+            Self::Text(_) => None,
+            Self::Stated(stated) => Some(stated.library(false)),
+        };
+        (self.text().to_owned(), rules)
     }
 }

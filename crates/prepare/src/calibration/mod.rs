@@ -211,8 +211,8 @@ pub(super) fn nothing_seen() -> Error {
 }
 
 /// Returns the tokens of a calibration text, in pieces of at most [`PIECE_TOKENS`], and of at most `most_tokens` in
-/// total.
-/// A text has no tokens around it if the [model's files contradict each other](triad_model::tokenizer::Tokenizer::ends_are_certain) about them.
+/// total. A text has no tokens around it if the model's files
+/// [disagree](triad_model::tokenizer::Tokenizer::ends_are_certain) about them.
 ///
 /// # Errors
 /// If the model has no tokenizer.
