@@ -12,8 +12,9 @@ pub(super) struct Around {
 }
 
 /// Returns the tokens around a text: `of_file` are those of `post_processor`, `four_raises` states whether version 4 of
-/// `transformers` does not read the files. The second value is the reason why no raw text can be encoded: versions
-/// differ in the tokens.
+/// `transformers` does not read the files. Versions differ in the tokens where `post_processor` contradicts the
+/// configuration, as in files of DeepSeek. They are then those of version 4, with which such files were made, and of
+/// llama.cpp.
 ///
 /// # Errors
 /// If a field is not a boolean, or states a token that is not given.
@@ -22,32 +23,22 @@ pub(super) fn read(
     of_file: Around,
     (bos, eos): (Option<u32>, Option<u32>),
     four_raises: bool,
-) -> Result<(Around, Option<String>)> {
+) -> Result<Around> {
     let stated = [config.bool("add_bos_token")?, config.bool("add_eos_token")?];
     if config.value["tokenizer_class"].is_null() {
-        return Ok((without_class(of_file, stated, (bos, eos))?, None));
+        return without_class(of_file, stated, (bos, eos));
     }
     let Some(class) = Class::of(config) else {
-        return Ok((of_file, None));
+        return Ok(of_file);
     };
-    let of_five = match class.adds_none_in_five {
-        true => Around::default(),
-        false => of_file.clone(),
-    };
-    let of_four = match class.adds(config.value) {
-        None => of_file,
+    Ok(match class.adds(config.value).filter(|_| !four_raises) {
         Some((adds_bos, adds_eos)) => Around {
             prefix: bos.filter(|_| adds_bos).into_iter().collect(),
             suffix: eos.filter(|_| adds_eos).into_iter().collect(),
         },
-    };
-    let differs = (!four_raises && of_four != of_five).then(|| {
-        format!(
-            "{CONFIG}: versions of transformers put other tokens around a text: `add_bos_token` and `add_eos_token`, or \
-             the defaults of `tokenizer_class`, contradict `post_processor` of tokenizer.json"
-        )
-    });
-    Ok((of_five, differs))
+        None if four_raises && class.adds_none_in_five => Around::default(),
+        None => of_file,
+    })
 }
 
 /// Returns the tokens around a text if the class is not known: what the configuration states overrides

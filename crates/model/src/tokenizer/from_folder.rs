@@ -259,7 +259,7 @@ pub(super) fn build(
         &mut vocabulary,
         eos.into_iter().chain(stated_end_tokens.iter().copied()),
     );
-    let (around, differs) = around::read(config, around_text(&inner)?, (bos, eos), four_raises)?;
+    let around = around::read(config, around_text(&inner)?, (bos, eos), four_raises)?;
 
     let controls = vocabulary
         .of_kind(TokenKind::Control)
@@ -280,7 +280,6 @@ pub(super) fn build(
         eos,
         prefix: around.prefix,
         suffix: around.suffix,
-        differs,
         end_tokens,
         pair: parts.pair(config)?,
         adds_space,

@@ -169,7 +169,6 @@ pub(super) fn tokenizer(metadata: &Metadata) -> Result<Tokenizer> {
         suffix,
         end_tokens,
         adds_space,
-        differs: None,
         longest: OnceLock::new(),
     })
 }

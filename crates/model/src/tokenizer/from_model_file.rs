@@ -174,7 +174,6 @@ fn build(
         end_tokens,
         pair: None,
         adds_space: prefix != Prefix::Never,
-        differs: None,
         longest: OnceLock::new(),
     })
 }

@@ -130,8 +130,6 @@ pub struct Tokenizer {
     /// Tokens around a raw prompt.
     prefix: Vec<u32>,
     suffix: Vec<u32>,
-    /// The reason why a raw prompt is refused, if the files' readers put other tokens around it.
-    differs: Option<String>,
     end_tokens: Vec<u32>,
     /// The tokens around two texts.
     pair: Option<Pair>,
@@ -214,9 +212,6 @@ impl Tokenizer {
                 text.len()
             );
             return Err(Error::new(ErrorKind::Tokenizer, message));
-        }
-        if let Some(reason) = self.differs.as_ref().filter(|_| options.add_special) {
-            return Err(Error::new(ErrorKind::Unsupported, reason.clone()));
         }
         let limit = Limit::new(most, stop);
         let mut tokens = Vec::with_capacity((text.len() / 3 + 2).min(most.saturating_add(2)));
@@ -342,12 +337,6 @@ impl Tokenizer {
     /// Returns whether BOS is put before a raw prompt.
     pub fn adds_bos(&self) -> bool {
         self.bos.is_some_and(|bos| self.prefix.contains(&bos))
-    }
-
-    /// Returns whether the files agree about the tokens around a raw prompt. If not, [`EncodeOptions::add_special`] is
-    /// refused.
-    pub fn ends_are_certain(&self) -> bool {
-        self.differs.is_none()
     }
 
     /// Returns the number of ids. The model's embedding may have more rows (padding) or fewer.

@@ -89,6 +89,22 @@ pub(super) fn add(
     let four = read(Version::Four, &sources, class, existing[0]);
     let five = read(Version::Five, &sources, of_five, existing[1]);
     let four_raises = four.is_err();
+    let model = tokenizer.get_model();
+    // A version that gives tokens of the file other ids would read other rows of the embedding: none can be meant.
+    let five = five.and_then(|named| {
+        let table = Table::new(model, existing[1]).with(&named.tokens);
+        let moved = sources
+            .in_file
+            .iter()
+            .find(|(id, token)| table.id(&token.content) != Some(**id));
+        match moved {
+            Some((_, token)) => Err(format!(
+                "version 5 of transformers gives {:?} another id",
+                token.content
+            )),
+            None => Ok(named),
+        }
+    });
     let read: Vec<(Named, &BTreeMap<u32, AddedToken>)> = match (four, five) {
         (Err(_), Err(reason)) => {
             let message = format!("{CONFIG}: {reason}");
@@ -103,7 +119,6 @@ pub(super) fn add(
     for (named, _) in &read {
         check_lengths(&named.tokens)?;
     }
-    let model = tokenizer.get_model();
     let (first, _) = &read[0];
     let whole = Table::new(model, &sources.in_file).with(&first.tokens);
     for (named, existing) in &read {

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use statistics::InputStatistics;
 use triad_engine::{Cancel, Inputs, LinearInput, Model, Observer, Session, SessionOptions};
 use triad_model::description::ModelDescription;
-use triad_model::tokenizer::EncodeOptions;
 
 use crate::error::{Error, Result};
 use text::CalibrationText;
@@ -211,8 +210,7 @@ pub(super) fn nothing_seen() -> Error {
 }
 
 /// Returns the tokens of a calibration text, in pieces of at most [`PIECE_TOKENS`], and of at most `most_tokens` in
-/// total. A text has no tokens around it if the model's files
-/// [disagree](triad_model::tokenizer::Tokenizer::ends_are_certain) about them.
+/// total.
 ///
 /// # Errors
 /// If the model has no tokenizer.
@@ -220,13 +218,8 @@ pub fn pieces(model: &Model, text: &CalibrationText, most_tokens: usize) -> Resu
     let mut pieces = Vec::new();
     let mut left = most_tokens;
     let longest = PIECE_TOKENS.min(model.description().context);
-    let tokenizer = model.tokenizer()?;
-    let options = EncodeOptions {
-        add_special: tokenizer.ends_are_certain(),
-        ..EncodeOptions::TEXT
-    };
     for text in text.texts.iter().filter(|text| !text.is_empty()) {
-        for piece in tokenizer.encode(text, options)?.chunks(longest) {
+        for piece in model.encode_prompt(text)?.chunks(longest) {
             let piece = &piece[..piece.len().min(left)];
             left -= piece.len();
             if piece.is_empty() {
