@@ -94,7 +94,7 @@ fn a_wrong_value_is_refused_with_the_name_of_its_field() {
         (json!({"prompt": []}), json!("prompt")),
         (json!({"prompt": ""}), json!("prompt")),
         (json!({"prompt": [97, 259]}), json!("prompt")),
-        (json!({"prompt": [97, -1]}), json!("prompt")),
+        (json!({"prompt": [97, -1]}), json!("prompt[1]")),
         (json!({"prompt": vec![97; CONTEXT + 1]}), Value::Null),
         (json!({"prompt": vec!["a"; 1025]}), json!("prompt")),
         (json!({"prompt": "a", "logprobs": 21}), json!("logprobs")),

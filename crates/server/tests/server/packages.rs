@@ -60,7 +60,7 @@ fn a_kept_response_is_not_returned_to_a_client_that_expects_events() {
         "",
         "?stream=false",
         "?stream=",
-        "?include=a&include_obfuscation=false&stream=False",
+        "?include=message.output_text.logprobs&include_obfuscation=false&stream=False",
         "?api-version=1",
     ] {
         let kept = server.get(&format!("{path}{query}")).good();
@@ -68,7 +68,10 @@ fn a_kept_response_is_not_returned_to_a_client_that_expects_events() {
     }
     for (query, name) in [
         ("?stream=true", "stream"),
-        ("?include=a&stream=True", "stream"),
+        (
+            "?include=message.output_text.logprobs&stream=True",
+            "stream",
+        ),
         ("?stream=1", "stream"),
         ("?starting_after=3", "starting_after"),
     ] {

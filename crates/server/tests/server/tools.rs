@@ -556,7 +556,7 @@ fn what_is_wrong_with_tools_is_refused_by_its_field() {
     let of_parameters = "tools[0].function.parameters";
     let cases = [
         (json!({"tools": 3}), "tools"),
-        (json!({"tools": [{}]}), "tools[0]"),
+        (json!({"tools": [{}]}), "tools[0].type"),
         (
             required(json!({"tools": [{"type": "web_search"}]})),
             "tools[0].type",

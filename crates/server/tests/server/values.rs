@@ -67,10 +67,17 @@ fn each(
     }
 }
 
+/// Returns the requests that are posted. `/api/delete` is not, and reads no body without a library of models.
+fn posted() -> impl Iterator<Item = &'static RequestFields> {
+    requests()
+        .into_iter()
+        .filter(|request| request.path != "/api/delete")
+}
+
 /// Calls `check` for each field of all requests, with servers that have what their paths name.
 fn sweep(mut check: impl FnMut(&Case)) {
     let general = Server::with(|options| options.strict_models = true);
-    for request in requests() {
+    for request in posted() {
         let of_path;
         let folder = tempfile::tempdir().unwrap();
         let server = match request.path {
@@ -335,7 +342,7 @@ fn a_value_of_another_kind_is_refused_by_its_field_in_words_of_json() {
 fn a_body_of_another_kind_is_refused_in_words_of_json() {
     let server = Server::start();
     let made = server.post("/v1/conversations", &json!({})).good();
-    for request in requests() {
+    for request in posted() {
         let url = request.path.replace("{id}", made["id"].as_str().unwrap());
         for (body, found) in [
             ("null", "null"),
