@@ -74,6 +74,9 @@ pub enum Error {
         /// The kind of source.
         kind: Kind,
     },
+    /// The [separate process](crate::Checker) had no time to compile the grammar.
+    #[error("the machine is too busy to compile a grammar: try again later")]
+    Starved,
     /// The compilation was cancelled.
     #[error("the compilation of a grammar was cancelled")]
     Cancelled,

@@ -383,9 +383,10 @@ pub(crate) fn compile(
 
 fn refused(field: &str, error: &GrammarError) -> ApiError {
     match error {
-        GrammarError::Busy { .. } | GrammarError::NoThread { .. } | GrammarError::Cancelled => {
-            ApiError::unavailable(error.to_string())
-        }
+        GrammarError::Busy { .. }
+        | GrammarError::Starved
+        | GrammarError::NoThread { .. }
+        | GrammarError::Cancelled => ApiError::unavailable(error.to_string()),
         GrammarError::Checker { .. } => ApiError::failed("the grammar can't be checked", error),
         error => ApiError::field(field, error.to_string()),
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use axum::Json;
-use axum::extract::State;
+use axum::extract::{RawQuery, State};
 use axum::http::HeaderMap;
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -12,6 +12,7 @@ use utoipa::ToSchema;
 use crate::app::App;
 use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::ollama::time::rfc3339;
+use crate::query;
 use crate::slots::Offered;
 use crate::url_path::UrlPath;
 
@@ -29,7 +30,7 @@ pub(crate) struct ModelList {
 /// The fields that Anthropic's API has in addition. Only for requests with the header `anthropic-version`.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct AnthropicList {
-    /// Always false: the list is complete.
+    /// Whether there are more models in the direction of the page.
     #[schema(required = false)]
     has_more: bool,
     /// The first model's name.
@@ -108,21 +109,72 @@ fn objects(app: &App, headers: &HeaderMap) -> Vec<ModelObject> {
     app.registry().offered().iter().flat_map(of_model).collect()
 }
 
-/// Lists the served models.
-#[utoipa::path(get, path = "/v1/models", tag = "models", responses((status = 200, body = ModelList)))]
-pub(crate) async fn list(State(app): State<Arc<App>>, headers: HeaderMap) -> Json<ModelList> {
-    let data = objects(&app, &headers);
+/// Lists the served models. In Anthropic's form, `limit`, `after_id` and `before_id` select a page; without `limit`, the
+/// list goes on to its end.
+#[utoipa::path(
+    get, path = "/v1/models", tag = "models",
+    responses((status = 200, body = ModelList), (status = 400, body = ErrorBody))
+)]
+pub(crate) async fn list(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+    RawQuery(query): RawQuery,
+) -> ApiResult<Json<ModelList>> {
+    let mut data = objects(&app, &headers);
+    let has_more = match is_anthropic(&headers) {
+        true => keep_page(&mut data, query.as_deref())?,
+        false => false,
+    };
     let name = |model: Option<&ModelObject>| model.map(|model| model.id.clone());
     let anthropic = is_anthropic(&headers).then(|| AnthropicList {
-        has_more: false,
+        has_more,
         first_id: name(data.first()),
         last_id: name(data.last()),
     });
-    Json(ModelList {
+    Ok(Json(ModelList {
         object: "list",
         data,
         anthropic,
-    })
+    }))
+}
+
+/// Keeps the models of the page that `query` asks for. Returns whether there are more.
+fn keep_page(models: &mut Vec<ModelObject>, query: Option<&str>) -> ApiResult<bool> {
+    // `beta` names a version of the same interface.
+    let given = query::read(query, &["limit", "after_id", "before_id", "beta"])?;
+    let value = |name| {
+        let found = given.iter().find(|(given, _)| *given == name);
+        found.map(|(_, value)| value.as_str())
+    };
+    let place = |name: &str| {
+        let place = |id| models.iter().position(|model| model.id == id);
+        let missing = || ApiError::field(name, "there is no model of this name");
+        let place = value(name).map(|id| place(id).ok_or_else(missing));
+        place.transpose()
+    };
+    let limit = value("limit").map(|limit| {
+        let limit = limit
+            .parse()
+            .ok()
+            .filter(|limit| (1..=1000).contains(limit));
+        limit.ok_or_else(|| ApiError::field("limit", "expected 1 to 1000"))
+    });
+    let limit = limit.transpose()?.unwrap_or(models.len());
+    let (page, has_more) = match (place("after_id")?, place("before_id")?) {
+        (Some(_), Some(_)) => {
+            let message = "expected it without after_id";
+            return Err(ApiError::field("before_id", message));
+        }
+        (None, Some(before)) => (before.saturating_sub(limit)..before, before > limit),
+        (after, None) => {
+            let first = after.map_or(0, |after| after + 1);
+            let end = models.len().min(first + limit);
+            (first..end, end < models.len())
+        }
+    };
+    models.truncate(page.end);
+    models.drain(..page.start);
+    Ok(has_more)
 }
 
 /// Returns one model without loading it.

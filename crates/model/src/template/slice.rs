@@ -99,10 +99,10 @@ mod tests {
         ] {
             let limit = |limit: Option<i64>| limit.map_or(Value::from(()), Value::from);
             let limits = || [start, stop, step].map(limit);
-            let text = slice(&Value::from("abcde"), limits()).unwrap();
+            let text = slice(&Value::from("abcde"), &limits()).unwrap();
             assert_eq!(text.as_str(), Some(expected), "{start:?}:{stop:?}:{step:?}");
             let letters: Vec<_> = "abcde".chars().map(String::from).collect();
-            let list = slice(&Value::from(letters), limits()).unwrap();
+            let list = slice(&Value::from(letters), &limits()).unwrap();
             let joined: String = list
                 .try_iter()
                 .unwrap()
@@ -111,6 +111,6 @@ mod tests {
             assert_eq!(joined, expected, "{start:?}:{stop:?}:{step:?}");
         }
         let zero = [Value::from(()), Value::from(()), Value::from(0)];
-        assert!(slice(&Value::from("a"), zero).is_err());
+        assert!(slice(&Value::from("a"), &zero).is_err());
     }
 }

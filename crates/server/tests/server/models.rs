@@ -55,6 +55,57 @@ fn loaded(server: &Server) -> Vec<String> {
 }
 
 #[test]
+fn models_are_listed_in_pages_in_anthropics_form() {
+    let (engine, folder) = engine(None);
+    let (models, _) = models(&engine, 5);
+    let server = Server::with_models((engine, folder), models, |_| {});
+    let get = |query: &str| {
+        server.send(&format!(
+            "GET /v1/models{query} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
+             anthropic-version: 2023-06-01\r\n\r\n"
+        ))
+    };
+    for (query, names, has_more) in [
+        ("", "abcde", false),
+        ("?limit=2", "ab", true),
+        ("?limit=2&after_id=b&beta=true", "cd", true),
+        ("?limit=2&after_id=d", "e", false),
+        ("?after_id=e", "", false),
+        ("?limit=2&before_id=d", "bc", true),
+        ("?limit=2&before_id=c", "ab", false),
+        ("?limit=1000&before_id=b", "a", false),
+    ] {
+        let page = get(query).good();
+        let data = page["data"].as_array().unwrap();
+        let found: String = data
+            .iter()
+            .filter_map(|model| model["id"].as_str())
+            .collect();
+        assert_eq!(
+            (&*found, &page["has_more"]),
+            (names, &json!(has_more)),
+            "{query}"
+        );
+    }
+    for (query, name) in [
+        ("?limit=0", "limit"),
+        ("?limit=1001", "limit"),
+        ("?limit=x", "limit"),
+        ("?after_id=z", "after_id"),
+        ("?after_id=a&before_id=c", "before_id"),
+        ("?page=2", "page"),
+    ] {
+        let refused = get(query);
+        assert_eq!(refused.status, 400, "{query}");
+        let message = refused.json()["error"]["message"]
+            .as_str()
+            .unwrap()
+            .to_owned();
+        assert!(message.contains(name), "{query}: {message}");
+    }
+}
+
+#[test]
 fn models_are_loaded_when_asked_for_and_the_one_not_used_the_longest_goes_first() {
     let (engine, folder) = engine(None);
     let (models, loads) = models(&engine, 3);
