@@ -148,6 +148,12 @@ impl Later {
         Package::is_at(&self.missing.package)
     }
 
+    /// Returns the path that the package will have.
+    #[cfg(feature = "server")]
+    pub fn package(&self) -> &Path {
+        &self.missing.package
+    }
+
     /// Returns the error of a preparation in the background, if it failed.
     #[cfg(feature = "server")]
     pub fn failure(&self) -> Option<String> {

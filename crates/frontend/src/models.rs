@@ -30,8 +30,15 @@ pub fn path_of(name: &str, progress: &dyn Progress) -> Result<PathBuf> {
 /// bytes read so far and the bytes to read in total.
 ///
 /// # Errors
-/// If a file is damaged, or Triad does not run such a model.
+/// If a file is damaged, a pull of the model has not ended, or Triad does not run such a model.
 pub fn load(path: &Path, options: &LoadOptions, read: &mut dyn FnMut(u64, u64)) -> Result<Model> {
+    let pulled = fetch::pulled(path)?;
+    let model = load_files(path, options, read)?;
+    pulled.check()?;
+    Ok(model)
+}
+
+fn load_files(path: &Path, options: &LoadOptions, read: &mut dyn FnMut(u64, u64)) -> Result<Model> {
     // Experts that do not stay in memory are read from the file again and again.
     let is_copied = options.expert_memory.is_none();
     if Package::is_at(path) {

@@ -98,7 +98,7 @@ pub(crate) enum LookUp {
 /// Finds the files that the model at `path` runs from, as [`package_of`] does, without preparing it.
 ///
 /// # Errors
-/// As [`cached`]; if the file is damaged or holds what Triad does not run.
+/// As [`cached`]; if the file is damaged, a pull of the model has not ended, or the file holds what Triad does not run.
 pub(crate) fn look_up(path: &Path, read: &mut dyn FnMut(u64, u64)) -> Result<LookUp> {
     let found = |path: &Path, stored| {
         LookUp::Found(Found {
@@ -110,6 +110,7 @@ pub(crate) fn look_up(path: &Path, read: &mut dyn FnMut(u64, u64)) -> Result<Loo
     if Package::is_at(path) {
         return Ok(found(path, None));
     }
+    let pulled = fetch::pulled(path)?;
     // A file that is not a model is refused before all of it is read. The cache may have a package that an earlier version
     // made of a model that now runs as it is stored.
     let checkpoint = Arc::new(Checkpoint::open(path)?);
@@ -118,6 +119,8 @@ pub(crate) fn look_up(path: &Path, read: &mut dyn FnMut(u64, u64)) -> Result<Loo
     }
     let (options, text) = (PrepareOptions::default(), CalibrationText::builtin());
     let package = cached(path, &options, (&text, None), read)?;
+    // The package would be of other files than those that its name is of.
+    pulled.check()?;
     if Package::is_at(&package) {
         return Ok(found(&package, None));
     }

@@ -28,6 +28,8 @@ pub struct HostedModel {
     pub bytes: u64,
     /// Facts that lists of models show.
     pub facts: ModelFacts,
+    /// Checks that the model's files may be loaded now. The error is a sentence for clients, without names of files.
+    pub check: Box<dyn Fn() -> Result<(), String> + Send + Sync>,
     /// Loads the model.
     pub load: Box<dyn Fn() -> Result<LoadedModel, LoadError> + Send + Sync>,
 }
@@ -56,6 +58,7 @@ impl fmt::Debug for HostedModel {
             aliases,
             bytes,
             facts,
+            check: _,
             load: _,
         } = self;
         f.debug_struct("HostedModel")

@@ -24,10 +24,11 @@ pub trait ModelLibrary: fmt::Debug + Send + Sync {
     /// If there is no such model, it can't be fetched or served, or `progress` cancels.
     fn pull(&self, name: &str, progress: &dyn Progress) -> Result<HostedModel, LibraryError>;
 
-    /// Returns whether the model `name`, or a part of it, belongs to a model that the server is started with.
+    /// Returns whether the model `name` is one that the server is started with, or its folder has such a model in it.
+    /// Whether its files are complete does not matter.
     ///
     /// # Errors
-    /// If the folder can't be read.
+    /// If there is no such name, or the folder can't be read.
     fn is_given(&self, name: &str) -> Result<bool, LibraryError>;
 
     /// Deletes the files of the model `name`.
@@ -44,6 +45,8 @@ pub enum LibraryError {
     Missing(String),
     /// The hub, the network or the model is the reason.
     Refused(String),
+    /// The files belong to a model that the server is started with.
+    Given,
     /// This machine is the reason, which is logged.
     Failed(LoadError),
 }
@@ -55,6 +58,11 @@ impl From<LibraryError> for ApiError {
                 Self::refused(StatusCode::NOT_FOUND, "model_not_found", message)
             }
             LibraryError::Refused(message) => Self::invalid(message).with_code("pull_failed"),
+            LibraryError::Given => Self::refused(
+                StatusCode::FORBIDDEN,
+                "model_given",
+                "the server was started with a model of this folder, so its files stay as they are",
+            ),
             LibraryError::Failed(cause) => {
                 Self::failed("the files of the model can't be changed", &*cause)
             }

@@ -106,7 +106,9 @@ fn objects(app: &App, headers: &HeaderMap) -> Vec<ModelObject> {
         let names = model.hosted.names();
         names.map(|name| object(name, model.context)).collect()
     };
-    app.registry().offered().iter().flat_map(of_model).collect()
+    let offered = app.registry().offered();
+    let usable = offered.iter().filter(|model| model.is_usable());
+    usable.flat_map(of_model).collect()
 }
 
 /// Lists the served models. In Anthropic's form, `limit`, `after_id` and `before_id` select a page; without `limit`, the

@@ -49,6 +49,15 @@ fn unload(models: Vec<Arc<ServedModel>>, reason: &'static str) -> Option<JoinHan
     spawn(end).ok()
 }
 
+/// Ends the load of a model when it is dropped.
+struct EndLoad<'a>(&'a ModelRegistry, usize);
+
+impl Drop for EndLoad<'_> {
+    fn drop(&mut self) {
+        self.0.lock().end_load(self.1);
+    }
+}
+
 /// The registry of all models.
 pub(crate) struct ModelRegistry {
     /// The creation time of the registry, in seconds since 1970.
@@ -296,6 +305,8 @@ impl ModelRegistry {
         if let Some(model) = self.ask(index) {
             return Ok(model);
         }
+        // Others need not leave the memory for a model that can't be loaded.
+        self.check(index)?;
         let (mut failed, mut interval) = (None, POLL_INTERVAL);
         let loading = loop {
             let loading = Arc::clone(&self.loading).lock_owned().await;
@@ -374,15 +385,27 @@ impl ModelRegistry {
     ) -> ApiResult<Arc<ServedModel>> {
         let name = &self.hosted(index).name;
         self.load(index).map_err(|error| {
-            ApiError::failed(&format!("{name} can't be loaded"), &*error).with_param("model")
+            // A deletion, or a pull that began during the load, is the reason for whatever error there is.
+            let ready = self.index(Some(name)).and_then(|_| self.check(index));
+            ready.err().unwrap_or_else(|| {
+                ApiError::failed(&format!("{name} can't be loaded"), &*error).with_param("model")
+            })
+        })
+    }
+
+    /// Checks that the files of the model at `index` may be loaded now.
+    fn check(&self, index: usize) -> ApiResult<()> {
+        let hosted = self.hosted(index);
+        (hosted.check)().map_err(|why| {
+            let message = format!("{} can't be loaded: {why}", hosted.name);
+            ApiError::unavailable(message).with_param("model")
         })
     }
 
     fn load(&self, index: usize) -> Result<Arc<ServedModel>, LoadError> {
-        let (hosted, metrics) = {
-            let slot = &self.lock().slots[index];
-            (Arc::clone(&slot.hosted), slot.metrics.clone())
-        };
+        let begun = self.lock().begin_load(index);
+        let (hosted, metrics) = begun.ok_or("the model was deleted")?;
+        let _end = EndLoad(self, index);
         let of_server = (&self.options, &self.preparers);
         let served = ServedModel::new(hosted.name.clone(), (hosted.load)()?, of_server, metrics);
         let served = Arc::new(served);

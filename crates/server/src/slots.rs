@@ -29,6 +29,8 @@ pub(crate) struct Slot {
     is_removed: bool,
     /// The model, if it is in memory.
     pub(crate) served: Option<Arc<ServedModel>>,
+    /// Whether the model is being loaded.
+    is_loading: bool,
     /// The number of the latest request for the model, as counted by `Models::requests`.
     asked: u64,
     pub(crate) kept: Kept,
@@ -42,6 +44,7 @@ impl Slot {
             is_given,
             is_removed: false,
             served: None,
+            is_loading: false,
             asked: 0,
             kept: Kept::default(),
         }
@@ -80,6 +83,13 @@ pub(crate) struct Kept {
     pub(crate) time: Option<Duration>,
     /// The time since which the model is known to be idle.
     pub(crate) idle_since: Option<Instant>,
+}
+
+impl Offered {
+    /// Returns whether the next request for the model finds it in memory, or may load it.
+    pub(crate) fn is_usable(&self) -> bool {
+        self.context.is_some() || (self.hosted.check)().is_ok()
+    }
 }
 
 impl Models {
@@ -157,7 +167,9 @@ impl Models {
             Some(slot) if slot.offers(&model) => Ok(None),
             Some(slot) => {
                 let served = slot.served.take();
+                let is_loading = slot.is_loading;
                 *slot = Slot::new(model, metrics, false);
+                slot.is_loading = is_loading;
                 Ok(served)
             }
             None => {
@@ -179,7 +191,8 @@ impl Models {
         let is_meant =
             |slot: &Slot| !slot.is_given && !slot.is_removed && is_meant(&slot.hosted.name);
         let mut slots = self.slots.iter().filter(|slot| is_meant(slot));
-        if let Some(slot) = slots.find(|slot| slot.served.is_some() && !slot.is_idle()) {
+        let is_in_use = |slot: &Slot| slot.served.is_some() && !slot.is_idle();
+        if let Some(slot) = slots.find(|slot| slot.is_loading || is_in_use(slot)) {
             return Err(slot.hosted.name.clone());
         }
         let mut dropped = Vec::new();
@@ -198,6 +211,21 @@ impl Models {
         slot.asked = self.requests;
         slot.kept.idle_since = None;
         Some(model)
+    }
+
+    /// Begins to load the model at `index`, unless it was removed.
+    pub(crate) fn begin_load(&mut self, index: usize) -> Option<(Arc<HostedModel>, ModelMetrics)> {
+        let slot = &mut self.slots[index];
+        if slot.is_removed {
+            return None;
+        }
+        slot.is_loading = true;
+        Some((Arc::clone(&slot.hosted), slot.metrics.clone()))
+    }
+
+    /// Ends the load of the model at `index`, whether it succeeded or not.
+    pub(crate) fn end_load(&mut self, index: usize) {
+        self.slots[index].is_loading = false;
     }
 
     /// Puts the model of `hosted` into memory, for `time` after its last request. A model that was removed or replaced

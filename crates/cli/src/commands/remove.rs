@@ -1,11 +1,11 @@
 //! `triad remove`: removes a model from the cache.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use triad_frontend::packages::remains_of;
-use triad_model::fetch::{self, Progress};
+use triad_frontend::packages::{model_files, remains_of};
+use triad_model::fetch::{self, CachedModel, Progress};
 use triad_prepare::PrepareOptions;
 use triad_prepare::calibration::text::CalibrationText;
 use triad_prepare::package::is_in_use;
@@ -15,7 +15,8 @@ use triad_console::{output, preparing, progress};
 /// Remove a model from the cache, with the package that was prepared from it.
 ///
 /// A repository of the hub is removed with all of its files; `hf:owner/name:file` removes one file. Model files
-/// outside of the cache are never removed. A copy of the same file elsewhere is prepared again when it next runs.
+/// outside of the cache are never removed. The package stays if another model of the cache has the same content. A copy of
+/// the same file elsewhere is prepared again when it next runs.
 #[derive(clap::Args)]
 #[command(visible_alias = "rm")]
 #[command(after_help = "Examples:
@@ -30,18 +31,19 @@ pub struct Arguments {
 /// Removes the model.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let name = &arguments.model;
-    let bytes = progress::fetch(|progress| remove(name, progress))?;
+    let bytes = progress::fetch(|progress| remove(name, &[], progress))?;
     output::note(&format!("removed {name}, {}", output::bytes(bytes)));
     Ok(())
 }
 
-/// Removes the model called `name` with its packages. Returns the bytes that they had.
+/// Removes the model called `name` with its packages, except for packages of `kept` and those of other models in the cache.
+/// Returns the bytes that they had.
 ///
 /// # Errors
 /// If it is not in the cache, or a file cannot be removed.
-pub fn remove(name: &str, progress: &dyn Progress) -> Result<u64> {
+pub fn remove(name: &str, kept: &[PathBuf], progress: &dyn Progress) -> Result<u64> {
     // Packages are named by the files that they were prepared from, so they are found before these are removed.
-    let packages = packages_of(name)?;
+    let packages = packages_of(name, kept)?;
     let mut bytes = fetch::remove(name, progress)?;
     for path in packages.iter().flat_map(|package| remains_of(package)) {
         let name = path.display();
@@ -62,23 +64,66 @@ pub fn remove(name: &str, progress: &dyn Progress) -> Result<u64> {
     Ok(bytes)
 }
 
-/// Returns the paths of packages, finished or not, that were prepared with the default options from the model of this name, or from any file of the
-/// repository of this name.
-fn packages_of(name: &str) -> Result<Vec<PathBuf>> {
+/// Returns the paths of packages, finished or not, that were prepared with the default options from the model of this
+/// name, or from any file of the repository of this name, and from which neither another model of the cache nor one of
+/// `kept` runs.
+fn packages_of(name: &str, kept: &[PathBuf]) -> Result<Vec<PathBuf>> {
     // Without packages, no file needs to be hashed.
     if fs::read_dir(fetch::packages_folder()?).is_ok_and(|mut all| all.next().is_none()) {
         return Ok(Vec::new());
     }
     let (options, text) = (PrepareOptions::default(), CalibrationText::builtin());
+    let package_of = |path: &Path| preparing::cached(path, &options, (&text, None));
     let of_repository = format!("{name}:");
+    let is_meant =
+        |model: &CachedModel| model.name == *name || model.name.starts_with(&of_repository);
+    let (removed, others): (Vec<_>, Vec<_>) = fetch::cached()?.into_iter().partition(is_meant);
     let mut packages = Vec::new();
-    for model in fetch::cached()? {
-        if model.name == *name || model.name.starts_with(&of_repository) {
-            let package = preparing::cached(&model.path, &options, (&text, None))?;
-            if !packages.contains(&package) {
-                packages.push(package);
-            }
+    for CachedModel { path, .. } in &removed {
+        let package = package_of(path)?;
+        // Files of other lengths have another content, and need not be hashed.
+        let mut similar = others
+            .iter()
+            .filter(|other| lengths(&other.path) == lengths(path));
+        // The package of a model that can't be read is not known, so all stay.
+        let is_same = |other: &CachedModel| {
+            package_of(&other.path).map_or(true, |other| key(&other) == key(&package))
+        };
+        let is_kept = || {
+            kept.iter()
+                .any(|kept| key(&canonical(kept)) == key(&package))
+        };
+        if !packages.contains(&package) && !is_kept() && !similar.any(is_same) {
+            packages.push(package);
         }
     }
     Ok(packages)
+}
+
+/// Returns the lengths of the files of the model at `path`.
+fn lengths(path: &Path) -> Vec<Option<u64>> {
+    let files = model_files(path);
+    let length = |file: &PathBuf| fs::metadata(file).ok().map(|file| file.len());
+    files.iter().map(length).collect()
+}
+
+/// Returns the end of a package's name, by which it is found.
+fn key(package: &Path) -> Option<String> {
+    let name = package.file_name()?.to_string_lossy();
+    name.rsplit_once('-').map(|(_, key)| key.to_owned())
+}
+
+/// Returns a path by which files can be compared, without links. The file may not exist.
+pub fn canonical(path: &Path) -> PathBuf {
+    let there = path.ancestors().find_map(|parent| {
+        let rest = path.strip_prefix(parent).ok()?;
+        // Joining nothing would append a separator.
+        let parent = parent.canonicalize().ok()?;
+        Some(if rest == Path::new("") {
+            parent
+        } else {
+            parent.join(rest)
+        })
+    });
+    there.unwrap_or_else(|| path.to_owned())
 }

@@ -22,6 +22,8 @@ mod outcome;
 mod packages;
 mod pictures;
 mod processors;
+#[cfg(feature = "server")]
+mod pulls;
 #[cfg(feature = "mcp")]
 #[path = "../support/scripted.rs"]
 mod scripted;

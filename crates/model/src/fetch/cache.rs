@@ -53,6 +53,12 @@ impl FolderLock {
     }
 }
 
+/// Returns whether a process fetches into `folder` now.
+pub(super) fn is_locked(folder: &Path) -> bool {
+    let lock = File::open(folder.join(LOCK));
+    lock.is_ok_and(|lock| matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock)))
+}
+
 /// Returns whether the opened `file` is still the one at `path`; true if the system does not report it.
 fn is_at(file: &File, path: &Path) -> bool {
     #[cfg(unix)]

@@ -11,7 +11,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use manifest::Manifest;
+pub(super) use manifest::record;
+use manifest::{Manifest, parts};
 use serde::Deserialize;
 use ureq::{Agent, Proxy};
 
@@ -108,6 +109,15 @@ fn folder(cache: &Path, repository: &Repository) -> PathBuf {
         .join("hf")
         .join(&repository.owner)
         .join(&repository.name)
+}
+
+/// Returns the file or folder that a pull of `repository` writes.
+pub(super) fn place(cache: &Path, repository: &Repository) -> PathBuf {
+    let folder = folder(cache, repository);
+    match &repository.file {
+        Some(file) => folder.join(file),
+        None => folder,
+    }
 }
 
 /// Returns the path of a model that an earlier pull completed.
@@ -299,14 +309,6 @@ fn names(files: &[Sibling]) -> impl Iterator<Item = &str> {
 fn shown(name: &str) -> String {
     let beginning = name.chars().take(LONGEST_NAME / 4).collect::<String>();
     beginning.escape_debug().to_string()
-}
-
-/// Returns the names of all files of the model whose first file is called `name`.
-fn parts(name: &str) -> Box<dyn Iterator<Item = String> + '_> {
-    match PartName::parse(name) {
-        Some(part) => Box::new(part.all()),
-        None => Box::new(std::iter::once(name.to_owned())),
-    }
 }
 
 /// Returns the files that `repository` selects.

@@ -4,7 +4,7 @@
 //! fetches only what the cache lacks; [`pull`] fetches files that are missing or have changed and checks existing ones.
 //!
 //! [`list`] lists and removes what is in the cache, [`name`] parses names, [`cache`] has the folders of models and separates two pulls of one model, [`part`] is an
-//! unfinished file that gets its name when it is complete, [`package`] extracts the default model from its Python
+//! unfinished file that gets its name when it is complete, [`pulled`] tells whether a model's files are of one version, [`package`] extracts the default model from its Python
 //! package, [`hub`] selects the files of a hub repository, and [`download`] fetches one of them over HTTPS, by requests
 //! of [`get`]. [`waiting`] lets the user cancel a wait.
 
@@ -16,6 +16,7 @@ mod list;
 mod name;
 mod package;
 mod part;
+mod pulled;
 #[cfg(test)]
 mod test_server;
 mod waiting;
@@ -30,6 +31,7 @@ use package::{PackagedModel, Pip};
 pub use get::joined;
 pub use list::CachedModel;
 pub use name::DEFAULT_MODEL;
+pub use pulled::{PulledFiles, pulled};
 
 /// Receives the progress of a fetch, and can cancel it.
 pub trait Progress {
@@ -85,6 +87,20 @@ pub fn cached() -> Result<Vec<CachedModel>> {
 /// If it is not in the cache, or a file cannot be removed.
 pub fn remove(name: &str, progress: &dyn Progress) -> Result<u64> {
     list::remove(&cache::folder()?, name, progress)
+}
+
+/// Returns the file or folder of the cache that [`pull`] of `name` writes, and that [`remove`] deletes. It may not exist.
+/// `None` for a path.
+///
+/// # Errors
+/// If the name is malformed, or no cache folder is known on this machine.
+pub fn place(name: &str) -> Result<Option<PathBuf>> {
+    let cache = cache::folder()?;
+    Ok(match ModelName::parse(name)? {
+        ModelName::Path(_) => None,
+        ModelName::Default => Some(cache.join(DEFAULT_MODEL)),
+        ModelName::Hub(repository) => Some(hub::place(&cache, &repository)),
+    })
 }
 
 /// Returns the folder of packages that Triad prepared automatically: `packages` in the cache.

@@ -160,8 +160,10 @@ pub(crate) async fn tags(State(app): State<Arc<App>>) -> Json<Tags> {
         };
         hosted.names().map(named).collect::<Vec<_>>()
     };
+    let offered = app.registry().offered();
+    let usable = offered.iter().filter(|model| model.is_usable());
     Json(Tags {
-        models: app.registry().offered().iter().flat_map(of_model).collect(),
+        models: usable.flat_map(of_model).collect(),
     })
 }
 

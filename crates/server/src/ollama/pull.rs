@@ -160,15 +160,18 @@ pub(crate) async fn pull(State(app): State<Arc<App>>, body: JsonBody) -> ApiResu
     let name = required(model, name)?;
     let streams = stream.unwrap_or(true);
     let (sender, lines) = mpsc::channel(MAX_LINES);
+    let library = app.options.library.clone();
     let mut offered = app.registry().offered().into_iter();
-    if offered.any(|model| model.is_given && model.hosted.is_called(&name)) {
+    let is_called = offered.any(|model| model.is_given && model.hosted.is_called(&name));
+    let of_given = library.as_ref().map(|library| library.is_given(&name));
+    if is_called || of_given.transpose()? == Some(true) {
         for status in ["pulling manifest", SUCCESS] {
             let _ = sender.try_send(Ok(FetchStatus::new(status)));
         }
         drop(sender);
         return respond(lines, streams).await;
     }
-    let Some(library) = app.options.library.clone() else {
+    let Some(library) = library else {
         let message = format!(
             "model {name:?} is not served here, and clients can't make this server fetch models: fetch it with triad \
              pull, and start the server with -m, or with --allow-pull"

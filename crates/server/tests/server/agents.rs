@@ -158,6 +158,7 @@ fn a_model_has_several_names_and_all_are_listed() {
             aliases: aliases.iter().map(|name| (*name).to_owned()).collect(),
             bytes: 0,
             facts: ModelFacts::default(),
+            check: Box::new(|| Ok(())),
             load: Box::new(move || {
                 Ok(LoadedModel {
                     engine: engine.clone(),

@@ -26,6 +26,8 @@ pub struct Library {
     engine: Engine,
     files: Mutex<BTreeSet<String>>,
     cancelled: AtomicUsize,
+    /// Loads end while this is not locked.
+    loads: Arc<Mutex<()>>,
 }
 
 impl Library {
@@ -34,17 +36,20 @@ impl Library {
             engine: engine.clone(),
             files: Mutex::new([BEFORE.to_owned()].into()),
             cancelled: AtomicUsize::new(0),
+            loads: Arc::default(),
         })
     }
 
     fn model(&self, name: &str) -> HostedModel {
-        let engine = self.engine.clone();
+        let (engine, loads) = (self.engine.clone(), Arc::clone(&self.loads));
         HostedModel {
             name: name.into(),
             aliases: Vec::new(),
             bytes: if name == LARGE { 1 << 60 } else { 0 },
             facts: ModelFacts::default(),
+            check: Box::new(|| Ok(())),
             load: Box::new(move || {
+                let _end = loads.lock().unwrap();
                 Ok(LoadedModel {
                     engine: engine.clone(),
                     adapters: Vec::new(),
@@ -254,6 +259,34 @@ fn models_in_use_and_models_of_the_start_stay() {
         assert!(gone);
     }
     assert!(library.files.lock().unwrap().is_empty());
+}
+
+#[test]
+fn a_given_model_is_not_fetched_by_another_of_its_names() {
+    let (server, _) = server();
+    let pulled = lines(&server.post("/api/pull", &json!({"model": "hf:here/given"})));
+    assert_eq!(pulled.last().unwrap(), &json!({"status": "success"}));
+}
+
+#[test]
+fn a_model_stays_while_it_is_loaded() {
+    let (server, library) = server();
+    let held = library.loads.lock().unwrap();
+    let body = json!({"model": BEFORE, "content": "a"}).to_string();
+    let mut stream = server.connect();
+    stream
+        .write_all(post("/tokenize", &body, "").as_bytes())
+        .unwrap();
+    // Until the load begins, nothing holds the model.
+    std::thread::sleep(Duration::from_millis(500));
+    let reply = deleted(&server, BEFORE);
+    assert_eq!(reply.status, 409, "{reply:?}");
+    drop(held);
+    let mut answer = [0; 12];
+    std::io::Read::read_exact(&mut stream, &mut answer).unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 200");
+    let gone = (0..100).any(|_| deleted(&server, BEFORE).status == 200);
+    assert!(gone);
 }
 
 #[test]

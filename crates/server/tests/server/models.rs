@@ -23,6 +23,7 @@ fn models(engine: &Engine, count: usize) -> (Vec<HostedModel>, Arc<Vec<AtomicUsi
             aliases: Vec::new(),
             bytes: 1,
             facts: ModelFacts::default(),
+            check: Box::new(|| Ok(())),
             load: Box::new(move || {
                 loads[index].fetch_add(1, Ordering::Relaxed);
                 Ok(LoadedModel {

@@ -331,6 +331,7 @@ fn a_keep_alive_of_0_without_a_prompt_loads_no_model() {
         aliases: Vec::new(),
         bytes: 0,
         facts: ModelFacts::default(),
+        check: Box::new(|| Ok(())),
         load: Box::new(load),
     };
     let server = Server::with_models((engine, folder), vec![hosted], |options| {

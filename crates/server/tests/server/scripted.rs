@@ -183,6 +183,7 @@ impl Script {
             aliases: Vec::new(),
             bytes: 0,
             facts: ModelFacts::default(),
+            check: Box::new(|| Ok(())),
             load: Box::new(load),
         };
         Server::with_models((engine, folder), vec![hosted], change)

@@ -304,6 +304,7 @@ impl Server {
             aliases: Vec::new(),
             bytes: 0,
             facts: ModelFacts::default(),
+            check: Box::new(|| Ok(())),
             load: Box::new(load),
         };
         let mut server = Self::with_models((engine, folder), vec![hosted], change);

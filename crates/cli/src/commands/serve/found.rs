@@ -10,6 +10,7 @@ use triad_console::{output, progress};
 use triad_engine::{EngineOptions, LoadOptions, SessionOptions, memory};
 use triad_frontend::{answer, first_run, models};
 use triad_hetero::HeteroOptions;
+use triad_model::fetch;
 use triad_model::vision::VisionFile;
 use triad_server::{HostedModel, LoadedModel, ModelFacts};
 
@@ -31,6 +32,8 @@ fn facts(path: &Path) -> Result<ModelFacts> {
 
 /// A model that is found, prepared and described, but not loaded.
 pub(super) struct Found {
+    /// The model as its name stands for it. It runs from `path`, which may be its package.
+    source: PathBuf,
     path: PathBuf,
     /// The encoder of pictures.
     vision: Option<PathBuf>,
@@ -53,19 +56,16 @@ impl Found {
         let wanted = Wanted::from(arguments.float.float, needs_package, Wanted::Package)?;
         let (path, threads) = (given.path()?, &arguments.threads);
         let vision = arguments.vision.encoder(&path);
-        let ready = |path, wanted| Ready::find(path, &given.model, threads, wanted, "start");
+        let ready = |wanted| Ready::find(path.clone(), &given.model, threads, wanted, "start");
         let names = arguments.names(index);
-        let found = Self::describe(
-            arguments,
-            names.clone(),
-            (ready(path.clone(), wanted)?, vision.clone()),
-        )?;
+        let source = (&*path, vision);
+        let found = Self::describe(arguments, names.clone(), source.clone(), ready(wanted)?)?;
         let most = arguments
             .model_memory
             .map_or_else(default_model_memory, |bytes| bytes as u64);
         // A package may fit where the file as it is does not.
         if matches!(found, (_, bytes, Some(_)) if bytes > most) {
-            return Self::describe(arguments, names, (ready(path, Wanted::Package)?, vision));
+            return Self::describe(arguments, names, source, ready(Wanted::Package)?);
         }
         Ok(found)
     }
@@ -82,8 +82,15 @@ impl Found {
             path: package,
             later: None,
         };
-        let (found, bytes, _) = Self::describe(arguments, vec![name.to_owned()], (ready, vision))?;
+        let names = vec![name.to_owned()];
+        let (found, bytes, _) = Self::describe(arguments, names, (path, vision), ready)?;
         Ok((found, bytes))
+    }
+
+    /// Returns the file or folder of the model, that of its encoder, and what it runs from.
+    pub(super) fn paths(&self) -> impl Iterator<Item = PathBuf> {
+        let own = [&self.source, &self.path].into_iter();
+        own.chain(&self.vision).cloned()
     }
 
     /// Returns the model as the server offers it, which takes `bytes` when it is loaded.
@@ -92,21 +99,28 @@ impl Found {
         let (name, aliases) = (names.next().unwrap_or_default(), names.collect());
         let facts = self.facts.clone();
         let arguments = Arc::clone(arguments);
+        let source = self.source.clone();
+        let check = move || match fetch::pulled(&source) {
+            Ok(_) => Ok(()),
+            Err(error) => Err(error.message().to_owned()),
+        };
         let load = move || self.load(&arguments).map_err(Into::into);
         HostedModel {
             name,
             aliases,
             bytes,
             facts,
+            check: Box::new(check),
             load: Box::new(load),
         }
     }
 
-    /// Reads the header of a model, which clients call by `names` and which runs from the files of `ready`.
+    /// Reads the header of the model at `source`, which clients call by `names` and which runs from the files of `ready`.
     fn describe(
         arguments: &Arguments,
         names: Vec<String>,
-        (ready, vision): (Ready, Option<PathBuf>),
+        (source, vision): (&Path, Option<PathBuf>),
+        ready: Ready,
     ) -> Result<(Self, u64, Option<Later>)> {
         let Ready { path, later } = ready;
         let description = models::description(&path, &mut progress::checking(&path))?;
@@ -139,6 +153,7 @@ impl Found {
         };
         Ok((
             Self {
+                source: source.to_owned(),
                 path,
                 vision,
                 facts,

@@ -4,8 +4,6 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::Result;
-use triad_console::arguments::ModelArgument;
 use triad_console::output;
 use triad_model::ErrorKind;
 use triad_model::fetch::{self, CachedModel, DEFAULT_MODEL, Progress};
@@ -13,12 +11,12 @@ use triad_server::{HostedModel, LibraryError, ModelLibrary};
 
 use super::arguments::Arguments;
 use super::found::Found;
-use crate::commands::remove;
+use crate::commands::remove::{self, canonical};
 
 /// The models of the cache.
 pub(super) struct CacheLibrary {
     arguments: Arc<Arguments>,
-    /// The files or folders of the models that the server is started with.
+    /// The files or folders of the models that the server is started with, and of their encoders and packages.
     given: Vec<PathBuf>,
 }
 
@@ -31,27 +29,41 @@ impl fmt::Debug for CacheLibrary {
 }
 
 impl CacheLibrary {
-    /// Returns the cache next to the models of `arguments`.
-    ///
-    /// # Errors
-    /// If one of these is not there.
-    pub(super) fn new(arguments: &Arc<Arguments>) -> Result<Self> {
-        let paths = arguments.model.iter().map(|model| {
-            let model = model.clone();
-            Ok(canonical(&ModelArgument { model }.path()?))
-        });
-        Ok(Self {
-            given: paths.collect::<Result<_>>()?,
+    /// Returns the cache next to the models that the server is started with, whose files and folders are `given`.
+    pub(super) fn new(arguments: &Arc<Arguments>, given: Vec<PathBuf>) -> Self {
+        Self {
+            given,
             arguments: Arc::clone(arguments),
-        })
+        }
+    }
+
+    /// Returns whether the file or folder at `path` is a model that the server is started with, or has one in it.
+    fn has_given(&self, path: &Path) -> bool {
+        let path = canonical(path);
+        let mut given = self.given.iter();
+        given.any(|given| canonical(given).starts_with(&path))
     }
 
     /// Returns whether the file or folder at `path` is a model that the server is started with, has one in it, or is in
     /// one.
     fn is_of_given(&self, path: &Path) -> bool {
-        let path = canonical(path);
+        let inside = canonical(path);
         let mut given = self.given.iter();
-        given.any(|given| given.starts_with(&path) || path.starts_with(given))
+        self.has_given(path) || given.any(|given| inside.starts_with(canonical(given)))
+    }
+
+    /// Checks that a client may change the model `name`: it is not the path of a file of this machine, and its files
+    /// are not those of a model that the server is started with.
+    fn check_changeable(&self, name: &str) -> Result<(), LibraryError> {
+        if name != DEFAULT_MODEL && !name.starts_with("hf:") {
+            return Err(LibraryError::Missing(format!(
+                "there is no model {name:?}: expected hf:owner/name, hf:owner/name:file or {DEFAULT_MODEL}"
+            )));
+        }
+        match place(name)? {
+            Some(path) if self.is_of_given(&path) => Err(LibraryError::Given),
+            _ => Ok(()),
+        }
     }
 
     fn hosted(&self, name: &str, path: &Path) -> Result<HostedModel, LibraryError> {
@@ -61,9 +73,12 @@ impl CacheLibrary {
     }
 }
 
-/// Returns a path by which files can be compared.
-fn canonical(path: &Path) -> PathBuf {
-    path.canonicalize().unwrap_or_else(|_| path.to_owned())
+/// Returns the file or folder that a pull of the model `name` writes and its deletion deletes.
+fn place(name: &str) -> Result<Option<PathBuf>, LibraryError> {
+    fetch::place(name).map_err(|error| match error.kind() {
+        ErrorKind::Fetch => LibraryError::Missing(error.message().to_owned()),
+        _ => LibraryError::Failed(error.into()),
+    })
 }
 
 /// Returns the error of a model that is there and can't be served, without the names of its files.
@@ -85,22 +100,12 @@ fn is_of_file(kind: ErrorKind) -> bool {
     matches!(kind, Malformed | Missing | Unsupported)
 }
 
-/// Returns the error of a fetch. The hub's reasons name no files of this machine.
+/// Returns the error of a fetch. The hub's reasons name no files of this machine, apart from their paths.
 fn unfetched(error: triad_model::Error) -> LibraryError {
-    match (error.kind(), error.path()) {
-        (ErrorKind::Fetch, None) => LibraryError::Refused(error.message().to_owned()),
+    match error.kind() {
+        ErrorKind::Fetch => LibraryError::Refused(error.message().to_owned()),
         _ => LibraryError::Failed(error.into()),
     }
-}
-
-/// Checks that a client's name is not the path of a file of this machine.
-fn check_name(name: &str) -> Result<(), LibraryError> {
-    if name == DEFAULT_MODEL || name.starts_with("hf:") {
-        return Ok(());
-    }
-    Err(LibraryError::Missing(format!(
-        "there is no model {name:?}: expected hf:owner/name, hf:owner/name:file or {DEFAULT_MODEL}"
-    )))
 }
 
 /// Returns the models in the cache.
@@ -154,6 +159,7 @@ impl ModelLibrary for CacheLibrary {
             let explain = |error: &LibraryError| {
                 let why = match error {
                     LibraryError::Missing(why) | LibraryError::Refused(why) => why.clone(),
+                    LibraryError::Given => format!("{} is given", model.name),
                     LibraryError::Failed(why) => format!("{} is not served: {why}", model.name),
                 };
                 output::note(&format!("note: {why}"));
@@ -164,21 +170,19 @@ impl ModelLibrary for CacheLibrary {
     }
 
     fn pull(&self, name: &str, progress: &dyn Progress) -> Result<HostedModel, LibraryError> {
-        check_name(name)?;
+        self.check_changeable(name)?;
         let path = fetch::pull(name, progress).map_err(unfetched)?;
         self.hosted(name, &path)
     }
 
     fn is_given(&self, name: &str) -> Result<bool, LibraryError> {
-        let cached = cached()?;
-        let mut meant = cached.iter().filter(|model| is_of(&model.name, name));
-        Ok(meant.any(|model| self.is_of_given(&model.path)))
+        Ok(place(name)?.is_some_and(|path| self.has_given(&path)))
     }
 
     fn delete(&self, name: &str, progress: &dyn Progress) -> Result<(), LibraryError> {
-        check_name(name)?;
+        self.check_changeable(name)?;
         check_letters(name)?;
-        let removed = remove::remove(name, progress);
+        let removed = remove::remove(name, &self.given, progress);
         removed
             .map(drop)
             .map_err(|error| match error.downcast::<triad_model::Error>() {

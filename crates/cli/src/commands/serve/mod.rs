@@ -72,15 +72,17 @@ pub fn run(arguments: Arguments) -> Result<()> {
         "--lora is for one model, but -m has {given}: expected a separate server for a model with adapters"
     );
     let arguments = Arc::new(arguments);
-    let mut all_later = Vec::new();
+    let (mut all_later, mut kept) = (Vec::new(), Vec::new());
     let mut hosted = |index| {
         let (found, bytes, later) = Found::find(&arguments, index)?;
+        kept.extend(found.paths());
+        kept.extend(later.iter().map(|later| later.package().to_owned()));
         all_later.extend(later);
         Ok(found.hosted(bytes, &arguments))
     };
     let models = (0..given).map(&mut hosted).collect::<Result<Vec<_>>>()?;
     if arguments.allow_pull {
-        options.library = Some(Arc::new(CacheLibrary::new(&arguments)?));
+        options.library = Some(Arc::new(CacheLibrary::new(&arguments, kept)));
     }
     let names = models
         .iter()

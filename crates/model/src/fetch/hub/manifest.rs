@@ -11,6 +11,39 @@ use super::super::part::{Expected, Part};
 use super::{LARGEST_LISTING, stays_inside};
 use crate::error::{Error, ErrorKind, Result};
 use crate::files;
+use crate::gguf::PartName;
+
+/// The record of pulls of a model.
+pub(in crate::fetch) struct Record {
+    /// The folder of its repository.
+    pub(in crate::fetch) folder: PathBuf,
+    /// Its files that pulls have fetched.
+    pub(in crate::fetch) files: Vec<PathBuf>,
+    /// Whether no pull of these has begun and not ended.
+    pub(in crate::fetch) is_ended: bool,
+}
+
+/// Returns the record of the model at `path`, if pulls have written one.
+pub(in crate::fetch) fn record(path: &Path) -> Option<Record> {
+    let (folder, manifest) = Manifest::above(path)?;
+    let files: Vec<String> = match path.strip_prefix(&folder).ok()?.to_str()? {
+        "" => manifest.files().map(str::to_owned).collect(),
+        file => parts(&file.replace('\\', "/")).collect(),
+    };
+    Some(Record {
+        is_ended: !files.iter().any(|file| manifest.is_unfinished(file)),
+        files: files.iter().map(|file| folder.join(file)).collect(),
+        folder,
+    })
+}
+
+/// Returns the names of all files of the model whose first file is called `name`.
+pub(super) fn parts(name: &str) -> Box<dyn Iterator<Item = String> + '_> {
+    match PartName::parse(name) {
+        Some(part) => Box::new(part.all()),
+        None => Box::new(std::iter::once(name.to_owned())),
+    }
+}
 
 /// The files of a model in a repository's folder.
 #[derive(Default, Serialize, Deserialize)]
@@ -34,6 +67,25 @@ impl Manifest {
         serde_json::from_slice(&bytes).ok()
     }
 
+    /// Returns the manifest of the folder at `path`, or of the file at `path`, and the folder that has it.
+    fn above(path: &Path) -> Option<(PathBuf, Self)> {
+        /// Maximum depth of a file in a repository.
+        const DEPTH: usize = 9;
+        let (first, depth) = if path.is_dir() { (0, 1) } else { (1, DEPTH) };
+        let mut folders = path.ancestors().skip(first).take(depth);
+        folders.find_map(|folder| Some((folder.to_owned(), Self::read(folder)?)))
+    }
+
+    /// Returns the names of the files of the folder's own model.
+    fn files(&self) -> impl Iterator<Item = &str> {
+        self.files.iter().map(String::as_str)
+    }
+
+    /// Returns whether a pull of this file has begun and not ended.
+    fn is_unfinished(&self, file: &str) -> bool {
+        self.unfinished.contains(file)
+    }
+
     /// Returns whether `folder` has a valid manifest.
     pub(super) fn is_in(folder: &Path) -> bool {
         Self::read(folder).is_some()
@@ -54,7 +106,7 @@ impl Manifest {
     }
 
     fn has_whole(&self, folder: &Path, file: &str) -> bool {
-        !self.unfinished.contains(file) && folder.join(file).is_file()
+        !self.is_unfinished(file) && folder.join(file).is_file()
     }
 
     /// Records that a pull of `files` begins in `folder`. Files of earlier pulls stay in the record until it ends.
