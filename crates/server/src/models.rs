@@ -144,12 +144,12 @@ pub(crate) async fn list(
 fn keep_page(models: &mut Vec<ModelObject>, query: Option<&str>) -> ApiResult<bool> {
     // `beta` names a version of the same interface.
     let given = query::read(query, &["limit", "after_id", "before_id", "beta"])?;
-    let value = |name| {
+    let value = |name: &str| {
         let found = given.iter().find(|(given, _)| *given == name);
         found.map(|(_, value)| value.as_str())
     };
     let place = |name: &str| {
-        let place = |id| models.iter().position(|model| model.id == id);
+        let place = |id: &str| models.iter().position(|model| model.id == id);
         let missing = || ApiError::field(name, "there is no model of this name");
         let place = value(name).map(|id| place(id).ok_or_else(missing));
         place.transpose()

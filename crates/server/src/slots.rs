@@ -339,6 +339,7 @@ mod tests {
             aliases: Vec::new(),
             bytes,
             facts: ModelFacts::default(),
+            check: Box::new(|| Ok(())),
             load: Box::new(|| Err(LoadError::from("it is never loaded"))),
         }
     }
