@@ -52,7 +52,7 @@ impl PulledFiles {
             return Ok(());
         }
         Err(fetch_error(
-            "the model was fetched anew while its files were read: try again",
+            "the model was fetched again while its files were read: try again",
         ))
     }
 }
