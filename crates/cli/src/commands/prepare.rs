@@ -289,6 +289,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         "{} is a package already",
         path.display()
     );
+    let pulled = fetch::pulled(&path)?;
     let (options, text) = (arguments.options()?, arguments.calibration.text()?);
     let (pictures, has_encoder) = arguments.pictures(&path)?;
     let calibration = (&text, pictures.as_ref());
@@ -307,6 +308,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     };
     inputs::check(&destination)?;
     let checkpoint = Arc::new(Checkpoint::open(&path)?);
+    pulled.check()?;
     let recipe = Recipe {
         checkpoint,
         text,
