@@ -70,7 +70,7 @@ impl From<LibraryError> for ApiError {
     }
 }
 
-/// The models that are fetched or deleted now.
+/// The models that are fetched or deleted now. Those of a repository have one folder and change together.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Changes(Arc<Mutex<BTreeSet<String>>>);
 
@@ -78,18 +78,19 @@ pub(crate) struct Changes(Arc<Mutex<BTreeSet<String>>>);
 #[derive(Debug)]
 pub(crate) struct Change {
     changes: Changes,
-    name: String,
+    repository: String,
 }
 
 impl Changes {
     /// Begins a change of the model `name`.
     ///
     /// # Errors
-    /// If it is being changed, or others are and there are no more places.
+    /// If a model of its repository is being changed, or others are and there are no more places.
     pub(crate) fn begin(&self, name: &str) -> Result<Change, ApiError> {
+        let repository = repository(name);
         let mut names = self.names();
-        if names.contains(name) {
-            let message = format!("{name} is being fetched or deleted: try again later");
+        if names.contains(repository) {
+            let message = format!("{repository} is being fetched or deleted: try again later");
             return Err(ApiError::refused(
                 StatusCode::CONFLICT,
                 "model_in_use",
@@ -104,10 +105,10 @@ impl Changes {
                 message,
             ));
         }
-        names.insert(name.to_owned());
+        names.insert(repository.to_owned());
         Ok(Change {
             changes: self.clone(),
-            name: name.to_owned(),
+            repository: repository.to_owned(),
         })
     }
 
@@ -118,8 +119,18 @@ impl Changes {
 
 impl Drop for Change {
     fn drop(&mut self) {
-        self.changes.names().remove(&self.name);
+        self.changes.names().remove(&self.repository);
     }
+}
+
+/// Returns the repository of a model that may be named by a file: `hf:owner/name` of `hf:owner/name:file`.
+fn repository(name: &str) -> &str {
+    let mut parts = name.match_indices(':').map(|(place, _)| place);
+    let end = match name.starts_with("hf:") {
+        true => parts.nth(1),
+        false => None,
+    };
+    &name[..end.unwrap_or(name.len())]
 }
 
 #[cfg(test)]
@@ -136,5 +147,18 @@ mod tests {
         assert_eq!(status("c"), StatusCode::TOO_MANY_REQUESTS);
         drop(one);
         changes.begin("c").unwrap();
+    }
+
+    #[test]
+    fn the_files_of_a_repository_change_one_after_another() {
+        let changes = Changes::default();
+        let file = changes.begin("hf:o/n:a.gguf").unwrap();
+        for name in ["hf:o/n", "hf:o/n:b.gguf"] {
+            let error = changes.begin(name).unwrap_err();
+            assert_eq!(error.status, StatusCode::CONFLICT, "{name}");
+        }
+        changes.begin("hf:o/n-2").unwrap();
+        drop(file);
+        changes.begin("hf:o/n").unwrap();
     }
 }
