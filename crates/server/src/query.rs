@@ -10,6 +10,9 @@ use crate::responses::check_include;
 /// The parameter with the parts of items that a client asks for, which may be given several times.
 const INCLUDE: &str = "include";
 
+/// The parameter by which clients of Azure name a version of the interface. It has no effect here.
+const VERSION: &str = "api-version";
+
 /// An extractor for routes without parameters, which refuses all.
 pub(crate) struct NoQuery;
 
@@ -35,6 +38,9 @@ pub(crate) fn read<'a>(
     for pair in pairs.filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         let (name, value) = (decoded(name)?, decoded(value)?);
+        if name == VERSION {
+            continue;
+        }
         let plain = name.strip_suffix("[]").filter(|name| *name == INCLUDE);
         let plain = plain.unwrap_or(&name);
         let Some(known) = known.iter().find(|known| **known == plain) else {

@@ -565,7 +565,7 @@ fn what_is_wrong_with_tools_is_refused_by_its_field() {
             json!({"tools": [{"type": "function"}]}),
             "tools[0].function",
         ),
-        (function(json!({})), "tools[0].function"),
+        (function(json!({})), "tools[0].function.name"),
         (function(json!({"name": 3})), "tools[0].function.name"),
         (function(json!({"name": ""})), "tools[0].function.name"),
         (function(json!({"name": "a b"})), "tools[0].function.name"),
