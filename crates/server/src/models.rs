@@ -195,7 +195,11 @@ pub(crate) async fn one(
         .map(|model| &*model.id)
         .collect::<Vec<_>>()
         .join(", ");
-    let found = models.into_iter().find(|model| model.id == name);
+    // As in requests: `:latest` stands for no tag, as in Ollama.
+    let plain = name.strip_suffix(":latest").unwrap_or(&name);
+    let found = models
+        .into_iter()
+        .find(|model| model.id == name || model.id == plain);
     found
         .map(Json)
         .ok_or_else(|| ApiError::no_model(&name, &names))

@@ -254,25 +254,17 @@ async fn respond(
     Ok(response)
 }
 
-/// Cancels a deletion that waits for another process when its client goes away.
-#[derive(Clone, Default)]
-struct Waiting(Arc<AtomicBool>);
+/// A deletion waits for no other program that fetches the model. Keeps whether it would have waited.
+#[derive(Default)]
+struct NoWait(AtomicBool);
 
-impl Progress for Waiting {
+impl Progress for NoWait {
     fn step(&self, _: &str) {}
     fn bytes(&self, _: &str, _: u64, _: Option<u64>) {}
 
     fn cancelled(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-/// Cancels when it is dropped.
-struct CancelOnDrop(Waiting);
-
-impl Drop for CancelOnDrop {
-    fn drop(&mut self) {
-        self.0.0.store(true, Ordering::Relaxed);
+        self.0.store(true, Ordering::Relaxed);
+        true
     }
 }
 
@@ -323,16 +315,24 @@ pub(crate) async fn delete(
         let message = format!("a request uses {in_use}: try again later");
         ApiError::refused(StatusCode::CONFLICT, "model_in_use", message)
     })?;
-    let cancel = CancelOnDrop(Waiting::default());
-    let waiting = cancel.0.clone();
     blocking(move || {
         let _change = change;
-        library.delete(&name, &waiting).inspect_err(|_| {
+        let no_wait = NoWait::default();
+        let deleted = library.delete(&name, &no_wait).inspect_err(|_| {
             // What is left stays offered.
             let mut left = library.models();
             left.retain(|model| is_of(&model.name, &name));
             app.registry().add_all(left, app.metrics());
-        })?;
+        });
+        if deleted.is_err() && no_wait.0.load(Ordering::Relaxed) {
+            let message = format!("another program fetches {name}: try again later");
+            return Err(ApiError::refused(
+                StatusCode::CONFLICT,
+                "model_in_use",
+                message,
+            ));
+        }
+        deleted?;
         tracing::info!(model = name, "a client deleted the model");
         Ok(())
     })

@@ -101,6 +101,10 @@ impl Found {
         let arguments = Arc::clone(arguments);
         let source = self.source.clone();
         let check = move || match fetch::pulled(&source) {
+            // Another program may have removed it.
+            Ok(_) if !source.exists() => {
+                Err("the files of the model are not there: fetch it again".to_owned())
+            }
             Ok(_) => Ok(()),
             Err(error) => Err(error.message().to_owned()),
         };

@@ -113,33 +113,32 @@ fn cached() -> Result<Vec<CachedModel>, LibraryError> {
     fetch::cached().map_err(|error| LibraryError::Failed(error.into()))
 }
 
-/// Returns whether `model` is the model `name`, or a file of the repository `name`.
-fn is_of(model: &str, name: &str) -> bool {
-    let rest = model.strip_prefix(name);
-    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
+/// Returns the repository in a model's name.
+fn repository(name: &str) -> &str {
+    let repository = name.strip_prefix("hf:").unwrap_or(name);
+    repository.split(':').next().unwrap_or_default()
 }
 
 /// Returns the repository in a model's name as a file system may read it that does not tell apart small and capital letters,
 /// or drops dots at the end.
 fn folded(name: &str) -> String {
-    let repository = name.strip_prefix("hf:").unwrap_or(name);
-    let repository = repository.split(':').next().unwrap_or_default();
-    let parts = repository.split('/').map(|part| part.trim_end_matches('.'));
+    let parts = repository(name)
+        .split('/')
+        .map(|part| part.trim_end_matches('.'));
     parts.collect::<Vec<_>>().join("/").to_lowercase()
 }
 
 /// Checks that a client's name is not another spelling of the folder of a model, which the server may be started with.
 fn check_letters(name: &str) -> Result<(), LibraryError> {
-    let cached = cached()?;
-    let other = cached.iter().find(|it| folded(&it.name) == folded(name));
-    match other {
-        Some(other) if !cached.iter().any(|it| is_of(&it.name, name)) => {
-            Err(LibraryError::Missing(format!(
-                "there is no model {name:?}: did you mean {:?}?",
-                other.name
-            )))
-        }
-        _ => Ok(()),
+    let is_other = |it: &&CachedModel| {
+        folded(&it.name) == folded(name) && repository(&it.name) != repository(name)
+    };
+    match cached()?.iter().find(is_other) {
+        Some(other) => Err(LibraryError::Missing(format!(
+            "there is no model {name:?}: did you mean {:?}?",
+            other.name
+        ))),
+        None => Ok(()),
     }
 }
 
@@ -208,14 +207,8 @@ mod tests {
     }
 
     #[test]
-    fn a_repository_is_meant_with_its_files_and_no_other_one() {
-        for (model, is) in [
-            ("hf:o/n", true),
-            ("hf:o/n:a.gguf", true),
-            ("hf:o/n-1", false),
-            ("hf:o/N", false),
-        ] {
-            assert_eq!(is_of(model, "hf:o/n"), is, "{model}");
-        }
+    fn a_file_of_a_repository_is_no_other_spelling_of_it() {
+        assert_eq!(repository("hf:o/n:a.gguf"), repository("hf:o/n"));
+        assert_ne!(repository("hf:o/N"), repository("hf:o/n"));
     }
 }
