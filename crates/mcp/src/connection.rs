@@ -115,7 +115,9 @@ impl Connection {
         }
         let ends = matches!(
             error,
-            ServiceError::TransportClosed | ServiceError::Cancelled { .. }
+            ServiceError::TransportClosed
+                | ServiceError::TransportSend(_)
+                | ServiceError::Cancelled { .. }
         );
         match &self.process {
             Some(process) if ends => ended(&self.name, process).await,
@@ -210,7 +212,14 @@ pub(crate) async fn connect(config: &ServerConfig, limits: Limits) -> Result<Con
                 most: limits.request_bytes,
             });
         }
-        (Err(ClientInitializeError::ConnectionClosed(_)), Some(process)) => {
+        // A program that takes no more input has ended, or is about to.
+        (
+            Err(
+                ClientInitializeError::ConnectionClosed(_)
+                | ClientInitializeError::TransportError { .. },
+            ),
+            Some(process),
+        ) => {
             return Err(ended(name, process).await);
         }
         (Err(error), _) => {

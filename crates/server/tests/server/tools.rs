@@ -643,8 +643,8 @@ fn what_is_wrong_with_tools_is_refused_by_its_field() {
             json!({"role": "user", "content": "a", "tool_calls": [call]}),
             "messages[0].tool_calls[0]",
         ),
-        (without("id"), "messages[0].tool_calls[0]"),
-        (without("function"), "messages[0].tool_calls[0]"),
+        (without("id"), "messages[0].tool_calls[0].id"),
+        (without("function"), "messages[0].tool_calls[0].function"),
         (
             json!({"role": "assistant", "tool_calls": [{"id": "a", "type": "custom", "function": {"name": "f", "arguments": ""}}]}),
             "messages[0].tool_calls[0].type",
