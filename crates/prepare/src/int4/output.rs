@@ -61,6 +61,6 @@ fn add(
     session.truncate(0);
     let model = Arc::clone(session.model());
     Ok(session.hidden_states(piece, cancel, |states| {
-        model.install(|| moments.add(states))
+        model.install(|| moments.add(states));
     })?)
 }
