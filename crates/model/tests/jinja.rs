@@ -80,10 +80,10 @@ fn an_expression_has_the_result_of_jinja2_or_is_refused() {
                 (Ok(text), Some(expected)) if hashed(text.clone()) == expected => same += 1,
                 (Err(_), None) => same += 1,
                 (Err(error), Some(expected)) => {
-                    refused.push(format!("{body}{of}: {error}, expected {expected}"))
+                    refused.push(format!("{body}{of}: {error}, expected {expected}"));
                 }
                 (Ok(text), expected) => {
-                    wrong.push(format!("{body}{of}: {text:?}, expected {expected:?}"))
+                    wrong.push(format!("{body}{of}: {text:?}, expected {expected:?}"));
                 }
             }
         }

@@ -10,14 +10,16 @@ use serde_json::{Map, Value, json};
 use triad_model::ErrorKind;
 use triad_model::tokenizer::{EncodeOptions, Tokenizer};
 
+type Fields = Map<String, Value>;
+
 #[derive(Deserialize)]
 struct Golden {
     texts: Vec<String>,
     around: String,
     /// The folder of each class's `tokenizer.json`, fields to replace in it, and its post-processors by name.
-    classes: BTreeMap<String, (String, Map<String, Value>, Map<String, Value>)>,
+    classes: BTreeMap<String, (String, Fields, Fields)>,
     /// Class, name of the post-processor, configuration, other files.
-    rows: Vec<(String, String, Value, Map<String, Value>)>,
+    rows: Vec<(String, String, Value, Fields)>,
     results: Vec<Option<Expected>>,
     /// The place of the result of each version for each row.
     #[serde(rename = "4")]

@@ -1,5 +1,7 @@
 //! Parameters of an address, after `?`.
 
+use std::borrow::Cow;
+
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use percent_encoding::percent_decode_str;
@@ -72,7 +74,7 @@ fn decoded(text: &str) -> ApiResult<String> {
     let spaced = text.replace('+', " ");
     let decoded = percent_decode_str(&spaced).decode_utf8();
     let wrong = |_| ApiError::field(text, "it is no UTF-8");
-    decoded.map(|text| text.into_owned()).map_err(wrong)
+    decoded.map(Cow::into_owned).map_err(wrong)
 }
 
 #[cfg(test)]
