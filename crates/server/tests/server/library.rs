@@ -81,12 +81,12 @@ impl ModelLibrary for Library {
             _ => return Err(LibraryError::Refused("there is no such repository".into())),
         }
         progress.bytes("model.gguf", 1, Some(3));
-        while name == SLOW {
-            if progress.cancelled() {
-                self.cancelled.fetch_add(1, Ordering::Relaxed);
-                return Err(LibraryError::Refused("the fetch was cancelled".into()));
+        if name == SLOW {
+            while !progress.cancelled() {
+                std::thread::sleep(Duration::from_millis(5));
             }
-            std::thread::sleep(Duration::from_millis(5));
+            self.cancelled.fetch_add(1, Ordering::Relaxed);
+            return Err(LibraryError::Refused("the fetch was cancelled".into()));
         }
         progress.bytes("model.gguf", 2, Some(3));
         progress.bytes("model.gguf", 3, Some(3));
