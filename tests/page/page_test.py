@@ -73,7 +73,7 @@ def answers_stop(browser):
     page = one.page
     page.evaluate("localStorage.setItem('triad.settings', JSON.stringify({sampling: {temperature: 0, max_tokens: 4000}}))")
     page.reload()
-    page.fill("#prompt", "Count from one to a thousand.")
+    page.fill("#prompt", "Write a long story about a fox and a river.")
     page.press("#prompt", "Enter")
     expect(page.locator(".message.assistant .body")).not_to_be_empty()
     page.keyboard.press("Escape")
