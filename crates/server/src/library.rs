@@ -124,7 +124,7 @@ impl Drop for Change {
 }
 
 /// Returns the repository of a model that may be named by a file: `hf:owner/name` of `hf:owner/name:file`.
-fn repository(name: &str) -> &str {
+pub fn repository(name: &str) -> &str {
     let mut parts = name.match_indices(':').map(|(place, _)| place);
     let end = match name.starts_with("hf:") {
         true => parts.nth(1),

@@ -1,8 +1,8 @@
 //! Rules of the files next to `tokenizer.json` that `transformers` prefers to those of `tokenizer.json`: tokens that it
 //! adds or that have other rules, and the space before a text.
 //!
-//! Files that versions 4.57 and 5.24 read as other tokens are refused. Where one of them raises an exception, the other
-//! is followed.
+//! Files that versions 4.57 and 5.24 read as other tokens are refused. Where one of them raises an exception, or version 5
+//! gives tokens of the file other ids, the other is followed.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;

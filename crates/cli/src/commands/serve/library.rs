@@ -7,7 +7,7 @@ use std::sync::Arc;
 use triad_console::output;
 use triad_model::ErrorKind;
 use triad_model::fetch::{self, CachedModel, DEFAULT_MODEL, Progress};
-use triad_server::{HostedModel, LibraryError, ModelLibrary};
+use triad_server::{HostedModel, LibraryError, ModelLibrary, repository};
 
 use super::arguments::Arguments;
 use super::found::Found;
@@ -113,12 +113,6 @@ fn cached() -> Result<Vec<CachedModel>, LibraryError> {
     fetch::cached().map_err(|error| LibraryError::Failed(error.into()))
 }
 
-/// Returns the repository in a model's name.
-fn repository(name: &str) -> &str {
-    let repository = name.strip_prefix("hf:").unwrap_or(name);
-    repository.split(':').next().unwrap_or_default()
-}
-
 /// Returns the repository in a model's name as a file system may read it that does not tell apart small and capital letters,
 /// or drops dots at the end.
 fn folded(name: &str) -> String {
@@ -201,14 +195,8 @@ mod tests {
     #[test]
     fn other_spellings_of_a_folder_are_one_name() {
         for name in ["hf:O/n", "hf:o/N:a.gguf", "hf:o./n.."] {
-            assert_eq!(folded(name), "o/n", "{name}");
+            assert_eq!(folded(name), "hf:o/n", "{name}");
         }
         assert_ne!(folded("hf:o/n-1"), folded("hf:o/n"));
-    }
-
-    #[test]
-    fn a_file_of_a_repository_is_no_other_spelling_of_it() {
-        assert_eq!(repository("hf:o/n:a.gguf"), repository("hf:o/n"));
-        assert_ne!(repository("hf:o/N"), repository("hf:o/n"));
     }
 }
