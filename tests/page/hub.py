@@ -11,11 +11,12 @@ NAME = "tiny.gguf"
 
 
 class Hub:
-    """Serves until the block ends. While `go` is not set, a file stops in its middle."""
+    """Serves until the block ends. While `go` is not set, a file stops in its middle; the end of the block breaks it off there."""
 
     def __init__(self, port):
         self.go = threading.Event()
         self.go.set()
+        self.has_ended = False
         # The first byte of each request of a file.
         self.begins = []
         content = FILE.read_bytes()
@@ -50,6 +51,9 @@ class Hub:
                 self.wfile.write(content[begin:middle])
                 self.wfile.flush()
                 hub.go.wait()
+                # The server may not know yet that its client has cancelled the download.
+                if hub.has_ended:
+                    raise ConnectionAbortedError
                 self.wfile.write(content[middle:])
 
             def log_message(self, *_):
@@ -70,6 +74,7 @@ class Hub:
         return self
 
     def __exit__(self, *_):
+        self.has_ended = True
         self.go.set()
         self.server.shutdown()
         self.server.server_close()
