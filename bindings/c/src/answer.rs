@@ -178,7 +178,7 @@ impl TriadGenerateOptions {
             sampler,
             stop: stop.collect::<Result<_, Failure>>()?,
             speculate: Some(Speculate::automatic()),
-            form,
+            constraint: form,
             ..GenerateOptions::default()
         })
     }
@@ -332,7 +332,7 @@ pub(crate) fn generate(
         .read(session.model(), compiler)?;
     let mut parser = None;
     if let Some((_, tools)) = listener.calls.filter(|(_, tools)| !tools.is_empty()) {
-        if options.form.is_some() {
+        if options.constraint.is_some() {
             let expected = "tools, or one of schema, regex and grammar";
             return Err(Failure::argument("options", expected));
         }

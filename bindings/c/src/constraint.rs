@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use triad_engine::Model;
-use triad_engine::constraint::Form;
+use triad_engine::constraint::ConstraintFactory;
 use triad_grammar::{GrammarSource, Grammars};
 
 use crate::status::Failure;
@@ -18,7 +18,7 @@ impl Compiler {
         &self,
         model: &Arc<Model>,
         source: &GrammarSource,
-    ) -> Result<Arc<dyn Form>, Failure> {
+    ) -> Result<Arc<dyn ConstraintFactory>, Failure> {
         Ok(self.grammars(model)?.compile(source)?)
     }
 

@@ -142,7 +142,7 @@ pub fn generate_options(
         speculate: get(options, "speculate")?
             .unwrap_or(true)
             .then(Speculate::automatic),
-        form,
+        constraint: form,
         ..GenerateOptions::default()
     })
 }

@@ -46,7 +46,7 @@ impl Session {
         let mut options = generate_options(engine.model(), options)?;
         let mut parser = None;
         if !prompt.tools().is_empty() {
-            if options.form.is_some() {
+            if options.constraint.is_some() {
                 let message = "tools: expected no schema, regex or grammar with them";
                 return Err(PyValueError::new_err(message));
             }

@@ -22,17 +22,17 @@ const WHEN: &str = "TRIAD_PREPARE";
 /// The command whose next run uses the package, for `triad run`.
 pub const RUN: &str = "run";
 
-/// How a command wants to run its model.
+/// When a command prepares the package of its model: the values of `TRIAD_PREPARE`, and `--no-quantize`.
 #[derive(Clone, Copy)]
-pub enum Wanted {
-    /// The file as it is.
-    Float,
-    /// A package, which is prepared first if there is none.
-    Package,
-    /// The package, or the file as it is until there is one.
-    Now,
-    /// The same, but no package is prepared.
-    NowAlone,
+pub enum PreparationMode {
+    /// Never; the model runs from its file even if there is a package.
+    AsStored,
+    /// Before the model runs.
+    First,
+    /// After the model has run from its file, for the next run.
+    Later,
+    /// Never; the model runs from its package if there is one, else from its file.
+    Never,
 }
 
 /// The files that a model runs from.
@@ -52,20 +52,20 @@ pub struct Later {
     is_alone: bool,
 }
 
-impl Wanted {
-    /// Returns what a command wants that may run a model `as_it_is` (`--no-quantize`), or that `needs_package`;
-    /// `otherwise` if the user says nothing.
+impl PreparationMode {
+    /// Returns the mode of a command that runs a model `as_it_is` (`--no-quantize`), or that `needs_package`; `otherwise`
+    /// if the variable is not set.
     pub fn from(as_it_is: bool, needs_package: bool, otherwise: Self) -> Result<Self> {
         if as_it_is {
-            return Ok(Self::Float);
+            return Ok(Self::AsStored);
         }
         let when = environment::text(WHEN)?.unwrap_or_default();
         Ok(match when.as_str() {
-            "" | "later" | "first" | "never" if needs_package => Self::Package,
+            "" | "later" | "first" | "never" if needs_package => Self::First,
             "" => otherwise,
-            "later" => Self::Now,
-            "first" => Self::Package,
-            "never" => Self::NowAlone,
+            "later" => Self::Later,
+            "first" => Self::First,
+            "never" => Self::Never,
             _ => bail!("{WHEN} is {when:?}: expected `later`, `first` or `never`"),
         })
     }
@@ -78,14 +78,14 @@ impl Ready {
         path: PathBuf,
         name: &str,
         threads: &ThreadArguments,
-        wanted: Wanted,
+        mode: PreparationMode,
         next: &str,
     ) -> Result<Self> {
         let now = |path| Self { path, later: None };
-        if matches!(wanted, Wanted::Float) {
+        if matches!(mode, PreparationMode::AsStored) {
             return Ok(now(path));
         }
-        if matches!(wanted, Wanted::Now | Wanted::NowAlone) {
+        if matches!(mode, PreparationMode::Later | PreparationMode::Never) {
             let found = first_run::find(&path, &mut progress::reading(&path));
             match found.map_err(|error| triad_console::failure::run_error(error, name))? {
                 first_run::Ready::TooLarge => {}
@@ -93,7 +93,7 @@ impl Ready {
                     preparing::note_stored(&found, name);
                     return Ok(now(found.path));
                 }
-                first_run::Ready::Stored(_) if matches!(wanted, Wanted::NowAlone) => {
+                first_run::Ready::Stored(_) if matches!(mode, PreparationMode::Never) => {
                     output::note(&format!("{name} answers from the file as it is"));
                     return Ok(now(path));
                 }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Result, ensure};
-use triad_engine::hot_rows::{Hot, HotRowOptions};
+use triad_engine::outlier_cache::{Hot, OutlierCacheOptions};
 use triad_engine::{Model, Threads};
 use triad_hetero::{Device, Wait};
 use triad_plan::partition::energy::Objective;
@@ -140,8 +140,8 @@ pub struct DeviceArguments {
     /// Weight rows that the CPU keeps for shadows if an NPU or GPU has its own memory: auto (those of the hot channels
     /// that calibration found; others are read from the package), none (all are read), or off (all weights of layers
     /// with a shadow are used in place)
-    #[arg(long = "outlier-cache", value_name = "WHOSE", value_parser = hot_rows, default_value = "auto")]
-    pub hot_rows: HotRowsArgument,
+    #[arg(long = "outlier-cache", value_name = "WHOSE", value_parser = outlier_cache, default_value = "auto")]
+    pub outlier_cache: OutlierCacheArgument,
     /// Arithmetic between the linear layers of a prompt's feed-forwards, on each of --processors: float, or fixed
     /// (fixed point), with which --npu hexagon runs a feed-forward as one program. With fixed, values occasionally
     /// differ from float by one step of INT8. Blocks whose feed-forward keeps a shadow stay in float, as do answers and
@@ -170,7 +170,7 @@ pub fn npu_activation(text: &str) -> Result<ActivationArgument, String> {
 
 /// The weight rows that the CPU keeps if a device has its own memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HotRowsArgument {
+pub enum OutlierCacheArgument {
     /// Rows of the hot channels.
     Auto,
     /// No rows: all are read.
@@ -179,24 +179,24 @@ pub enum HotRowsArgument {
     Off,
 }
 
-impl HotRowsArgument {
+impl OutlierCacheArgument {
     /// Returns the options for an engine.
-    pub fn options(self) -> Option<HotRowOptions> {
+    pub fn options(self) -> Option<OutlierCacheOptions> {
         let hot = match self {
             Self::Auto => Hot::Calibrated,
             Self::None => Hot::None,
             Self::Off => return None,
         };
-        Some(HotRowOptions { hot, file: None })
+        Some(OutlierCacheOptions { hot, file: None })
     }
 }
 
 /// Parses the weight rows that the CPU keeps.
-fn hot_rows(text: &str) -> Result<HotRowsArgument, String> {
+fn outlier_cache(text: &str) -> Result<OutlierCacheArgument, String> {
     match text.trim() {
-        "auto" => Ok(HotRowsArgument::Auto),
-        "none" => Ok(HotRowsArgument::None),
-        "off" => Ok(HotRowsArgument::Off),
+        "auto" => Ok(OutlierCacheArgument::Auto),
+        "none" => Ok(OutlierCacheArgument::None),
+        "off" => Ok(OutlierCacheArgument::Off),
         _ => Err("expected auto, none or off".into()),
     }
 }
@@ -269,7 +269,7 @@ impl Default for DeviceArguments {
             partition: None,
             objective: Objective::Latency,
             wait: Wait::Predicted,
-            hot_rows: HotRowsArgument::Auto,
+            outlier_cache: OutlierCacheArgument::Auto,
             npu_activation: ActivationArgument::Float,
         }
     }
@@ -294,7 +294,7 @@ impl DeviceArguments {
             // It needs --partition.
             objective: _,
             wait,
-            hot_rows,
+            outlier_cache,
             npu_activation,
         } = self;
         let is_default = *npu == Npu::Kernels
@@ -327,7 +327,7 @@ impl DeviceArguments {
                 || (is_default
                     && partition.is_none()
                     && *wait == Wait::Predicted
-                    && *hot_rows == HotRowsArgument::Auto
+                    && *outlier_cache == OutlierCacheArgument::Auto
                     && *npu_activation == ActivationArgument::Float),
             "--npu, --ffn-precision, --gpu, --gpu-slice, --npu-memory, --tensor-split, --partition, --sync and --outlier-cache are for \
              --processors: expected it, too"

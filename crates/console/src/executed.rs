@@ -1,13 +1,13 @@
 //! Reports of prompts on several processors.
 
 use serde::Serialize;
-use triad_engine::hot_rows::HotRowUse;
+use triad_engine::outlier_cache::OutlierCacheUse;
 use triad_engine::{Engine, Session};
 use triad_hetero::{
     Execution, HeteroEngine, JoinStatistics, Operations, ProcessorFailure, WaitUse, execution,
 };
 use triad_plan::schedule::Policy;
-use triad_plan::timeline::Lane;
+use triad_plan::timeline::ProcessorSummary;
 
 use crate::device::DeviceArguments;
 use crate::output;
@@ -21,14 +21,14 @@ pub struct Executed {
     /// Seconds from the start of the first task to the end of the last one.
     pub seconds: f64,
     /// Summary of each processor.
-    pub processors: Vec<Lane>,
+    pub processors: Vec<ProcessorSummary>,
     /// Time for waiting for other processors, by processor.
     pub waits: Vec<WaitUse>,
     /// Processors that failed during the prompt.
     pub failures: Vec<ProcessorFailure>,
     /// Use of the weight rows for shadows, if a device has its own memory.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub hot_rows: Option<HotRowUse>,
+    pub outlier_cache: Option<OutlierCacheUse>,
     /// Multiplications and additions of each device since the engine started, if a GPU runs the model, and what the CPU
     /// has computed if an NPU multiplies.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -50,20 +50,21 @@ impl Executed {
             processors,
             waits,
             failures,
-            hot_rows: None,
+            outlier_cache: None,
             operations: None,
         }
     }
 
     /// Returns the report with the use of weight rows since `before`, and the operations of `engine`.
-    pub fn with_hot_rows(self, engine: &Engine, before: Option<&HotRowUse>) -> Self {
-        let mut hot_rows = HeteroEngine::from_engine(engine).and_then(|engine| engine.hot_rows());
-        if let (Some(hot_rows), Some(before)) = (&mut hot_rows, before) {
-            hot_rows.statistics = hot_rows.statistics - before.statistics;
+    pub fn with_outlier_cache(self, engine: &Engine, before: Option<&OutlierCacheUse>) -> Self {
+        let mut outlier_cache =
+            HeteroEngine::from_engine(engine).and_then(|engine| engine.outlier_cache());
+        if let (Some(outlier_cache), Some(before)) = (&mut outlier_cache, before) {
+            outlier_cache.statistics = outlier_cache.statistics - before.statistics;
         }
         let operations = HeteroEngine::from_engine(engine).and_then(|engine| engine.operations());
         Self {
-            hot_rows,
+            outlier_cache,
             operations,
             ..self
         }
@@ -74,7 +75,7 @@ impl Executed {
         let rates: Vec<_> = self
             .processors
             .iter()
-            .map(|lane| format!("{:.1} %", 100.0 * lane.bubble_rate))
+            .map(|summary| format!("{:.1} %", 100.0 * summary.bubble_rate))
             .collect();
         rates.join(", ")
     }
@@ -91,18 +92,18 @@ pub fn note_failures(session: &Session) {
 }
 
 /// Returns the use of weight rows for shadows as text.
-pub fn hot_rows(usage: &HotRowUse) -> String {
-    let HotRowUse {
+pub fn outlier_cache(usage: &OutlierCacheUse) -> String {
+    let OutlierCacheUse {
         statistics,
         hot_bytes,
         failure,
         ..
     } = usage;
     if failure.is_some() {
-        return "hot rows: off".into();
+        return "outlier cache: off".into();
     }
     format!(
-        "hot rows: {:.1} % of {} in memory ({}), {} read, {:.1} ms of stalls",
+        "outlier cache: {:.1} % of {} in memory ({}), {} read, {:.1} ms of stalls",
         100.0 * statistics.hit_rate(),
         statistics.hits + statistics.misses,
         output::bytes(*hot_bytes as u64),
@@ -167,8 +168,8 @@ fn joins(joins: JoinStatistics) -> String {
 }
 
 /// Prints the reason if shadows read the weights in place because of a failure.
-pub fn note_hot_rows(engine: &Engine) {
-    let usage = HeteroEngine::from_engine(engine).and_then(|engine| engine.hot_rows());
+pub fn note_outlier_cache(engine: &Engine) {
+    let usage = HeteroEngine::from_engine(engine).and_then(|engine| engine.outlier_cache());
     if let Some(failure) = usage.and_then(|usage| usage.failure) {
         output::note(&format!(
             "note: the CPU reads all weights of layers with a shadow: {failure}"

@@ -24,7 +24,7 @@ use crate::device::{DeviceArguments, Npu, Opened};
 use crate::encoded::{LANE, WithViews};
 use crate::timeline_file::TimelineFile;
 use crate::{inputs, measurements, output, partition, progress};
-use list::Named;
+use list::ListedProcessor;
 pub use list::Processors;
 
 impl Processors {
@@ -110,7 +110,7 @@ impl Processors {
                 joint,
                 decode_plans,
                 wait: devices.wait,
-                hot_rows: devices.hot_rows.options(),
+                outlier_cache: devices.outlier_cache.options(),
                 fixed_point: devices.fixed_point(),
                 ..options
             },
@@ -144,21 +144,23 @@ impl Processors {
         model: &Arc<Model>,
         kept: bool,
     ) -> Result<(Vec<ProcessorOptions>, Vec<Option<Opened>>)> {
-        let open = |Named { kind, threads, .. }: &Named| devices.open(*kind, model, threads, kept);
+        let open = |ListedProcessor { kind, threads, .. }: &ListedProcessor| {
+            devices.open(*kind, model, threads, kept)
+        };
         let opened: Vec<_> = self.list.iter().map(open).collect::<Result<_>>()?;
         let multiplier = self.list.iter().find_map(|one| one.multiplier.as_ref());
         let multiplier = multiplier
             .map(|threads| devices.open_multiplier(model, threads, kept))
             .transpose()?;
         let describe = |(
-            Named {
+            ListedProcessor {
                 name,
                 kind,
                 threads,
                 ..
             },
             opened,
-        ): (&Named, &Option<Opened>)| {
+        ): (&ListedProcessor, &Option<Opened>)| {
             let cpu = Processor::cpu(name);
             // Threads that drive a device can compute in float if all other processors are lost.
             let description = match kind {
@@ -296,7 +298,7 @@ impl Processors {
             }
             _ => "any core".into(),
         };
-        let name = |processor: &Named| {
+        let name = |processor: &ListedProcessor| {
             let name = processor.device_name(devices);
             format!("{name} ({})", cores(&processor.threads))
         };

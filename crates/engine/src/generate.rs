@@ -7,7 +7,7 @@ use serde::Serialize;
 use triad_model::tokenizer::{DecodeStream, Tokenizer};
 
 use crate::cancel::Cancel;
-use crate::constraint::{ConstraintUse, Form, Guide};
+use crate::constraint::{ConstraintFactory, ConstraintUse, Guide};
 use crate::error::{Error, Result};
 use crate::log_probabilities::LogProbabilities;
 use crate::sampler::{Sampler, SamplerOptions};
@@ -35,7 +35,7 @@ pub struct GenerateOptions {
     /// is [sampled](crate::speculate::Draft::sampled).
     pub speculate: Option<Speculate>,
     /// The constraint of the answer, which ends when nothing more may follow. `None`: no constraint.
-    pub form: Option<Arc<dyn Form>>,
+    pub constraint: Option<Arc<dyn ConstraintFactory>>,
     /// Control tokens whose names are a part of the text, because the caller reads them: words that begin or end a
     /// function call or reasoning. Other control tokens have no text.
     pub spelled: Vec<u32>,
@@ -199,8 +199,8 @@ pub(crate) fn generate_with(
         .collect();
     session.check_vocabulary(&biased)?;
     sampler.begin_answer(prompt.len());
-    if let Some(form) = &options.form {
-        speculator.guide(Guide::new(&**form, model.description().vocab)?);
+    if let Some(factory) = &options.constraint {
+        speculator.guide(Guide::new(&**factory, model.description().vocab)?);
     }
     let reused = session.reuse(prompt);
     let mut timing = Timing {
@@ -213,7 +213,7 @@ pub(crate) fn generate_with(
         stopped_by: None,
     };
     // A constraint applies to all bytes of the answer.
-    let stream = if options.form.is_some() {
+    let stream = if options.constraint.is_some() {
         tokenizer.exact_stream()
     } else {
         tokenizer.stream(prompt)

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use llguidance::Matcher;
 use llguidance::api::StopReason;
-use triad_engine::constraint::{Constraint, ConstraintError, Form, TokenMask};
+use triad_engine::constraint::{Constraint, ConstraintError, ConstraintFactory, TokenMask};
 
 use crate::compile::problem;
 use crate::kind::Kind;
@@ -52,7 +52,7 @@ impl Grammar {
     }
 }
 
-impl Form for Grammar {
+impl ConstraintFactory for Grammar {
     fn constraint(&self) -> Result<Box<dyn Constraint>, ConstraintError> {
         let constraint = self.begin();
         match &constraint.watched {

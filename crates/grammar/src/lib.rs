@@ -1,8 +1,8 @@
 //! Structured output: JSON that conforms to a schema, or text that matches a regular expression or a grammar.
 //!
 //! [`Grammars`] compiles a [`GrammarSource`] for the tokens of a model, once per source. A [`Grammar`] is a
-//! [`Form`](triad_engine::constraint::Form), an option of generation: the engine then generates only tokens that the
-//! grammar allows, and ends only where the grammar allows an end.
+//! [`ConstraintFactory`](triad_engine::constraint::ConstraintFactory), an option of generation: the engine then
+//! generates only tokens that the grammar allows, and ends only where the grammar allows an end.
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -13,8 +13,8 @@
 //! let model = Arc::new(Model::load("model.gguf".as_ref(), &LoadOptions::default())?);
 //! let grammars = Grammars::new(model.clone())?;
 //! let schema = r#"{"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}"#;
-//! let form = grammars.compile(&GrammarSource::JsonSchema(schema.into()))?;
-//! let options = GenerateOptions { form: Some(form), ..GenerateOptions::default() };
+//! let grammar = grammars.compile(&GrammarSource::JsonSchema(schema.into()))?;
+//! let options = GenerateOptions { constraint: Some(grammar), ..GenerateOptions::default() };
 //! let mut session = Session::new(&model, &SessionOptions::default())?;
 //! let prompt = model.encode_prompt("The capital of France, as JSON: ")?;
 //! let answer = generate(&mut session, &prompt, &options, &Cancel::new(), &mut |_| {})?;

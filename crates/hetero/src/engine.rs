@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use triad_engine::hot_rows::{HotRowUse, HotRows};
+use triad_engine::outlier_cache::{OutlierCacheUse, OutlierWeightCache};
 use triad_engine::statistics::Operator;
 use triad_engine::{Engine, Model};
 use triad_kernels::lock;
@@ -104,8 +104,11 @@ impl HeteroEngine {
 
     /// Returns the usage of the weight rows that shadows read. `None` if no device with memory of its own multiplies
     /// for a shadow, or weights are read in place.
-    pub fn hot_rows(&self) -> Option<HotRowUse> {
-        self.shared.hot_rows.as_ref().map(HotRows::usage)
+    pub fn outlier_cache(&self) -> Option<OutlierCacheUse> {
+        self.shared
+            .outlier_cache
+            .as_ref()
+            .map(OutlierWeightCache::usage)
     }
 
     /// Returns how many blocks compute feed-forwards of prompts in fixed point between their products; `None` if that
@@ -127,30 +130,31 @@ impl HeteroEngine {
 
     /// Returns who computed how much so far, if a device runs the model whole and counts it.
     pub fn operations(&self) -> Option<Operations> {
-        let [unit] = &self.shared.units[..] else {
+        let [worker] = &self.shared.workers[..] else {
             return None;
         };
-        let operations = unit.whole.as_ref()?.operations()?;
+        let operations = worker.whole.as_ref()?.operations()?;
         let statistics = self.engine.statistics();
         let of_embedding = statistics.operator(Operator::Embedding).time;
         let seconds = (statistics.time() - of_embedding).as_secs_f64();
         Some(Operations {
-            cpu_seconds: unit.multiplier.as_ref().map(|_| seconds),
+            cpu_seconds: worker.multiplier.as_ref().map(|_| seconds),
             ..operations
         })
     }
 
     /// Returns what joining the device that multiplies for one that runs the model whole has taken so far, if there is one.
     pub fn joins(&self) -> Option<JoinStatistics> {
-        let mut units = self.shared.units.iter();
-        units.find_map(|unit| unit.whole.as_ref()?.joins())
+        let mut workers = self.shared.workers.iter();
+        workers.find_map(|worker| worker.whole.as_ref()?.joins())
     }
 
     /// Returns the name of the device that multiplies for one that runs the model whole, if there is one.
     pub fn multiplier(&self) -> Option<&str> {
-        let mut units = self.shared.units.iter();
-        units.find_map(|unit| {
-            unit.multiplier
+        let mut workers = self.shared.workers.iter();
+        workers.find_map(|worker| {
+            worker
+                .multiplier
                 .as_deref()
                 .map(triad_processors::Device::name)
         })
@@ -158,8 +162,8 @@ impl HeteroEngine {
 
     /// Returns how many products the device that multiplies has no room for, so that the other one computes them.
     pub fn products_without_room(&self) -> usize {
-        let units = self.shared.units.iter();
-        units.map(|unit| unit.without_room).sum()
+        let workers = self.shared.workers.iter();
+        workers.map(|worker| worker.without_room).sum()
     }
 
     /// Returns the expected times of tasks.

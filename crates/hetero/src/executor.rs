@@ -27,12 +27,12 @@ use crate::shared::HeteroInner;
 use crate::steps::Steps;
 use crate::whole::WholeModel;
 use crate::work::{Cuts, PromptTasks};
-use crate::{hot_rows, multiplier, planning, preparing, units, worker};
+use crate::{multiplier, outlier_cache, planning, preparing, worker_loop, workers};
 
 /// Computes batches on several processors. Dropping it ends its threads.
 pub struct HeteroExecutor {
     shared: Arc<HeteroInner>,
-    workers: Vec<(usize, JoinHandle<()>)>,
+    threads: Vec<(usize, JoinHandle<()>)>,
     /// The thread that plans orders; only with several processors.
     planner: Option<JoinHandle<()>>,
 }
@@ -56,7 +56,7 @@ impl HeteroExecutor {
             joint,
             decode_plans,
             chunks_in_flight,
-            hot_rows,
+            outlier_cache,
             fixed_point,
             wait,
             time_out,
@@ -86,7 +86,7 @@ impl HeteroExecutor {
         } = setup;
         let (model, context, chunk, most_rows) =
             (forward.model(), *context, *chunk, options.most_rows);
-        let (processors, mut units, devices) = units::start(model, processors)?;
+        let (processors, mut workers, devices) = workers::start(model, processors)?;
         let settings = Settings {
             context,
             chunk,
@@ -96,8 +96,10 @@ impl HeteroExecutor {
             time_out,
         };
         let float_unit = float_unit(&processors)?;
-        let encoder = Encoder::new(model, time_out, &processors, (&units, &devices));
-        let multipliers = units.iter().filter_map(|unit| unit.multiplier.clone());
+        let encoder = Encoder::new(model, time_out, &processors, (&workers, &devices));
+        let multipliers = workers
+            .iter()
+            .filter_map(|worker| worker.multiplier.clone());
         let all_devices = devices
             .iter()
             .flatten()
@@ -106,7 +108,7 @@ impl HeteroExecutor {
             .collect();
         let (mut cuts, mut plans) = (cuts, plans);
         let mut devices: Vec<_> = devices.iter().map(Option::as_deref).collect();
-        if let ([unit], [device]) = (&mut units[..], &mut devices[..])
+        if let ([worker], [device]) = (&mut workers[..], &mut devices[..])
             && let Some(device) = device
                 .take_if(|device| !model.weights().is_int8() || device.capabilities().whole_models)
         {
@@ -119,7 +121,7 @@ impl HeteroExecutor {
                 return Err(Error::option(WITHIN, FIXED_POINT, expected));
             }
             WholeModel::check(model, *kv_format)?;
-            let (multiplier, without_room) = match &unit.multiplier {
+            let (multiplier, without_room) = match &worker.multiplier {
                 Some(multiplier) => {
                     if joint.is_some() || decode_plans.is_some() {
                         let expected = "plans of the products of prompts alone, where one device runs the model whole";
@@ -143,8 +145,8 @@ impl HeteroExecutor {
                 }
                 None => (None, 0),
             };
-            unit.without_room = without_room;
-            unit.whole = Some(WholeModel::prepare(
+            worker.without_room = without_room;
+            worker.whole = Some(WholeModel::prepare(
                 model,
                 forward.rotation(),
                 device,
@@ -152,15 +154,15 @@ impl HeteroExecutor {
                 multiplier,
             )?);
         }
-        if let Some(unit) = units
+        if let Some(worker) = workers
             .iter()
-            .find(|unit| unit.multiplier.is_some() && unit.whole.is_none())
+            .find(|worker| worker.multiplier.is_some() && worker.whole.is_none())
         {
             let expected = "one that computes the whole model alone in the list";
-            let value = format!("{} with a device that multiplies for it", unit.name);
+            let value = format!("{} with a device that multiplies for it", worker.name);
             return Err(Error::option("the list of processors", &value, expected));
         }
-        let in_flight = if units.len() == 1 {
+        let in_flight = if workers.len() == 1 {
             1
         } else {
             // States at the beginnings of chunks are kept, so that a lost chunk can run again.
@@ -190,9 +192,10 @@ impl HeteroExecutor {
             Steps::prepare(model, &processors, devices, (&plans, float_unit), rows)
         });
         let steps = steps.transpose()?;
-        let hot_rows = hot_rows::start(model, hot_rows.as_ref(), &devices, &programs);
-        for (unit, programs) in units.iter_mut().zip(programs) {
-            unit.programs = programs.map(Mutex::new);
+        let outlier_cache =
+            outlier_cache::start(model, outlier_cache.as_ref(), &devices, &programs);
+        for (worker, programs) in workers.iter_mut().zip(programs) {
+            worker.programs = programs.map(Mutex::new);
         }
         Self::start(HeteroInner::new(Machine {
             forward: Arc::clone(forward),
@@ -200,11 +203,11 @@ impl HeteroExecutor {
             processors,
             tasks,
             steps,
-            hot_rows,
+            outlier_cache,
             fixed,
             encoder: Arc::new(encoder),
             devices: all_devices,
-            units,
+            workers,
             float_unit,
             start: Instant::now(),
             planning: Condvar::new(),
@@ -216,7 +219,7 @@ impl HeteroExecutor {
     fn start(shared: HeteroInner) -> Result<Self> {
         let mut executor = Self {
             shared: Arc::new(shared),
-            workers: Vec::new(),
+            threads: Vec::new(),
             planner: None,
         };
         let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
@@ -228,16 +231,16 @@ impl HeteroExecutor {
                 source: error,
             })
         };
-        if executor.shared.units.len() > 1 {
+        if executor.shared.workers.len() > 1 {
             let shared = Arc::clone(&executor.shared);
             let plan = Box::new(move || planning::serve(&shared));
             executor.planner = Some(spawn("planner", plan)?);
         }
-        for index in 0..executor.shared.units.len() {
+        for index in 0..executor.shared.workers.len() {
             let shared = Arc::clone(&executor.shared);
-            let name = shared.units[index].name.clone();
-            let serve = Box::new(move || worker::serve(&shared, index));
-            executor.workers.push((index, spawn(&name, serve)?));
+            let name = shared.workers[index].name.clone();
+            let serve = Box::new(move || worker_loop::serve(&shared, index));
+            executor.threads.push((index, spawn(&name, serve)?));
         }
         Ok(executor)
     }
@@ -261,19 +264,19 @@ impl HeteroExecutor {
 
 impl Executor for HeteroExecutor {
     fn limits(&self) -> Limits {
-        let units = &self.shared.units;
+        let workers = &self.shared.workers;
         Limits {
             prompt_rows: usize::MAX,
             // One chunk, which is not planned.
             picture_rows: self.shared.settings.chunk,
             // A second batch uses processors that the first one's last chunks leave idle.
-            prompts: units.len().min(2),
+            prompts: workers.len().min(2),
             overlap: true,
             // With adapters in a batch, devices do not run whole feed-forwards or the whole model, so that a request
             // without adapters would be computed in another way than alone.
-            separate_adapters: units
+            separate_adapters: workers
                 .iter()
-                .any(|unit| unit.whole.is_some() || unit.programs.is_some()),
+                .any(|worker| worker.whole.is_some() || worker.programs.is_some()),
         }
     }
 
@@ -282,23 +285,31 @@ impl Executor for HeteroExecutor {
         let shared = &self.shared;
         let mut state = lock(&shared.state);
         state.add_batch(batch);
-        if shared.units.len() > 1 {
+        if shared.workers.len() > 1 {
             shared.notify(&mut state);
         }
     }
 
     fn run_inline(&self, is_enough: &dyn Fn() -> bool) -> bool {
-        worker::run_inline(&self.shared, is_enough)
+        worker_loop::run_inline(&self.shared, is_enough)
     }
 
     fn gives_states(&self) -> bool {
-        self.shared.units.iter().all(|unit| unit.whole.is_none())
+        self.shared
+            .workers
+            .iter()
+            .all(|worker| worker.whole.is_none())
     }
 
     fn encode(&self, pixels: Pixels, cancel: &Cancel) -> triad_engine::Result<Vec<f32>> {
         let vision = self.shared.forward.model().vision()?.description();
-        for unit in self.shared.units.iter().filter(|unit| unit.whole.is_some()) {
-            WholeModel::check_pictures(self.shared.forward.description(), vision, &unit.name)?;
+        for worker in self
+            .shared
+            .workers
+            .iter()
+            .filter(|worker| worker.whole.is_some())
+        {
+            WholeModel::check_pictures(self.shared.forward.description(), vision, &worker.name)?;
         }
         self.shared.encoder.encode(pixels, cancel)
     }
@@ -310,7 +321,7 @@ impl Executor for HeteroExecutor {
     /// Called from the threads of sessions, since all workers may hang.
     fn watch(&self) {
         let shared = &*self.shared;
-        if shared.units.len() > 1 {
+        if shared.workers.len() > 1 {
             let mut state = lock(&shared.state);
             if state.lose_hung(shared) {
                 shared.notify(&mut state);
@@ -323,9 +334,9 @@ impl Executor for HeteroExecutor {
     fn forget(&self, sequence: SequenceId) {
         let whole = self
             .shared
-            .units
+            .workers
             .iter()
-            .filter_map(|unit| unit.whole.as_ref());
+            .filter_map(|worker| worker.whole.as_ref());
         whole.for_each(|whole| whole.forget(sequence));
     }
 
@@ -342,9 +353,9 @@ impl Executor for HeteroExecutor {
 
     fn processors(&self) -> Vec<ProcessorUse> {
         let state = lock(&self.shared.state);
-        let uses = self.shared.units.iter().zip(state.busy_seconds());
-        uses.map(|(unit, busy_seconds)| ProcessorUse {
-            name: unit.name.clone(),
+        let uses = self.shared.workers.iter().zip(state.busy_seconds());
+        uses.map(|(worker, busy_seconds)| ProcessorUse {
+            name: worker.name.clone(),
             busy_seconds,
         })
         .collect()
@@ -363,12 +374,12 @@ impl Drop for HeteroExecutor {
         if let Some(planner) = self.planner.take() {
             let _ = planner.join();
         }
-        for (index, worker) in self.workers.drain(..) {
+        for (index, thread) in self.threads.drain(..) {
             // A thread that hangs is not joined. A worker may drop the engine, and cannot join itself.
-            if !self.shared.units[index].is_away()
-                && worker.thread().id() != std::thread::current().id()
+            if !self.shared.workers[index].is_away()
+                && thread.thread().id() != std::thread::current().id()
             {
-                let _ = worker.join();
+                let _ = thread.join();
             }
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! A [`HeteroExecutor`] owns one worker thread per processor, the programs that devices prepared for the model, and
 //! buffers. It cuts each batch of the engine's scheduler into tasks ([`task_graph`]). Under one lock ([`dispatcher`])
-//! the workers ([`worker`]) take tasks and run them:
+//! the workers ([`worker_loop`]) take tasks and run them:
 //!
 //! - Prompts become a [`Graph`](triad_plan::graph::Graph) of chunks and subgraphs, which all processors execute out of
 //!   order (llm.npu, §3.4). Their shadows, the corrections for outlier activations, can be separate tasks.
@@ -24,13 +24,13 @@ mod execution;
 mod executor;
 mod failure;
 mod fixed_point;
-mod hot_rows;
 mod joint;
 mod machine;
 mod measure;
 mod memory;
 mod multiplier;
 mod options;
+mod outlier_cache;
 mod plan_selector;
 mod planned;
 mod planned_orders;
@@ -48,12 +48,12 @@ mod table;
 mod task_graph;
 #[cfg(test)]
 mod tests;
-mod units;
 mod verify;
 mod wait;
 mod whole;
 mod work;
-mod worker;
+mod worker_loop;
+mod workers;
 
 pub use costs::{Cost, CostSample, Costs};
 pub use encoder::{EncodedView, EncoderProduct};
@@ -78,10 +78,10 @@ pub use simulation::SimulatedPrompt;
 pub use table::{Measurements, Table};
 pub use triad_processors::Device;
 pub use triad_processors::model::{JoinStatistics, JoinTimes};
-pub use units::ProcessorOptions;
 pub use verify::{Comparison, Verification, lengths, verify};
 pub use wait::{Wait, WaitUse};
 pub use whole::Operations;
+pub use workers::ProcessorOptions;
 
 /// Returns the tokens of an arbitrary prompt, in a vocabulary of `vocab`.
 fn any_tokens(count: usize, vocab: usize) -> Vec<u32> {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar};
 use std::time::{Duration, Instant};
 
 use triad_engine::forward::Forward;
-use triad_engine::hot_rows::HotRows;
+use triad_engine::outlier_cache::OutlierWeightCache;
 use triad_plan::processors::{ProcessorId, Processors};
 use triad_plan::schedule::Policy;
 use triad_processors::Device;
@@ -13,9 +13,9 @@ use triad_processors::Device;
 use crate::encoder::Encoder;
 use crate::fixed_point::FixedBlocks;
 use crate::steps::Steps;
-use crate::units::Unit;
 use crate::wait::Wait;
 use crate::work::PromptTasks;
+use crate::workers::Worker;
 
 /// The processors, and what is prepared for them.
 pub(crate) struct Machine {
@@ -26,14 +26,14 @@ pub(crate) struct Machine {
     /// The cut steps of decode.
     pub(crate) steps: Option<Steps>,
     /// The rows of weights that shadows read; only with devices that have memory of their own.
-    pub(crate) hot_rows: Option<HotRows>,
+    pub(crate) outlier_cache: Option<OutlierWeightCache>,
     /// The layers whose feed-forwards prompts compute in fixed point.
     pub(crate) fixed: Option<FixedBlocks>,
     /// The encoder of pictures.
     pub(crate) encoder: Arc<Encoder>,
     /// Devices of the processors that have one.
     pub(crate) devices: Vec<Arc<dyn Device>>,
-    pub(crate) units: Vec<Unit>,
+    pub(crate) workers: Vec<Worker>,
     /// The processor that runs the float operators.
     pub(crate) float_unit: ProcessorId,
     /// The origin of all times in seconds.

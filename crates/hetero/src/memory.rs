@@ -3,7 +3,7 @@
 use triad_engine::forward::Buffers;
 use triad_model::description::ModelDescription;
 
-use crate::units::ProcessorOptions;
+use crate::workers::ProcessorOptions;
 
 /// Returns the bytes that several processors add: buffers for every chunk in flight except one and, if one of the
 /// processors is an NPU, the shadows of each chunk.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use triad_engine::EngineOptions;
-use triad_engine::hot_rows::HotRowOptions;
+use triad_engine::outlier_cache::OutlierCacheOptions;
 use triad_model::role::Role;
 use triad_plan::joint::PromptPlanner;
 use triad_plan::partition::plans::Plans;
@@ -11,8 +11,8 @@ use triad_plan::schedule::Policy;
 use triad_plan::schedule::parts::Cut;
 
 use crate::products::DecodePlans;
-use crate::units::ProcessorOptions;
 use crate::wait::Wait;
+use crate::workers::ProcessorOptions;
 
 /// The options of an engine on several processors.
 #[derive(Clone)]
@@ -37,7 +37,7 @@ pub struct HeteroOptions {
     pub chunks_in_flight: usize,
     /// How shadows of prompts read weights that devices have copied to their own memory. `None` reads them in place, so
     /// that the CPU holds a copy of all layers with shadows.
-    pub hot_rows: Option<HotRowOptions>,
+    pub outlier_cache: Option<OutlierCacheOptions>,
     /// Whether prompts compute feed-forwards in [fixed point](triad_kernels::fixed_point) between their products, on
     /// every processor. Applies to blocks whose feed-forward has no shadow, and to sessions without adapters. The
     /// results then differ from those of float, but are the same on all processors that support it: CPUs and Hexagon.
@@ -59,7 +59,7 @@ impl Default for HeteroOptions {
             joint: None,
             decode_plans: None,
             chunks_in_flight: 4,
-            hot_rows: Some(HotRowOptions::default()),
+            outlier_cache: Some(OutlierCacheOptions::default()),
             fixed_point: false,
             wait: Wait::Predicted,
             time_out: Duration::from_secs(60),

@@ -41,7 +41,7 @@ pub(crate) enum Moment {
 impl HeteroInner {
     pub(crate) fn new(machine: Machine) -> Self {
         Self {
-            state: Mutex::new(Dispatcher::new(&machine.settings, machine.units.len())),
+            state: Mutex::new(Dispatcher::new(&machine.settings, machine.workers.len())),
             machine,
             changed: Condvar::new(),
             idle: Condvar::new(),

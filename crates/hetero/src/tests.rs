@@ -12,8 +12,8 @@ mod fixed_point;
 mod floats;
 #[cfg(feature = "gpu")]
 mod gpu;
-mod hot_rows;
 mod operators;
+mod outlier_cache;
 mod pictures;
 mod plans;
 mod prefixes;

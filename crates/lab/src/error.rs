@@ -38,8 +38,8 @@ pub enum Error {
         source: io::Error,
     },
     /// The rows of hot channels could not be kept.
-    #[error("can't keep hot rows")]
-    HotRows {
+    #[error("can't start an outlier weight cache")]
+    OutlierCache {
         /// The system's error.
         source: io::Error,
     },

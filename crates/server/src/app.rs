@@ -6,13 +6,13 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 
 use crate::bodies::Bodies;
-use crate::counters::Metrics;
 use crate::engines::Engines;
 use crate::error::ApiResult;
 use crate::host_tools::CallPlaces;
 use crate::hosted::HostedModel;
 use crate::image_urls::ImageUrls;
 use crate::library::Changes;
+use crate::metrics::Metrics;
 use crate::options::{ServerOptions, StartError};
 use crate::registry::ModelRegistry;
 use crate::served::ServedModel;

@@ -167,7 +167,7 @@ pub(crate) async fn complete(
     if prompts.iter().any(Vec::is_empty) {
         return Err(ApiError::empty_prompt().with_param("prompt"));
     }
-    options.form = forms::prepare((&model, &place, client.owner), form, &options).await?;
+    options.constraint = forms::prepare((&model, &place, client.owner), form, &options).await?;
     if let Some(likeliest) = log_probabilities.filter(|_| echo) {
         let tokens: usize = prompts.iter().map(Vec::len).sum();
         let most = MAX_PROMPT_PROBABILITIES / ((likeliest + 1) * choices).max(1);

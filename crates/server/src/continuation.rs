@@ -43,7 +43,7 @@ impl Continuation {
             form,
             choices,
         } = self;
-        options.form = forms::prepare((&model, &place, client.owner), form, &options).await?;
+        options.constraint = forms::prepare((&model, &place, client.owner), form, &options).await?;
         let reply = Reply::new("cmpl-", (&model, client.owner), [prompt.len()], choices);
         let job = GenerationJob {
             model,

@@ -252,7 +252,7 @@ fn compile(
         if kept.is_some() {
             options.spelled.extend(words.tokens());
         }
-        (options.form, answer) = (kept, which);
+        (options.constraint, answer) = (kept, which);
         calls = Some(CallFormat {
             format,
             form: which,
@@ -260,9 +260,9 @@ fn compile(
             tools: tools.listed().into(),
         });
     } else if let Some(form) = form {
-        options.form = Some(form.compile(asker)?);
+        options.constraint = Some(form.compile(asker)?);
     }
-    if options.form.is_some() {
+    if options.constraint.is_some() {
         check_end(&options)?;
     }
     if let Some(thoughts) = thoughts {

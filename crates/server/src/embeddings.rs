@@ -19,7 +19,7 @@ use crate::prompts::{Prompts, TextFields};
 use crate::sampling::one_of;
 use crate::served::ServedModel;
 use crate::values::whole;
-use crate::vectors::Wanted;
+use crate::vectors::VectorRequest;
 
 /// A request for embeddings.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -228,7 +228,7 @@ pub(crate) async fn embed(
 ) -> ApiResult<Json<Vec<Vec<f32>>>> {
     let body = body.checked(&fields::EMBED)?;
     let request: EmbedRequest = body.parse()?;
-    let wanted = Wanted {
+    let wanted = VectorRequest {
         field: "inputs",
         input: request.inputs,
         text: TextFields::default(),
@@ -269,7 +269,7 @@ async fn vectors(
         ("normalize", request.normalize),
     )?;
     let normalizes = one_of(("embd_normalize", is_scaled), ("normalize", normalize))?;
-    let wanted = Wanted {
+    let wanted = VectorRequest {
         field,
         input,
         text,

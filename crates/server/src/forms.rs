@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use triad_engine::constraint::Form;
+use triad_engine::constraint::ConstraintFactory;
 use triad_engine::{Cancel, GenerateOptions};
 use triad_grammar::{Error as GrammarError, GrammarSource};
 use utoipa::ToSchema;
@@ -347,7 +347,7 @@ impl AskedForm {
     ///
     /// # Errors
     /// If the source is invalid, unsupported, or exceeds a limit; or if too many compilations are running.
-    pub(crate) fn compile(&self, asker: Asker<'_>) -> ApiResult<Arc<dyn Form>> {
+    pub(crate) fn compile(&self, asker: Asker<'_>) -> ApiResult<Arc<dyn ConstraintFactory>> {
         compile(asker, self.field, &self.source)
     }
 }
@@ -370,7 +370,7 @@ pub(crate) fn compile(
     asker: Asker<'_>,
     field: &str,
     source: &GrammarSource,
-) -> ApiResult<Arc<dyn Form>> {
+) -> ApiResult<Arc<dyn ConstraintFactory>> {
     let grammars = asker
         .model
         .grammars()
@@ -400,7 +400,7 @@ pub(crate) async fn prepare(
     (model, place, owner): (&Arc<ServedModel>, &Place, Owner),
     form: Option<AskedForm>,
     options: &GenerateOptions,
-) -> ApiResult<Option<Arc<dyn Form>>> {
+) -> ApiResult<Option<Arc<dyn ConstraintFactory>>> {
     let Some(form) = form else { return Ok(None) };
     check_end(options)?;
     let work = Work::Form(form.source.text().len());

@@ -8,7 +8,7 @@ use triad_frontend::machine;
 use triad_kernels::heap;
 
 use crate::blocking::spawn;
-use crate::counters::reason::{IDLE, PRESSURE};
+use crate::metrics::reason::{IDLE, PRESSURE};
 use crate::registry::ModelRegistry;
 use crate::served::ServedModel;
 use crate::stored::Store;

@@ -14,7 +14,7 @@
 //! | [`chat`], [`completions`], [`responses`], [`anthropic`] | endpoints that generate text |
 //! | [`library`] | models that clients fetch and delete |
 //! | [`ollama`], [`llama`] | the API of Ollama, and llama.cpp's own endpoints |
-//! | [`models`], [`props`], [`metrics`], [`openapi`] | endpoints that describe the server |
+//! | [`models`], [`props`], [`metrics_routes`], [`openapi`] | endpoints that describe the server |
 //! | [`text`], [`embeddings`], [`vectors`] | tokenization, templates and embeddings |
 //! | [`sessions`] | prompts with their KV cache, saved in files |
 //! | [`housekeeping`] | memory that is given back to the system |
@@ -45,7 +45,6 @@ mod completions;
 mod connections;
 mod continuation;
 mod conversation;
-mod counters;
 mod decoded_pictures;
 mod embeddings;
 mod encoding;
@@ -74,6 +73,7 @@ mod log_probabilities;
 mod messages;
 mod metadata;
 mod metrics;
+mod metrics_routes;
 mod models;
 mod names;
 mod ollama;

@@ -7,8 +7,8 @@ use utoipa::openapi::{ContentBuilder, OpenApi as Document, Ref, RefOr, ResponseB
 use utoipa::{Modify, OpenApi};
 
 use crate::{
-    anthropic, chat, completions, embeddings, llama, metrics, models, ollama, predict, props,
-    rerank, responses, sessions, stored_routes, text, timelines, tool_routes,
+    anthropic, chat, completions, embeddings, llama, metrics_routes, models, ollama, predict,
+    props, rerank, responses, sessions, stored_routes, text, timelines, tool_routes,
 };
 
 /// The OpenAPI document, generated from the endpoints and their types.
@@ -36,7 +36,7 @@ use crate::{
         models::health,
         models::list,
         models::one,
-        metrics::metrics,
+        metrics_routes::metrics,
         props::props,
         text::tokenize,
         text::detokenize,

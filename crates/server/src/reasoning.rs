@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use triad_engine::{GenerateOptions, Model};
-use triad_frontend::reasoning::{Reasoning, ReasoningForm};
+use triad_frontend::reasoning::{Reasoning, ReasoningConstraintFactory};
 use triad_frontend::tool_calls::AnswerForm;
 use triad_model::tokenizer::Tokenizer;
 use utoipa::ToSchema;
@@ -152,12 +152,12 @@ impl Thoughts {
     ) {
         // With channels, calls that are demanded come without any.
         let is_without = self.words.has_channels() && answer == AnswerForm::Calls;
-        if self.is_over || is_without || (options.form.is_none() && budget.is_none()) {
+        if self.is_over || is_without || (options.constraint.is_none() && budget.is_none()) {
             return;
         }
-        let form = options.form.take();
+        let form = options.constraint.take();
         let thoughts = (self.words, self.is_open);
-        options.form = Some(Arc::new(ReasoningForm::new(
+        options.constraint = Some(Arc::new(ReasoningConstraintFactory::new(
             Arc::clone(model),
             thoughts,
             budget,

@@ -13,10 +13,10 @@ use triad_frontend::pressure::PressureFiles;
 use triad_kernels::heap;
 
 use crate::blocking::{blocking, spawn};
-use crate::counters::reason::{CHANGED, DELETED, KEEP_ALIVE, OTHER_MODEL};
-use crate::counters::{Metrics, ModelMetrics};
 use crate::error::{ApiError, ApiResult};
 use crate::hosted::{HostedModel, LoadError};
+use crate::metrics::reason::{CHANGED, DELETED, KEEP_ALIVE, OTHER_MODEL};
+use crate::metrics::{Metrics, ModelMetrics};
 use crate::names::now;
 use crate::options::{ServerOptions, StartError};
 use crate::prepare::Preparers;

@@ -14,9 +14,9 @@ use crate::error::{ApiError, UNKNOWN_URL};
 use crate::guard::Guard;
 use crate::route::{Access, Entry, Route};
 use crate::{
-    anthropic, body, chat, completions, embeddings, guard, llama, metrics, models, ollama, openapi,
-    page, predict, props, request_id, rerank, response_memory, responses, sessions, stored_routes,
-    text, timelines, tool_routes,
+    anthropic, body, chat, completions, embeddings, guard, llama, metrics_routes, models, ollama,
+    openapi, page, predict, props, request_id, rerank, response_memory, responses, sessions,
+    stored_routes, text, timelines, tool_routes,
 };
 
 /// Returns the table of all routes.
@@ -91,7 +91,7 @@ fn table() -> Vec<Entry> {
         Entry::new("DELETE", body::DELETE_PATH, ollama::pull::delete),
         Entry::get("/mcp/tools", tool_routes::list),
         Entry::post("/mcp/call", tool_routes::call),
-        Entry::get("/metrics", metrics::metrics).with(Access::Metrics),
+        Entry::get("/metrics", metrics_routes::metrics).with(Access::Metrics),
     ];
     table.extend(rerank::PATHS.map(|path| Entry::post(path, rerank::rerank)));
     table.extend(page::routes());
@@ -153,7 +153,7 @@ pub(crate) fn router(app: &Arc<App>) -> Router {
         .layer(middleware::from_fn_with_state(guard, guard::guard))
         .layer(middleware::from_fn_with_state(
             Arc::clone(app),
-            metrics::count,
+            metrics_routes::count,
         ))
         .layer(middleware::from_fn(request_id::name))
         .with_state(Arc::clone(app))

@@ -8,10 +8,10 @@ use triad_grammar::{Checker, Grammars};
 use triad_kernels::attention::PAGE;
 use triad_pictures::Processor;
 
-use crate::counters::ModelMetrics;
 use crate::error::{ApiError, ApiResult, chain};
 use crate::hosted::LoadedModel;
 use crate::known_pictures::KnownPictures;
+use crate::metrics::ModelMetrics;
 use crate::options::ServerOptions;
 use crate::owner::Tenant;
 use crate::pictures::{GivenPicture, PictureLimits};

@@ -5,8 +5,8 @@
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use crate::counters::ModelMetrics;
 use crate::hosted::HostedModel;
+use crate::metrics::ModelMetrics;
 use crate::served::ServedModel;
 
 /// The models and their states.
@@ -330,8 +330,8 @@ impl Models {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::counters::Metrics;
     use crate::hosted::{LoadError, ModelFacts};
+    use crate::metrics::Metrics;
 
     fn model(bytes: u64) -> HostedModel {
         HostedModel {

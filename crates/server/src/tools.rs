@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use triad_engine::constraint::Form;
+use triad_engine::constraint::ConstraintFactory;
 use triad_frontend::Error as FrontendError;
 use triad_frontend::tool_calls::{
     AnswerForm, Tool, ToolChoice, ToolFormat, Words, grammar, grammar_of_json_or_calls,
@@ -319,7 +319,7 @@ impl ToolUse {
         asker: Asker<'_>,
         format: (ToolFormat, &Words),
         asked: Option<&AskedForm>,
-    ) -> ApiResult<(Option<Arc<dyn Form>>, AnswerForm)> {
+    ) -> ApiResult<(Option<Arc<dyn ConstraintFactory>>, AnswerForm)> {
         let must = self.is_required();
         if let Some(asked) = asked.filter(|_| !must) {
             return Ok((
@@ -358,7 +358,7 @@ impl ToolUse {
         asker: Asker<'_>,
         format: (ToolFormat, &Words),
         asked: &AskedForm,
-    ) -> ApiResult<Arc<dyn Form>> {
+    ) -> ApiResult<Arc<dyn ConstraintFactory>> {
         let unsupported = || {
             let message = "this model does not support this format with optional tool calls: expected tool_choice none or \
                            required";

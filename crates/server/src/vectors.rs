@@ -18,8 +18,8 @@ use crate::served::ServedModel;
 /// Maximum number of tokens of a text that is truncated.
 const MAX_TOKENS: usize = 1 << 20;
 
-/// The vectors that a request asks for.
-pub(crate) struct Wanted {
+/// The inputs of a request for vectors, and how they become vectors.
+pub(crate) struct VectorRequest {
     /// The field with the inputs.
     pub(crate) field: &'static str,
     pub(crate) input: Prompts,
@@ -36,7 +36,7 @@ pub(crate) struct Wanted {
     pub(crate) truncates: bool,
 }
 
-impl Wanted {
+impl VectorRequest {
     /// Does the checks that need no model.
     ///
     /// # Errors

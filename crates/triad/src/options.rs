@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use triad_engine::GenerateOptions as EngineOptions;
-use triad_engine::constraint::Form;
+use triad_engine::constraint::ConstraintFactory;
 use triad_engine::sampler::SamplerOptions;
 use triad_engine::speculate::Speculate;
 use triad_grammar::GrammarSource;
@@ -125,7 +125,7 @@ impl GenerateOptions {
             seed: self.seed,
             ..recommended
         };
-        let form = self
+        let constraint = self
             .constraint
             .as_ref()
             .map(|constraint| compile(constraint, model))
@@ -135,13 +135,13 @@ impl GenerateOptions {
             sampler,
             stop: self.stop.clone(),
             speculate: Some(Speculate::automatic()),
-            form,
+            constraint,
             ..EngineOptions::default()
         })
     }
 }
 
-fn compile(constraint: &Constraint, model: &Opened) -> Result<Arc<dyn Form>> {
+fn compile(constraint: &Constraint, model: &Opened) -> Result<Arc<dyn ConstraintFactory>> {
     let source = match constraint.clone() {
         Constraint::Json => GrammarSource::JsonObject,
         Constraint::JsonSchema(schema) => GrammarSource::JsonSchema(schema),

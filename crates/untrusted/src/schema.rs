@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
-use triad_engine::constraint::Form;
+use triad_engine::constraint::ConstraintFactory;
 use triad_grammar::{GrammarSource, Grammars};
 use triad_model::gguf;
 use triad_model::tokenizer::Tokenizer;

@@ -10,14 +10,14 @@ use crate::device::DeviceArguments;
 /// The processors of a run.
 #[derive(Clone, Debug)]
 pub struct Processors {
-    pub(super) list: Vec<Named>,
+    pub(super) list: Vec<ListedProcessor>,
     /// The argument as the user wrote it.
     pub(super) text: String,
 }
 
 /// A processor in the list.
 #[derive(Clone, Debug)]
-pub(super) struct Named {
+pub(super) struct ListedProcessor {
     /// Name: `cpu`, `cpu2`, `gpu`, `npu`.
     pub(super) name: String,
     pub(super) kind: ProcessorKind,
@@ -26,7 +26,7 @@ pub(super) struct Named {
     pub(super) multiplier: Option<Threads>,
 }
 
-impl Named {
+impl ListedProcessor {
     pub(super) fn is_cpu(&self) -> bool {
         self.kind == ProcessorKind::Cpu
     }
@@ -72,7 +72,7 @@ impl FromStr for Processors {
                 (false, _) => return Err(expected()),
             }
         }
-        let mut list: Vec<Named> = Vec::new();
+        let mut list: Vec<ListedProcessor> = Vec::new();
         for (text, cores) in named {
             let kind = match text {
                 "cpu" => ProcessorKind::Cpu,
@@ -89,7 +89,7 @@ impl FromStr for Processors {
                 0 => text.to_owned(),
                 others => format!("{text}{}", others + 1),
             };
-            list.push(Named {
+            list.push(ListedProcessor {
                 name,
                 kind,
                 threads,
@@ -104,7 +104,7 @@ impl FromStr for Processors {
             list.remove(npu);
         }
         let is_gpu_alone = matches!(&list[..], [only] if only.kind == ProcessorKind::Gpu);
-        if !list.iter().any(Named::is_cpu) && !is_gpu_alone {
+        if !list.iter().any(ListedProcessor::is_cpu) && !is_gpu_alone {
             return Err(expected());
         }
         let mut taken = Vec::new();

@@ -50,7 +50,7 @@ pub struct BatchPart {
 }
 
 /// Rows of a batch whose logits are wanted.
-pub struct WantedRows<'a> {
+pub struct OutputRows<'a> {
     /// Their request.
     pub request: &'a Arc<Request>,
     /// Their range among the rows of the batch.
@@ -195,14 +195,14 @@ impl Batch {
     }
 
     /// Returns those of `rows` whose logits are wanted by requests that are not cancelled.
-    pub fn wanted(&self, rows: &Range<usize>) -> impl Iterator<Item = WantedRows<'_>> {
+    pub fn wanted(&self, rows: &Range<usize>) -> impl Iterator<Item = OutputRows<'_>> {
         let mut at = rows.start;
         self.parts_in(rows).filter_map(move |(request, own)| {
             let wanted = request.wanted_rows();
             let mine = own.start.max(wanted.start)..own.end.min(wanted.end);
             let first = at;
             at += own.len();
-            (!mine.is_empty() && !request.is_cancelled()).then(|| WantedRows {
+            (!mine.is_empty() && !request.is_cancelled()).then(|| OutputRows {
                 request,
                 rows: first + mine.start - own.start..first + mine.end - own.start,
                 of_request: mine.start - wanted.start..mine.end - wanted.start,

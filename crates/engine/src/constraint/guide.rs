@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use std::time::Instant;
 
-use super::{Constraint, ConstraintError, ConstraintUse, Form, TokenMask};
+use super::{Constraint, ConstraintError, ConstraintFactory, ConstraintUse, TokenMask};
 use crate::error::{Error, Result};
 use crate::sampler::Sampler;
 
@@ -117,9 +117,9 @@ impl Guide {
     /// prompt runs.
     ///
     /// # Errors
-    /// If the form cannot create a constraint, or the thread cannot be started.
-    pub(crate) fn new(form: &dyn Form, vocab: usize) -> Result<Self> {
-        let constraint = form.constraint().map_err(Error::Constraint)?;
+    /// If the factory cannot create a constraint, or the thread cannot be started.
+    pub(crate) fn new(factory: &dyn ConstraintFactory, vocab: usize) -> Result<Self> {
+        let constraint = factory.constraint().map_err(Error::Constraint)?;
         let (tasks, of_guide) = sync_channel::<Task>(1);
         let (of_thread, results) = sync_channel(1);
         let run = move || {

@@ -1,9 +1,9 @@
 //! Constraints of the tokens of an answer, for example by a JSON schema.
 //!
-//! The engine has no grammar. A [`Form`] creates a [`Constraint`] for each answer, which returns the tokens that may
-//! come next as a [`TokenMask`], or those that must. A [thread of the answer](guide) computes the masks while the model
-//! runs, including those of proposals. Masks are applied to logits before everything else except penalties. Tokens that
-//! must come are not sampled: they run as rows of one step.
+//! The engine has no grammar. A [`ConstraintFactory`] creates a [`Constraint`] for each answer, which returns the tokens
+//! that may come next as a [`TokenMask`], or those that must. A [thread of the answer](guide) computes the masks while the
+//! model runs, including those of proposals. Masks are applied to logits before everything else except penalties. Tokens
+//! that must come are not sampled: they run as rows of one step.
 //!
 //! The crate `triad-grammar`, above this one, implements both traits for JSON schemas, regular expressions and
 //! grammars.
@@ -22,8 +22,8 @@ use serde::Serialize;
 /// An error of a constraint: a limit was reached, or a token was not allowed.
 pub type ConstraintError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A form of answers, which all answers with this form share.
-pub trait Form: fmt::Debug + Send + Sync {
+/// Creates the constraints of answers in one form, for example of a JSON schema.
+pub trait ConstraintFactory: fmt::Debug + Send + Sync {
     /// Creates the constraint of one answer, in its initial state.
     ///
     /// # Errors

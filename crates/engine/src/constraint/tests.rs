@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::{Constraint, ConstraintError, Form, TokenMask};
+use super::{Constraint, ConstraintError, ConstraintFactory, TokenMask};
 use crate::sampler::{Sampler, SamplerOptions};
 use crate::speculate::{Draft, Lookup, Source, Speculate};
 use crate::{
@@ -68,7 +68,7 @@ impl Steps {
     }
 }
 
-impl Form for Steps {
+impl ConstraintFactory for Steps {
     fn constraint(&self) -> Result<Box<dyn Constraint>, ConstraintError> {
         Ok(Box::new(Running {
             form: *self,
@@ -143,7 +143,7 @@ fn options(form: Steps, sampler: &SamplerOptions) -> GenerateOptions {
     GenerateOptions {
         max_tokens: Some(60),
         sampler: sampler.clone(),
-        form: Some(Arc::new(form)),
+        constraint: Some(Arc::new(form)),
         ..GenerateOptions::default()
     }
 }
@@ -356,7 +356,7 @@ fn a_form_that_allows_no_token_of_the_model_is_an_error() {
     #[derive(Debug)]
     struct Outside(u32);
     struct Run(u32, usize);
-    impl Form for Outside {
+    impl ConstraintFactory for Outside {
         fn constraint(&self) -> Result<Box<dyn Constraint>, ConstraintError> {
             Ok(Box::new(Run(self.0, 0)))
         }
@@ -385,7 +385,7 @@ fn a_form_that_allows_no_token_of_the_model_is_an_error() {
         }
     }
     let options = GenerateOptions {
-        form: Some(Arc::new(Outside(vocab))),
+        constraint: Some(Arc::new(Outside(vocab))),
         ..GenerateOptions::default()
     };
     let mut session = session(&model);
@@ -410,7 +410,7 @@ fn a_constraint_that_panics_is_an_error() {
     #[derive(Debug)]
     struct Panics;
     struct Run;
-    impl Form for Panics {
+    impl ConstraintFactory for Panics {
         fn constraint(&self) -> Result<Box<dyn Constraint>, ConstraintError> {
             Ok(Box::new(Run))
         }
@@ -436,7 +436,7 @@ fn a_constraint_that_panics_is_an_error() {
         }
     }
     let options = GenerateOptions {
-        form: Some(Arc::new(Panics)),
+        constraint: Some(Arc::new(Panics)),
         ..GenerateOptions::default()
     };
     let error = generate(

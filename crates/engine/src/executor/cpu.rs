@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use triad_kernels::{Phase, lock};
 
 use super::{Executor, Limits, ProcessorUse};
-use crate::batch::{Batch, WantedRows};
+use crate::batch::{Batch, OutputRows};
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
 use crate::forward::{Buffers, Chunk, Forward, ForwardContext, MatmulContext};
@@ -240,7 +240,7 @@ pub fn step_logits(
     batch.keep_states(&(0..batch.rows()), |rows| {
         context.hidden_states(buffers, rows)
     });
-    let wanted: SmallVec<[WantedRows; ROWS]> = batch.wanted(&(0..batch.rows())).collect();
+    let wanted: SmallVec<[OutputRows; ROWS]> = batch.wanted(&(0..batch.rows())).collect();
     let rows: SmallVec<[usize; ROWS]> = wanted.iter().flat_map(|one| one.rows.clone()).collect();
     logits.resize(rows.len() * vocab, 0.0);
     context.logits(buffers, rows.into_iter(), Phase::Decode, logits);
@@ -255,7 +255,7 @@ pub fn step_logits(
 
 /// Copies `logits[wanted rows, vocab]` to the requests.
 fn write_logits<'a>(
-    wanted: impl Iterator<Item = &'a WantedRows<'a>>,
+    wanted: impl Iterator<Item = &'a OutputRows<'a>>,
     mut logits: &[f32],
     vocab: usize,
 ) {

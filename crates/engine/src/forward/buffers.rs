@@ -12,8 +12,8 @@ use triad_model::description::{
 use triad_model::role::Role;
 
 use super::kernels::{delta_net_shape, mamba2_shape};
-use crate::hot_rows::Requested;
 use crate::linear::{QuantizedInput, layers};
+use crate::outlier_cache::Requested;
 use crate::pictures::PictureRows;
 
 /// Activations of one chunk. Several processors may compute them concurrently: a task leases each field that it uses,

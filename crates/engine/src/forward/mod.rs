@@ -94,7 +94,7 @@ impl Forward {
             weights: self.model.weights(),
             rotation: &self.rotation,
             phase,
-            hot_rows: None,
+            outlier_cache: None,
             counters: &self.counters,
             pictures: &self.pictures,
         }

@@ -154,9 +154,10 @@ impl ForwardContext<'_> {
     /// Requests the rows that the shadow of the quantized input will need, so that they are read while the linear
     /// layers run.
     fn request(&self, index: usize, input: LinearInput, quantized: &QuantizedInput, chunk: Chunk) {
-        if let Some(hot_rows) = self.hot_rows {
+        if let Some(outlier_cache) = self.outlier_cache {
             let x = quantized.int8(0..chunk.rows());
-            *lock(&chunk.buffers.requested) = x.and_then(|x| hot_rows.request(index, input, x));
+            *lock(&chunk.buffers.requested) =
+                x.and_then(|x| outlier_cache.request(index, input, x));
         }
     }
 

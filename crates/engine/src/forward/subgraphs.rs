@@ -18,12 +18,12 @@ use triad_model::role::Role;
 
 use super::{Buffers, Rotation, Segment};
 use crate::error::Result;
-use crate::hot_rows::HotRows;
 use crate::linear::{
     Backend, Layers, LinearOutput, MAX_READERS, Observer, Shadows, add_shadow, columns_of, layers,
     multiply, scales, shadow_apart, shadow_bytes,
 };
 use crate::linear_input::LinearInput;
+use crate::outlier_cache::OutlierWeightCache;
 use crate::pictures::Pictures;
 use crate::statistics::{Bytes, Counters, Operator};
 use crate::weights::{Block, Weights};
@@ -43,7 +43,7 @@ pub struct ForwardContext<'a> {
     /// The arithmetic of the pass.
     pub phase: Phase,
     /// The source of weights for shadows that are computed apart and do not read their weights in place.
-    pub hot_rows: Option<&'a HotRows>,
+    pub outlier_cache: Option<&'a OutlierWeightCache>,
     /// Counts times and bytes of operators.
     pub counters: &'a Counters,
     /// The rows of pictures.
@@ -222,13 +222,13 @@ impl ForwardContext<'_> {
             let features: usize = layers.iter().map(|(_, features)| features).sum();
             let mut out = buffers.shadows.write(1, 0..rows * features);
             let requested = lock(&buffers.requested).take();
-            let from_rows = self.hot_rows.is_some_and(|hot_rows| {
+            let from_rows = self.outlier_cache.is_some_and(|outlier_cache| {
                 let (begun, place) = (
                     self.counters.begin(),
                     (index, LinearInput::read_by(layers[0].0)),
                 );
                 let is_done =
-                    hot_rows.shadow(place, x, requested, &scales(block, &layers), &mut out);
+                    outlier_cache.shadow(place, x, requested, &scales(block, &layers), &mut out);
                 if is_done {
                     let bytes = || shadow_bytes(block, x, layers.iter().copied());
                     self.counters.end(begun, Operator::Shadows, bytes);

@@ -64,7 +64,7 @@ pub const COSTS: &str = "costs.json";
 pub const PRODUCTS: &str = "products.json";
 /// The folder of compiled graphs.
 const COMPILED: &str = "compiled";
-/// The file of [`hot_rows`](crate::hot_rows).
+/// The file of [`outlier_cache`](crate::outlier_cache).
 const SHADOW_ROWS: &str = "shadow-rows.bin";
 
 /// The entries of a package's folder, by how they are checked.
@@ -202,7 +202,7 @@ impl Package {
         path.join(COMPILED)
     }
 
-    /// Returns the path of the rows that shadows read ([`ChannelRows`](crate::hot_rows::ChannelRows)), which exists if
+    /// Returns the path of the rows that shadows read ([`ChannelRows`](crate::outlier_cache::ChannelRows)), which exists if
     /// a run needed them. Readers check seals; [`Package::verify`] does not check it.
     pub fn shadow_rows(path: &Path) -> PathBuf {
         path.join(SHADOW_ROWS)

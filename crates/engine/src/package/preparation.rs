@@ -5,8 +5,8 @@
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::hot_rows::HotChannels;
 use crate::linear_input::LinearInput;
+use crate::outlier_cache::HotChannels;
 use crate::quantization::{
     DecodeWeights, InputQuantization, LinearFormat, OutputWeights, Quantization, WeightBits,
     WeightScales,

@@ -1,10 +1,10 @@
-//! The form of an answer with reasoning before it.
+//! Constraints of answers with reasoning before them.
 
 use std::fmt;
 use std::sync::Arc;
 
 use triad_engine::Model;
-use triad_engine::constraint::{Constraint, ConstraintError, Form, TokenMask};
+use triad_engine::constraint::{Constraint, ConstraintError, ConstraintFactory, TokenMask};
 use triad_model::tokenizer::{EncodeOptions, TokenKind, Tokenizer};
 
 use super::Reasoning;
@@ -14,24 +14,24 @@ const MAX_GAP: usize = 2;
 /// The maximum number of tokens beyond the budget that complete a character.
 const MAX_OVER: usize = 4;
 
-/// Lets reasoning pass before the answer. The answer has another form, if there is one. When the reasoning has as many
-/// tokens as its budget, the closing word must come.
-pub struct ReasoningForm {
+/// Lets reasoning pass before the answer, which another factory constrains, if there is one. When the reasoning has as
+/// many tokens as its budget, the closing word must come.
+pub struct ReasoningConstraintFactory {
     model: Arc<Model>,
     words: Reasoning,
-    answer: Option<Arc<dyn Form>>,
+    answer: Option<Arc<dyn ConstraintFactory>>,
     is_open: bool,
     budget: Option<usize>,
 }
 
-impl ReasoningForm {
-    /// Creates the form for answers of `model`, which begin within reasoning if `is_open`. `budget` is the maximum number
-    /// of tokens of the reasoning.
+impl ReasoningConstraintFactory {
+    /// Creates the factory for answers of `model`, which begin within reasoning if `is_open`. `budget` is the maximum
+    /// number of tokens of the reasoning.
     pub fn new(
         model: Arc<Model>,
         (words, is_open): (Reasoning, bool),
         budget: Option<usize>,
-        answer: Option<Arc<dyn Form>>,
+        answer: Option<Arc<dyn ConstraintFactory>>,
     ) -> Self {
         Self {
             model,
@@ -43,9 +43,9 @@ impl ReasoningForm {
     }
 }
 
-impl fmt::Debug for ReasoningForm {
+impl fmt::Debug for ReasoningConstraintFactory {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.debug_struct("ReasoningForm")
+        f.debug_struct("ReasoningConstraintFactory")
             .field("words", &self.words)
             .field("is_open", &self.is_open)
             .field("budget", &self.budget)
@@ -54,7 +54,7 @@ impl fmt::Debug for ReasoningForm {
     }
 }
 
-impl Form for ReasoningForm {
+impl ConstraintFactory for ReasoningConstraintFactory {
     fn constraint(&self) -> Result<Box<dyn Constraint>, ConstraintError> {
         let tokenizer = self.model.tokenizer()?;
         let Reasoning {
@@ -88,7 +88,7 @@ impl Form for ReasoningForm {
             answer: self
                 .answer
                 .as_ref()
-                .map(|form| form.constraint())
+                .map(|factory| factory.constraint())
                 .transpose()?,
             vocab: self.model.description().vocab,
             model: Arc::clone(&self.model),

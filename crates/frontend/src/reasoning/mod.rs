@@ -1,14 +1,14 @@
 //! Reasoning of models: the words around it, and its separation from the answer.
 //!
 //! [`Reasoning::of_model`] finds the words that a model writes. A [`ReasoningReader`] separates an answer while it is
-//! generated. A [`ReasoningForm`] lets the reasoning pass before the answer that another form constrains, and bounds its
-//! tokens.
+//! generated. A [`ReasoningConstraintFactory`] lets the reasoning pass before the answer that another factory constrains,
+//! and bounds its tokens.
 
 mod form;
 #[cfg(test)]
 mod tests;
 
-pub use form::ReasoningForm;
+pub use form::ReasoningConstraintFactory;
 
 use triad_model::tokenizer::Tokenizer;
 

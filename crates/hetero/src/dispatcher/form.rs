@@ -53,7 +53,7 @@ impl Dispatcher {
         // While prompts are computed, each part would wait for one of their tasks.
         let is_alone = self.live.is_empty()
             && self.pending.is_empty()
-            && !self.units.iter().any(|unit| unit.is_lost);
+            && !self.workers.iter().any(|worker| worker.is_lost);
         let cut = shared.steps.as_ref().filter(|_| is_alone);
         let (description, processors) = (shared.forward.description(), &shared.processors);
         let cut = cut.and_then(|steps| steps.step(description, processors, batch.rows()));
@@ -63,7 +63,7 @@ impl Dispatcher {
             }
             in_place_of => {
                 // One task per layer, so that tasks of prompts can run between them.
-                let tasks = if shared.units.len() > 1 {
+                let tasks = if shared.workers.len() > 1 {
                     description.blocks.len()
                 } else {
                     1
@@ -128,13 +128,13 @@ impl Dispatcher {
             }
             Work::Step(_) | Work::Logits(_) => Vec::new(),
         };
-        let mut homes = vec![false; self.units.len()];
+        let mut homes = vec![false; self.workers.len()];
         (0..dag.len()).for_each(|task| homes[dag.home(task).index()] = true);
         let id = self.passes.add(dag, urgency);
         self.has_new_work = true;
-        let away = (0..self.units.len()).filter(|unit| self.units[*unit].is_lost);
-        let failures = away.map(|unit| ProcessorFailure {
-            processor: shared.units[unit].name.clone(),
+        let away = (0..self.workers.len()).filter(|worker| self.workers[*worker].is_lost);
+        let failures = away.map(|worker| ProcessorFailure {
+            processor: shared.workers[worker].name.clone(),
             task: None,
             reason: FailureReason::Away,
         });
@@ -161,14 +161,14 @@ impl Dispatcher {
 
     /// Returns `tasks` tasks in sequence, on the processor that computes in float.
     pub(crate) fn chain(&self, shared: &Machine, tasks: usize, seconds: f64) -> Arc<Dag> {
-        let seconds = vec![Some(seconds); self.units.len()];
+        let seconds = vec![Some(seconds); self.workers.len()];
         let node = |task: usize| Node {
             home: shared.float_unit,
             seconds: seconds.clone(),
             predecessors: task.checked_sub(1).into_iter().collect(),
             kind: 0,
         };
-        Arc::new(Dag::from_nodes(self.units.len(), (0..tasks).map(node)))
+        Arc::new(Dag::from_nodes(self.workers.len(), (0..tasks).map(node)))
     }
 }
 

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use triad_plan::passes::Passes;
 use triad_plan::processors::ProcessorId;
 
-use super::{ActiveGraph, Dispatcher, UnitState};
+use super::{ActiveGraph, Dispatcher, WorkerState};
 use crate::error::Error;
 use crate::failure::{FailureReason, ProcessorFailure, ProcessorFailures};
 use crate::machine::Machine;
 use crate::task_graph::Work;
-use crate::units::Unit;
+use crate::workers::Worker;
 
 impl Dispatcher {
     /// Ends batches whose requests are all cancelled, and those that no processor is left for.
@@ -48,24 +48,24 @@ impl Dispatcher {
 
     /// If nothing is being computed, restores the processors that failed, except those that still hang.
     pub(crate) fn reset_failed(&mut self, shared: &Machine) {
-        let was_lost = self.units.iter().any(|unit| unit.is_lost);
-        let is_away = |unit: usize| shared.units[unit].is_away();
+        let was_lost = self.workers.iter().any(|worker| worker.is_lost);
+        let is_away = |worker: usize| shared.workers[worker].is_away();
         if was_lost || self.passes.policy() != self.policy {
-            self.passes = Passes::new(self.units.len(), self.policy, 0.0);
-            for unit in 0..self.units.len() {
-                let state = &mut self.units[unit];
-                (state.is_lost, state.running) = (is_away(unit), None);
-                if is_away(unit) {
-                    self.passes.lose(ProcessorId::new(unit));
+            self.passes = Passes::new(self.workers.len(), self.policy, 0.0);
+            for worker in 0..self.workers.len() {
+                let state = &mut self.workers[worker];
+                (state.is_lost, state.running) = (is_away(worker), None);
+                if is_away(worker) {
+                    self.passes.lose(ProcessorId::new(worker));
                 }
             }
         }
     }
 
     /// Marks a processor as failed. Others take its tasks; if none is left, all requests of live graphs fail.
-    pub(crate) fn lose(&mut self, shared: &Machine, unit: usize, reason: FailureReason) {
-        let running = self.units[unit].running.take();
-        self.units[unit].is_lost = true;
+    pub(crate) fn lose(&mut self, shared: &Machine, worker: usize, reason: FailureReason) {
+        let running = self.workers[worker].running.take();
+        self.workers[worker].is_lost = true;
         self.has_new_work = true;
         for live in &mut self.live {
             let task = running
@@ -74,15 +74,15 @@ impl Dispatcher {
                     Work::Prompts(prompts) => Some(prompts.tasks.tasks[number].task),
                     Work::Step(_) | Work::Logits(_) => None,
                 });
-            let processor = shared.units[unit].name.clone();
+            let processor = shared.workers[worker].name.clone();
             live.failures.push(ProcessorFailure {
                 processor,
                 task,
                 reason: reason.clone(),
             });
         }
-        self.passes.lose(ProcessorId::new(unit));
-        if self.units.iter().all(|unit| unit.is_lost) {
+        self.passes.lose(ProcessorId::new(worker));
+        if self.workers.iter().all(|worker| worker.is_lost) {
             let ids: Vec<_> = self.live.iter().map(|live| live.id).collect();
             for id in ids {
                 let live = self.remove(shared, id);
@@ -97,7 +97,7 @@ impl Dispatcher {
                 }
             }
             let failure = ProcessorFailure {
-                processor: shared.units[unit].name.clone(),
+                processor: shared.workers[worker].name.clone(),
                 task: None,
                 reason,
             };
@@ -113,16 +113,16 @@ impl Dispatcher {
     /// Marks processors as failed that have run a task for longer than `time_out`. Returns whether there was one.
     pub(crate) fn lose_hung(&mut self, shared: &Machine) -> bool {
         let time_out = shared.settings.time_out;
-        let hung = (0..self.units.len()).filter(|unit| {
-            let UnitState {
+        let hung = (0..self.workers.len()).filter(|worker| {
+            let WorkerState {
                 is_lost, running, ..
-            } = &self.units[*unit];
+            } = &self.workers[*worker];
             !is_lost && running.is_some_and(|(.., since)| since.elapsed() > time_out)
         });
         let hung: Vec<_> = hung.collect();
-        for unit in &hung {
-            shared.units[*unit].set_away(true);
-            if let Some((id, number, _)) = self.units[*unit].running
+        for worker in &hung {
+            shared.workers[*worker].set_away(true);
+            if let Some((id, number, _)) = self.workers[*worker].running
                 && let Some(live) = self.live.iter_mut().find(|live| live.id == id)
             {
                 if let Some(batch) = &live.pass.batch {
@@ -132,18 +132,18 @@ impl Dispatcher {
                     live.slots[place] = None;
                 }
             }
-            self.lose(shared, *unit, FailureReason::TimeOut(time_out));
+            self.lose(shared, *worker, FailureReason::TimeOut(time_out));
         }
         !hung.is_empty()
     }
 
     /// Fails the waiting batches if every processor hangs: no worker would.
     pub(crate) fn fail_stranded(&mut self, shared: &Machine) {
-        if shared.units.iter().all(Unit::is_away) {
+        if shared.workers.iter().all(Worker::is_away) {
             for batch in self.pending.drain(..) {
                 batch.fail(|| {
-                    let all = shared.units.iter().map(|unit| ProcessorFailure {
-                        processor: unit.name.clone(),
+                    let all = shared.workers.iter().map(|worker| ProcessorFailure {
+                        processor: worker.name.clone(),
                         task: None,
                         reason: FailureReason::Away,
                     });

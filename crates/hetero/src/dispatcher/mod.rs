@@ -51,7 +51,7 @@ pub(crate) struct Dispatcher {
     pub(crate) ended: Vec<Arc<Batch>>,
     /// Rows whose logits are in no graph yet.
     hidden: Vec<PendingLogits>,
-    units: Vec<UnitState>,
+    workers: Vec<WorkerState>,
     /// Unused buffers of chunks and of a step.
     pub(crate) spare: Vec<Arc<ChunkBuffers>>,
     pub(crate) spare_step: Option<Arc<ChunkBuffers>>,
@@ -74,7 +74,7 @@ pub(crate) struct Dispatcher {
 
 /// The state of a processor.
 #[derive(Clone, Default)]
-struct UnitState {
+struct WorkerState {
     is_lost: bool,
     running: Option<(PassId, usize, Instant)>,
     /// The seconds of all its tasks.
@@ -115,14 +115,14 @@ pub(crate) struct TaskRun {
 }
 
 impl Dispatcher {
-    pub(crate) fn new(settings: &Settings, units: usize) -> Self {
+    pub(crate) fn new(settings: &Settings, workers: usize) -> Self {
         Self {
-            passes: Passes::new(units, settings.policy, 0.0),
+            passes: Passes::new(workers, settings.policy, 0.0),
             live: Vec::new(),
             pending: VecDeque::new(),
             ended: Vec::new(),
             hidden: Vec::new(),
-            units: vec![UnitState::default(); units],
+            workers: vec![WorkerState::default(); workers],
             spare: Vec::new(),
             spare_step: None,
             costs: Costs::default(),
@@ -132,7 +132,7 @@ impl Dispatcher {
             chunk_seconds: CHUNK_SECONDS,
             step_seconds: STEP_SECONDS,
             is_closing: false,
-            waits: vec![WaitUse::default(); units],
+            waits: vec![WaitUse::default(); workers],
             last_notified: Instant::now(),
             has_new_work: false,
         }
@@ -140,25 +140,25 @@ impl Dispatcher {
 
     /// Returns the seconds that each processor has computed.
     pub(crate) fn busy_seconds(&self) -> impl Iterator<Item = f64> {
-        self.units.iter().map(|unit| unit.busy_seconds)
+        self.workers.iter().map(|worker| worker.busy_seconds)
     }
 
     /// Returns whether no task of the live graphs is placed on a processor, and no batch waits.
-    pub(crate) fn is_idle_for(&self, unit: usize) -> bool {
+    pub(crate) fn is_idle_for(&self, worker: usize) -> bool {
         let is_waiting = !(self.pending.is_empty() && self.hidden.is_empty());
         // Any other processor may take the tasks of a lost one.
         !is_waiting
-            && self.live.iter().all(|live| !live.homes[unit])
-            && !self.units.iter().any(|unit| unit.is_lost)
+            && self.live.iter().all(|live| !live.homes[worker])
+            && !self.workers.iter().any(|worker| worker.is_lost)
     }
 
     /// Returns when the first of the other processors is expected to end its task; `None` if none runs one.
-    pub(crate) fn next_end(&self, unit: usize) -> Option<Instant> {
+    pub(crate) fn next_end(&self, worker: usize) -> Option<Instant> {
         let others = self
-            .units
+            .workers
             .iter()
             .enumerate()
-            .filter(|(other, state)| *other != unit && !state.is_lost);
+            .filter(|(other, state)| *other != worker && !state.is_lost);
         let ends = others.filter_map(|(_, state)| {
             let (id, number, since) = state.running?;
             let seconds = self.passes.schedule(id)?.expected(number);
@@ -174,11 +174,11 @@ impl Dispatcher {
     }
 
     /// Adds the waiting times of a processor, which expected a notification at `expected` and may have received it.
-    pub(crate) fn waited(&mut self, unit: usize, used: WaitUse, expected: Instant) {
+    pub(crate) fn waited(&mut self, worker: usize, used: WaitUse, expected: Instant) {
         let apart =
             |one: Instant, other: Instant| one.saturating_duration_since(other).as_secs_f64();
         let (now, last_notified, waits) =
-            (Instant::now(), self.last_notified, &mut self.waits[unit]);
+            (Instant::now(), self.last_notified, &mut self.waits[worker]);
         waits.waits += used.waits;
         waits.slept_seconds += used.slept_seconds;
         waits.polled_seconds += used.polled_seconds;
@@ -200,25 +200,25 @@ impl Dispatcher {
         let is_left = !(self.pending.is_empty() && self.hidden.is_empty() && self.live.is_empty());
         is_left
             && self
-                .units
+                .workers
                 .iter()
-                .all(|unit| unit.is_lost || unit.running.is_none())
+                .all(|worker| worker.is_lost || worker.running.is_none())
     }
 
     /// Returns the next task of a processor; `None` if there is none for it now.
-    pub(crate) fn next_task(&mut self, shared: &Machine, unit: usize) -> Option<TaskRun> {
+    pub(crate) fn next_task(&mut self, shared: &Machine, worker: usize) -> Option<TaskRun> {
         self.drop_abandoned(shared);
         if self.live.is_empty() {
             self.reset_failed(shared);
         }
-        if self.is_closing || self.units[unit].is_lost {
+        if self.is_closing || self.workers[worker].is_lost {
             return None;
         }
         self.form(shared);
         let start = Instant::now();
         let (id, number) = self
             .passes
-            .next(ProcessorId::new(unit), shared.seconds(start))?;
+            .next(ProcessorId::new(worker), shared.seconds(start))?;
         let live = self
             .live
             .iter_mut()
@@ -253,7 +253,7 @@ impl Dispatcher {
             });
             Arc::clone(slot)
         });
-        self.units[unit].running = Some((id, number, start));
+        self.workers[worker].running = Some((id, number, start));
         Some(TaskRun {
             id,
             number,
@@ -267,17 +267,17 @@ impl Dispatcher {
     pub(crate) fn complete_task(
         &mut self,
         shared: &Machine,
-        unit: usize,
+        worker: usize,
         job: TaskRun,
         outcome: Result<Vec<PendingLogits>, FailureReason>,
     ) {
         // Under the lock, so that `reset_failed` keeps the processor lost until here and restores it afterwards.
-        shared.units[unit].set_away(false);
-        if self.units[unit].is_lost {
+        shared.workers[worker].set_away(false);
+        if self.workers[worker].is_lost {
             // It exceeded the time limit, and another processor has the task now.
             return;
         }
-        let whole = shared.units[unit].whole.as_ref();
+        let whole = shared.workers[worker].whole.as_ref();
         let failure = whole.and_then(super::whole::WholeModel::take_failure);
         let failure = failure.map(|error| ProcessorFailure {
             processor: "npu".into(),
@@ -289,7 +289,7 @@ impl Dispatcher {
         }
         let hidden = match outcome {
             Ok(hidden) => hidden,
-            Err(reason) => return self.lose(shared, unit, reason),
+            Err(reason) => return self.lose(shared, worker, reason),
         };
         let TaskRun {
             id,
@@ -303,18 +303,18 @@ impl Dispatcher {
             .iter_mut()
             .find(|live| live.id == id)
             .expect("passes with running tasks are live");
-        self.units[unit].running = None;
+        self.workers[worker].running = None;
         let (start, end) = (
             start.duration_since(pass.start).as_secs_f64(),
             pass.start.elapsed().as_secs_f64(),
         );
         live.events.push(Event {
             task: number,
-            processor: ProcessorId::new(unit),
+            processor: ProcessorId::new(worker),
             start,
             end,
         });
-        self.units[unit].busy_seconds += end - start;
+        self.workers[worker].busy_seconds += end - start;
         let is_complete = self.passes.complete(id, number);
         // The tasks of a cut step keep their measured times; ranking them again takes as long as one of them.
         if !matches!(pass.work, Work::Step(Step::Cut(_))) {
@@ -401,7 +401,7 @@ impl Dispatcher {
                     .zip(waits)
                     .map(|(now, before)| now.since(before))
                     .collect();
-                let timeline = Timeline::new(events, shared.units.len());
+                let timeline = Timeline::new(events, shared.workers.len());
                 let (graph, tasks) = (graph.clone(), Arc::clone(tasks));
                 let execution = Execution {
                     start: pass.start,
@@ -462,8 +462,8 @@ impl Dispatcher {
     }
 
     fn is_running(&self, id: PassId) -> bool {
-        self.units
-            .iter()
-            .any(|unit| !unit.is_lost && unit.running.is_some_and(|(running, ..)| running == id))
+        self.workers.iter().any(|worker| {
+            !worker.is_lost && worker.running.is_some_and(|(running, ..)| running == id)
+        })
     }
 }

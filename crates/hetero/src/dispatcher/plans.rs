@@ -37,7 +37,7 @@ impl Dispatcher {
 
     /// Requests an order for prompts of `rows` rows at a position, if the policy follows planned orders.
     pub(crate) fn want_order(&mut self, shared: &Machine, rows: usize, position: usize) {
-        if self.policy == Policy::Planned && self.units.len() > 1 {
+        if self.policy == Policy::Planned && self.workers.len() > 1 {
             self.orders.want(rows, position);
             shared.planning.notify_all();
         }

@@ -28,7 +28,7 @@ use crate::failure::ProcessorFailure;
 use crate::multiplier::PRODUCTS;
 use crate::preparing::{has_no_room, is_of_shape};
 use crate::programs::Programs;
-use crate::units::Unit;
+use crate::workers::Worker;
 
 /// Maximum rows of a program.
 const MAX_ROWS: usize = 1024;
@@ -102,20 +102,20 @@ struct EncoderPrograms {
     without_room: usize,
 }
 
-/// The device of each unit, if it has one.
+/// The device of each worker, if it drives one.
 type Devices = [Option<Arc<dyn Device>>];
 
 impl Encoder {
-    /// Creates the encoder's part of an executor on `units`, which drive `devices`. A device that multiplies for another
+    /// Creates the encoder's part of an executor on `workers`, which drive `devices`. A device that multiplies for another
     /// one takes the place of an NPU.
     pub(crate) fn new(
         model: &Arc<Model>,
         time_out: Duration,
         processors: &Processors,
-        (units, devices): (&[Unit], &Devices),
+        (workers, devices): (&[Worker], &Devices),
     ) -> Self {
-        let of_unit =
-            |((id, processor), (unit, device)): (_, (&Unit, &Option<Arc<dyn Device>>))| {
+        let of_worker =
+            |((id, processor), (worker, device)): (_, (&Worker, &Option<Arc<dyn Device>>))| {
                 let (id, processor): (ProcessorId, &triad_plan::processors::Processor) =
                     (id, processor);
                 let make = |kind, name: &str, device: &Arc<dyn Device>| EncoderDevice {
@@ -125,17 +125,17 @@ impl Encoder {
                     device: Arc::clone(device),
                     is_away: AtomicBool::new(false),
                 };
-                let multiplier = unit.multiplier.as_ref();
+                let multiplier = worker.multiplier.as_ref();
                 let multiplier = multiplier.map(|it| make(ProcessorKind::Npu, "npu", it));
                 let device = device.as_ref();
                 let device = device.map(|it| make(processor.kind, &processor.name, it));
                 multiplier.into_iter().chain(device)
             };
-        let units = processors.iter().zip(units.iter().zip(devices));
+        let workers = processors.iter().zip(workers.iter().zip(devices));
         Self {
             model: Arc::clone(model),
             time_out,
-            devices: units.flat_map(of_unit).collect(),
+            devices: workers.flat_map(of_worker).collect(),
             programs: Mutex::default(),
             pool: Mutex::default(),
             views: Mutex::default(),

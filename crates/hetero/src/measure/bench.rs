@@ -20,7 +20,7 @@ use crate::error::Result;
 use crate::preparing::input_scale;
 use crate::products::ProductTime;
 use crate::programs::{DeviceBackend, ProgramSpec, Programs};
-use crate::units::Unit;
+use crate::workers::Worker;
 use triad_engine::Model;
 use triad_engine::linear::{
     Backend, CpuBackend, FloatRows, LinearOutput, Shadows, columns_of, layers,
@@ -60,7 +60,7 @@ const MIN_SECONDS: f64 = 2e-3;
 /// The model, processors and devices of the benchmark.
 pub(super) struct Bench<'a> {
     pub(super) model: &'a Model,
-    pub(super) units: &'a [Unit],
+    pub(super) workers: &'a [Worker],
     pub(super) devices: &'a [Option<Arc<dyn Device>>],
     pub(super) repeat: usize,
 }
@@ -71,12 +71,12 @@ impl<'a> Bench<'a> {
     pub(super) fn loads(&self, role: Role, shape: ProductShape) -> Result<Vec<Mutex<Product<'a>>>> {
         let load = |processor: ProcessorId| {
             let mut product = self.product(role, processor, shape)?;
-            self.units[processor.index()]
+            self.workers[processor.index()]
                 .pool()
                 .install(|| (0..product.blocks()).try_for_each(|_| product.run()))?;
             Ok(Mutex::new(product))
         };
-        (0..self.units.len())
+        (0..self.workers.len())
             .map(ProcessorId::new)
             .map(load)
             .collect()
@@ -97,7 +97,7 @@ impl<'a> Bench<'a> {
         let run = |index: usize| {
             let mut load = lock(&loads[index]);
             let mut result = Ok(());
-            self.units[index].pool().install(|| {
+            self.workers[index].pool().install(|| {
                 while result.is_ok() && !is_over.load(Ordering::Relaxed) {
                     result = load.run();
                     begun.fetch_add(1, Ordering::Relaxed);
@@ -136,7 +136,7 @@ impl<'a> Bench<'a> {
     /// Returns the median of some runs, after one that does not count. Takes more runs if they are short, or disturbed
     /// by other programs.
     pub(super) fn seconds(&self, processor: ProcessorId, product: &mut Product) -> Result<f64> {
-        self.units[processor.index()].pool().install(|| {
+        self.workers[processor.index()].pool().install(|| {
             product.run()?;
             let (mut seconds, mut all) = (Vec::new(), 0.0);
             loop {
@@ -182,7 +182,7 @@ impl<'a> Bench<'a> {
     ) -> Result<Product<'a>> {
         let description = self.model.description();
         let device = self.devices[processor.index()].as_deref();
-        let name = &self.units[processor.index()].name;
+        let name = &self.workers[processor.index()].name;
         let has = |block: &usize| {
             let block = &description.blocks[*block];
             let layers = layers(block, description.hidden, role);

@@ -246,7 +246,7 @@ impl<'a> Bench<'a> {
                 .unwrap_or(&one.shape.columns());
             0..columns
         })?;
-        let others: Vec<_> = (0..self.units.len())
+        let others: Vec<_> = (0..self.workers.len())
             .filter(|other| *other != processor.index() && contended)
             .collect();
         let context = |one: &MeasurementPlan| {
@@ -267,8 +267,8 @@ impl<'a> Bench<'a> {
             ));
         }
         let (begun, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
-        let run = |unit: usize, mut walk: Walk<'a>| {
-            self.units[unit].pool().install(|| {
+        let run = |worker: usize, mut walk: Walk<'a>| {
+            self.workers[worker].pool().install(|| {
                 while !is_over.load(Ordering::Relaxed) {
                     walk.go(&mut |_, _| {
                         begun.fetch_add(1, Ordering::Relaxed);
@@ -283,14 +283,14 @@ impl<'a> Bench<'a> {
         std::thread::scope(|scope| {
             let loads: Vec<_> = loads
                 .into_iter()
-                .map(|(unit, walk)| scope.spawn(move || run(unit, walk)))
+                .map(|(worker, walk)| scope.spawn(move || run(worker, walk)))
                 .collect();
             while begun.load(Ordering::Relaxed) < count
                 && !loads.iter().any(ScopedJoinHandle::is_finished)
             {
                 std::thread::yield_now();
             }
-            let measured = self.units[processor.index()].pool().install(|| {
+            let measured = self.workers[processor.index()].pool().install(|| {
                 walk.go(&mut |_, _| true)?;
                 (0..self.repeat).try_for_each(|_| {
                     walk.go(&mut |product, seconds| {

@@ -22,8 +22,8 @@ use triad_plan::processors::ProcessorId;
 use super::bench::{Bench, Product};
 use crate::error::Result;
 use crate::products::ProductCosts;
-use crate::units::{self, ProcessorOptions};
 use crate::work::alignment;
+use crate::workers::{self, ProcessorOptions};
 use triad_engine::Cancel;
 use triad_engine::Model;
 use triad_kernels::lock;
@@ -76,7 +76,7 @@ pub fn exhaust_products(
     cancel: &Cancel,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Vec<ExhaustedProduct>> {
-    let (_, units, devices) = units::start(model, processors.to_vec())?;
+    let (_, workers, devices) = workers::start(model, processors.to_vec())?;
     let description = model.description();
     let longest = lengths.iter().copied().max().unwrap_or(1);
     let products = products_of(description, longest, |role, shape| {
@@ -85,7 +85,7 @@ pub fn exhaust_products(
     let (solver, participants, joins) = (costs.solver()?, costs.participants()?, costs.joins()?);
     let bench = Bench {
         model,
-        units: &units,
+        workers: &workers,
         devices: &devices,
         repeat: repeat.max(1),
     };
@@ -258,7 +258,7 @@ impl<'a> Parts<'a> {
             |processor: ProcessorId, parts: &[&Mutex<Product>]| -> Result<Vec<[Instant; 2]>> {
                 let (mut times, mut result) = (Vec::with_capacity(repeat), Ok(()));
                 let _released = Released(&begun);
-                self.bench.units[processor.index()].pool().install(|| {
+                self.bench.workers[processor.index()].pool().install(|| {
                     // The first round does not count.
                     for round in 0..=repeat {
                         // All begin together; a processor that has failed joins in, so that none waits for it.

@@ -28,9 +28,9 @@ use crate::engine::HeteroEngine;
 use crate::error::Result;
 use crate::options::HeteroOptions;
 use crate::products::{DecodeCosts, MeasuredJoins, MeasuredProcessor, ProductCosts, ProductTime};
-use crate::units::{self, ProcessorOptions};
 use crate::wait::WaitUse;
 use crate::work::alignment;
+use crate::workers::{self, ProcessorOptions};
 use bench::{Bench, columns};
 use triad_engine::Cancel;
 use triad_engine::Model;
@@ -97,7 +97,7 @@ pub fn measure_products(
         };
         return Err(error.into());
     }
-    let (list, units, devices) = units::start(model, processors.to_vec())?;
+    let (list, workers, devices) = workers::start(model, processors.to_vec())?;
     let description = model.description();
     let rows = products_of(description, options.chunk, |role, shape| {
         alignment(description, role, shape)
@@ -139,7 +139,7 @@ pub fn measure_products(
         };
     let bench = Bench {
         model,
-        units: &units,
+        workers: &workers,
         devices: &devices,
         repeat: options.repeat.max(1),
     };
@@ -165,7 +165,7 @@ pub fn measure_products(
     let of_steps = decodes_in_int8
         .then(|| decode::measure(&bench, &measured, cancel, &mut step))
         .transpose()?;
-    drop(units);
+    drop(workers);
     let start = |engine| {
         HeteroEngine::new(
             model,

@@ -26,10 +26,10 @@ use crate::multiplier::{DEVICE, MULTIPLIER, PRODUCTS};
 use crate::options::HeteroOptions;
 use crate::products::{MeasuredJoins, MeasuredProcessor, ProductCosts, ProductTime};
 use crate::profile::run_prompt;
-use crate::units::{self, Devices, ProcessorOptions, Unit};
 use crate::wait::{Wait, WaitUse};
 use crate::whole::WholeModel;
 use crate::work::alignment;
+use crate::workers::{self, Devices, ProcessorOptions, Worker};
 
 /// The number of the multiplying device in the benchmark, where it is alone.
 pub(super) const ALONE: ProcessorId = ProcessorId::new(0);
@@ -138,10 +138,10 @@ pub(super) fn joined(
     cancel: &Cancel,
 ) -> Result<Option<Joined>> {
     let shared = engine.shared();
-    let [unit] = &shared.units[..] else {
+    let [worker] = &shared.workers[..] else {
         return Ok(None);
     };
-    let (Some(whole), Some(_)) = (&unit.whole, &unit.multiplier) else {
+    let (Some(whole), Some(_)) = (&worker.whole, &worker.multiplier) else {
         return Ok(None);
     };
     let part = ProductPart {
@@ -189,7 +189,7 @@ pub(super) fn joined(
 /// An engine whose device computes all products, and the multiplying device alone.
 pub(super) struct TwoDevices {
     engine: HeteroEngine,
-    units: Vec<Unit>,
+    workers: Vec<Worker>,
     devices: Devices,
 }
 
@@ -210,10 +210,10 @@ impl TwoDevices {
             device: processor.multiplier.clone(),
             multiplier: None,
         };
-        let (_, units, devices) = units::start(model, vec![alone])?;
+        let (_, workers, devices) = workers::start(model, vec![alone])?;
         Ok(Self {
             engine,
-            units,
+            workers,
             devices,
         })
     }
@@ -223,14 +223,14 @@ impl TwoDevices {
     /// # Errors
     /// If the device does not run models whole.
     pub(super) fn pair<'a>(&'a self, model: &'a Model, repeat: usize) -> Result<Pair<'a>> {
-        let unit = &self.engine.shared().units[0];
-        let whole = unit.whole.as_ref().ok_or_else(|| {
+        let worker = &self.engine.shared().workers[0];
+        let whole = worker.whole.as_ref().ok_or_else(|| {
             let expected = "one that runs the model whole";
-            Error::option("the device", &unit.name, expected)
+            Error::option("the device", &worker.name, expected)
         })?;
         let bench = Bench {
             model,
-            units: &self.units,
+            workers: &self.workers,
             devices: &self.devices,
             repeat: repeat.max(1),
         };
@@ -353,7 +353,7 @@ impl Pair<'_> {
     }
 
     fn run(&self, product: &mut Product, is_over: &AtomicBool) -> Result<()> {
-        self.bench.units[0].pool().install(|| {
+        self.bench.workers[0].pool().install(|| {
             while !is_over.load(Ordering::Relaxed) {
                 product.run()?;
             }

@@ -13,7 +13,7 @@ use triad_plan::processors::ProcessorId;
 use super::bench::Bench;
 use super::multiplied::{ALONE, TwoDevices};
 use crate::error::Result;
-use crate::units::{self, ProcessorOptions};
+use crate::workers::{self, ProcessorOptions};
 
 /// How long each processor runs: ten readings of a battery.
 const TIME: Duration = Duration::from_secs(1);
@@ -80,22 +80,22 @@ fn of_list(
     joules: &dyn Fn() -> Option<f64>,
     cancel: &Cancel,
 ) -> Result<Option<Vec<f64>>> {
-    let (_, units, devices) = units::start(model, processors.to_vec())?;
+    let (_, workers, devices) = workers::start(model, processors.to_vec())?;
     let bench = Bench {
         model,
-        units: &units,
+        workers: &workers,
         devices: &devices,
         repeat: 1,
     };
-    let of_unit = |index: usize| {
+    let of_worker = |index: usize| {
         let mut product = bench.product(ROLE, ProcessorId::new(index), shape)?;
         watts(
             joules,
-            || units[index].pool().install(|| product.run()),
+            || workers[index].pool().install(|| product.run()),
             cancel,
         )
     };
-    (0..units.len()).map(of_unit).collect()
+    (0..workers.len()).map(of_worker).collect()
 }
 
 /// Does the same for a device that runs the model and one that multiplies for it.
@@ -115,7 +115,7 @@ fn of_pair(
         cancel,
     )?;
     let mut product = pair.bench.product(ROLE, ALONE, shape)?;
-    let run = || pair.bench.units[0].pool().install(|| product.run());
+    let run = || pair.bench.workers[0].pool().install(|| product.run());
     let of_multiplier = watts(joules, run, cancel)?;
     Ok(of_device
         .zip(of_multiplier)

@@ -152,9 +152,12 @@ impl TaskGraph {
             buffers: &slot.buffers,
         };
         // A processor that computes alone runs shadows after their products, with the weights of these.
-        let hot_rows = shared.hot_rows.as_ref().filter(|_| !shadows.is_empty());
+        let outlier_cache = shared
+            .outlier_cache
+            .as_ref()
+            .filter(|_| !shadows.is_empty());
         let mut pass = shared.forward.context(Phase::Prefill);
-        pass.hot_rows = hot_rows;
+        pass.outlier_cache = outlier_cache;
         let run = ChunkRun {
             pass,
             graph,

@@ -56,10 +56,10 @@ proptest! {
             engine: of_engine, processors, policy, chunks_in_flight: in_flight, ..HeteroOptions::default()
         };
         let engine = engine(model, options);
-        if let Some((unit, every, panics)) = lost.filter(|_| is_two) {
+        if let Some((worker, every, panics)) = lost.filter(|_| is_two) {
             let moments = AtomicUsize::new(0);
             engine.set_probe(Some(Arc::new(move |of, _| {
-                let fails = of == unit && moments.fetch_add(1, Ordering::Relaxed) % every == every - 1;
+                let fails = of == worker && moments.fetch_add(1, Ordering::Relaxed) % every == every - 1;
                 if !fails { Ok(()) } else if panics { panic() } else { error() }
             })));
         }

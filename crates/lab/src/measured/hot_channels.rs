@@ -1,7 +1,7 @@
 //! Calibrates on one domain of text and runs on another, to find whether their hot channels are the same.
 //!
 //! A file has the weights of all shadows by channel, as for a processor whose weights the CPU can't read
-//! ([`triad_engine::hot_rows`]). The float model reads each text. For every linear input, the CPU simulates that
+//! ([`triad_engine::outlier_cache`]). The float model reads each text. For every linear input, the CPU simulates that
 //! processor: it quantizes the input, requests the rows of its outlier channels, multiplies in INT8, and adds the
 //! shadow when all rows have arrived.
 
@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use tempfile::TempDir;
-use triad_engine::hot_rows::{ChannelRows, HotRowStatistics, HotRows};
+use triad_engine::outlier_cache::{ChannelRows, OutlierCacheStatistics, OutlierWeightCache};
 use triad_engine::quantization::{INT8_MAX, InputQuantization, Quantization};
 use triad_engine::{Cancel, LinearInput, Model, Session, SessionOptions};
 use triad_kernels::OutputMut;
@@ -112,7 +112,7 @@ pub struct Pair {
     /// Outliers in hot channels.
     pub hot_outliers: u64,
     /// Requested rows: one for each channel with an outlier in any token of a chunk.
-    pub rows: HotRowStatistics,
+    pub rows: OutlierCacheStatistics,
 }
 
 impl Pair {
@@ -211,7 +211,7 @@ pub fn study(
                 values: 0,
                 outliers: 0,
                 hot_outliers: 0,
-                rows: HotRowStatistics::default(),
+                rows: OutlierCacheStatistics::default(),
             };
             run(
                 model,
@@ -292,7 +292,7 @@ struct SimulatedDevice<'a> {
     model: &'a Model,
     /// Inputs by layer and kind; `None` for an input without a shadow.
     inputs: Vec<Option<Input>>,
-    rows: HotRows,
+    rows: OutlierWeightCache,
     quantized: QuantizedRows,
     out: Vec<f32>,
 }
@@ -335,8 +335,8 @@ impl<'a> SimulatedDevice<'a> {
             let place = place(block, input);
             inputs[place].as_ref().map(|_| hot[place].to_vec())
         };
-        let rows = HotRows::start(Arc::clone(&weights.rows), blocks, &hot);
-        let rows = rows.map_err(|source| Error::HotRows { source })?;
+        let rows = OutlierWeightCache::start(Arc::clone(&weights.rows), blocks, &hot);
+        let rows = rows.map_err(|source| Error::OutlierCache { source })?;
         Ok(Self {
             model,
             inputs,

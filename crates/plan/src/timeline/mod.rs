@@ -11,7 +11,7 @@ mod waits;
 use serde::Serialize;
 
 use crate::processors::ProcessorId;
-pub use record::{Kind, Label, Lane, Record, Source, Summary};
+pub use record::{Kind, Label, ProcessorSummary, Record, Source, Summary};
 pub use waits::{Waited, critical_path, waits};
 
 /// A task on a processor. Times are in seconds since the start of the run.

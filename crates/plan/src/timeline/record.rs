@@ -70,7 +70,7 @@ pub struct Kind {
 
 /// Summary of one processor.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Lane {
+pub struct ProcessorSummary {
     /// Name of the processor.
     pub processor: String,
     /// Number of tasks that it ran.
@@ -89,7 +89,7 @@ pub struct Summary {
     /// Seconds from the start to the end of the last task.
     pub seconds: f64,
     /// Summary of each processor.
-    pub processors: Vec<Lane>,
+    pub processors: Vec<ProcessorSummary>,
     /// Time of each kind, over all tasks.
     pub kinds: Vec<Kind>,
     /// Time of each kind, over the tasks of the critical path.
@@ -133,7 +133,7 @@ impl<'a> Record<'a> {
     /// Returns the totals.
     pub fn summary(&self) -> Summary {
         let events = self.timeline.events();
-        let lane = |processor: ProcessorId| Lane {
+        let summary = |processor: ProcessorId| ProcessorSummary {
             processor: self.processor(processor).into_owned(),
             tasks: events
                 .iter()
@@ -146,7 +146,7 @@ impl<'a> Record<'a> {
         Summary {
             source: self.source,
             seconds: self.timeline.seconds(),
-            processors: self.timeline.processor_ids().map(lane).collect(),
+            processors: self.timeline.processor_ids().map(summary).collect(),
             kinds: self.kinds(events.iter()),
             critical_path: self.kinds(path.iter().map(|place| &events[*place])),
             critical_tasks: path.len(),
@@ -215,7 +215,7 @@ mod tests {
         let busy: f64 = summary
             .processors
             .iter()
-            .map(|lane| lane.busy_seconds)
+            .map(|processor| processor.busy_seconds)
             .sum();
         assert!(
             (busy - summary.seconds).abs() < 1e-9,

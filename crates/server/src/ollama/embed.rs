@@ -18,7 +18,7 @@ use crate::fields;
 use crate::guard::Client;
 use crate::prompts::{Prompts, TextFields};
 use crate::values::whole;
-use crate::vectors::Wanted;
+use crate::vectors::VectorRequest;
 
 /// A request for vectors of texts.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -66,7 +66,7 @@ pub(crate) async fn embed(
     let body = body.checked(&fields::OLLAMA_EMBED)?;
     let request: EmbedRequest = body.parse()?;
     let input = request.input.unwrap_or(Prompts::Tokens(Vec::new()));
-    let wanted = Wanted {
+    let wanted = VectorRequest {
         dimensions: request.dimensions,
         truncates: request.truncate.unwrap_or(true),
         ..wanted("input", input)
@@ -134,7 +134,7 @@ pub(crate) async fn embeddings(
     let request: EmbeddingsRequest = body.parse()?;
     let prompt = request.prompt.unwrap_or_default();
     let is_empty = prompt.is_empty();
-    let wanted = Wanted {
+    let wanted = VectorRequest {
         normalizes: false,
         truncates: true,
         ..wanted("prompt", Prompts::Text(prompt))
@@ -154,8 +154,8 @@ pub(crate) async fn embeddings(
     Ok(Json(EmbeddedText { embedding }))
 }
 
-fn wanted(field: &'static str, input: Prompts) -> Wanted {
-    Wanted {
+fn wanted(field: &'static str, input: Prompts) -> VectorRequest {
+    VectorRequest {
         field,
         input,
         text: TextFields::default(),

@@ -24,7 +24,7 @@ use triad_model::description::ModelDescription;
 use triad_model::{family, fetch};
 use triad_plan::schedule::Policy;
 
-use crate::first_run::{self, Wanted};
+use crate::first_run::{self, PreparationMode};
 use limit::Limit;
 use report::{Compared, Report};
 use several::Several;
@@ -369,9 +369,9 @@ fn load(name: &str, threads: usize, float: FloatArguments) -> Result<(String, Mo
         let package = preparing::package_of(path, name, Threads::Count(threads));
         package.with_context(|| format!("cannot prepare {name}; --no-quantize skips this step"))
     };
-    let path = match Wanted::from(float.float, false, Wanted::Package)? {
-        Wanted::Float => path,
-        Wanted::NowAlone => {
+    let path = match PreparationMode::from(float.float, false, PreparationMode::First)? {
+        PreparationMode::AsStored => path,
+        PreparationMode::Never => {
             let found = frontend::find(&path, &mut progress::reading(&path))?;
             if let frontend::Ready::Found(found) = found {
                 found.path
@@ -380,7 +380,7 @@ fn load(name: &str, threads: usize, float: FloatArguments) -> Result<(String, Mo
                 path
             }
         }
-        Wanted::Package | Wanted::Now => prepared(&path)?,
+        PreparationMode::First | PreparationMode::Later => prepared(&path)?,
     };
     let start = Instant::now();
     let options = float.options(Threads::Count(threads));

@@ -202,12 +202,12 @@ impl Report {
             )
         }));
         lines.extend(self.results.iter().filter_map(|Compared { measured, .. }| {
-            let usage = measured.executed.as_ref()?.hot_rows.as_ref()?;
+            let usage = measured.executed.as_ref()?.outlier_cache.as_ref()?;
             let policy = measured.executed.as_ref()?.policy.name();
             Some(format!(
                 "{} tokens by {policy}: {}",
                 measured.tokens,
-                executed::hot_rows(usage)
+                executed::outlier_cache(usage)
             ))
         }));
         lines.extend(self.results.iter().filter_map(|Compared { measured, .. }| {

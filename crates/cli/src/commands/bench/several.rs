@@ -79,14 +79,14 @@ impl Bench<'_> {
         self.session.truncate(0);
         self.engine.set_policy(policy);
         self.engine.plan_ahead(tokens);
-        let before = self.engine.hot_rows();
+        let before = self.engine.outlier_cache();
         let seconds = prefill(&mut self.session, tokens, &self.cancel)?;
         executed::note_failures(&self.session);
         let latest = execution(&self.session).expect("a prompt ran");
         let executed = Executed::new(latest, self.several.processors, self.several.devices);
         Ok((
             seconds,
-            executed.with_hot_rows(self.engine, before.as_ref()),
+            executed.with_outlier_cache(self.engine, before.as_ref()),
         ))
     }
 
@@ -247,7 +247,7 @@ impl Several<'_> {
             .map(|test| Ok(plan.measure(&engine, test, on, &cancel)?.0))
             .collect();
         measured.extend(decodes.map_err(|error| failed(error, name))?);
-        executed::note_hot_rows(&engine);
+        executed::note_outlier_cache(&engine);
         Ok((measured, execution(&bench.session).cloned()))
     }
 }

@@ -13,7 +13,7 @@ use triad_frontend::hashes;
 use triad_hetero::HeteroOptions;
 
 use triad_console::arguments;
-use triad_console::device::{Chip, DeviceArguments, HotRowsArgument, chip};
+use triad_console::device::{Chip, DeviceArguments, OutlierCacheArgument, chip};
 use triad_console::processors::Processors;
 use triad_console::{output, progress};
 
@@ -82,7 +82,7 @@ impl ContextArguments {
             npu_contexts: Some(folder.clone()),
             compile_for: Some(chip),
             // Nothing is computed.
-            hot_rows: HotRowsArgument::Off,
+            outlier_cache: OutlierCacheArgument::Off,
             ..DeviceArguments::default()
         };
         let processors: Processors = "cpu,npu".parse().map_err(anyhow::Error::msg)?;

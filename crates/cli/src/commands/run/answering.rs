@@ -92,7 +92,7 @@ impl Speaker<'_> {
             sampler: self.arguments.sampler.options(&self.model),
             stop: self.arguments.stop.clone(),
             speculate: speculate.cloned(),
-            form: self.form.clone(),
+            constraint: self.constraint.clone(),
             spelled,
             ..GenerateOptions::default()
         };

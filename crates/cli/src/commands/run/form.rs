@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use triad_engine::Model;
-use triad_engine::constraint::Form;
+use triad_engine::constraint::ConstraintFactory;
 use triad_grammar::{GrammarSource, Grammars};
 
 use triad_console::inputs;
@@ -56,7 +56,7 @@ impl FormArguments {
 pub fn compile(
     model: &Arc<Model>,
     (source, path): (GrammarSource, Option<&Path>),
-) -> Result<Arc<dyn Form>> {
+) -> Result<Arc<dyn ConstraintFactory>> {
     let form = Grammars::new(Arc::clone(model) as _).and_then(|grammars| grammars.compile(&source));
     match path {
         Some(path) => Ok(form.with_context(|| path.display().to_string())?),

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use anyhow::{Result, ensure};
-use triad_engine::constraint::Form;
+use triad_engine::constraint::ConstraintFactory;
 use triad_engine::speculate::Speculate;
 use triad_engine::{
     Adapters, Cancel, EngineOptions, Generation, LoadOptions, Model, Session, SessionOptions,
@@ -28,7 +28,7 @@ use triad_pictures::Processor;
 use triad_plan::schedule::Policy;
 
 use crate::adapters::{self, ScaledPath};
-use crate::first_run::{Later, RUN, Ready, Wanted};
+use crate::first_run::{Later, PreparationMode, RUN, Ready};
 use crate::prompt::PromptArguments;
 use conversation::SessionFile;
 use form::FormArguments;
@@ -158,16 +158,16 @@ pub fn run(mut arguments: Arguments) -> Result<()> {
     let (model, later) = load(arguments)?;
     model.check_writes()?;
     model.tokenizer()?;
-    let form = form.map(|form| form::compile(&model, form)).transpose()?;
+    let constraint = form.map(|form| form::compile(&model, form)).transpose()?;
     let adapters = adapters::open(&model, &arguments.lora)?;
     let tools = tools::connect(
         &arguments.tools,
         (&model, &arguments.model.name.model),
-        form.is_some(),
+        constraint.is_some(),
     )?;
     let speaker = Speaker {
         model,
-        form,
+        constraint,
         adapters,
         tools,
         processor: OnceLock::new(),
@@ -189,10 +189,10 @@ pub fn run(mut arguments: Arguments) -> Result<()> {
 fn load(arguments: &Arguments) -> Result<(Arc<Model>, Option<Later>)> {
     let ModelArguments { name, threads } = &arguments.model;
     let needs_package = arguments.several.processors.is_some();
-    let wanted = Wanted::from(arguments.float.float, needs_package, Wanted::Now)?;
+    let mode = PreparationMode::from(arguments.float.float, needs_package, PreparationMode::Later)?;
     let given = name.path()?;
     let vision = arguments.vision.encoder(&given);
-    let Ready { path, later } = Ready::find(given, &name.model, threads, wanted, RUN)?;
+    let Ready { path, later } = Ready::find(given, &name.model, threads, mode, RUN)?;
     let options = LoadOptions {
         vision,
         ..arguments.float.options(threads.chosen())
@@ -205,7 +205,7 @@ fn load(arguments: &Arguments) -> Result<(Arc<Model>, Option<Later>)> {
 struct Speaker<'a> {
     model: Arc<Model>,
     /// The constraint that answers must match.
-    form: Option<Arc<dyn Form>>,
+    constraint: Option<Arc<dyn ConstraintFactory>>,
     /// LoRA adapters that are added to the weights.
     adapters: Adapters,
     /// Tools that the model may call.

@@ -77,7 +77,7 @@ pub fn run(speaker: &Speaker, text: &str) -> Result<()> {
     several.write_timeline(timeline, (execution, &views), speaker.name())?;
     encoded::note_views(&views);
     executed::note_failures(&session);
-    executed::note_hot_rows(session.engine());
+    executed::note_outlier_cache(session.engine());
     if speaker.arguments.json {
         let timing = &answer.timing;
         let proposed = answer
@@ -89,7 +89,7 @@ pub fn run(speaker: &Speaker, text: &str) -> Result<()> {
         output::json(&Report {
             executed: executed.map(|(execution, processors)| {
                 let executed = Executed::new(execution, processors, &several.devices);
-                executed.with_hot_rows(session.engine(), None)
+                executed.with_outlier_cache(session.engine(), None)
             }),
             resident_behind_prompt: behind_prompt.filter(|_| several.processors.is_some()),
             model: speaker.name(),
@@ -125,7 +125,7 @@ pub fn devices(engine: &Engine, behind_prompt: Option<Resident>) -> String {
     let fixed =
         executed::fixed_point(engine).map_or_else(String::new, |fixed| format!("; {fixed}"));
     let of_devices = fixed + &executed::work(engine);
-    let usage = HeteroEngine::from_engine(engine).and_then(|engine| engine.hot_rows());
+    let usage = HeteroEngine::from_engine(engine).and_then(|engine| engine.outlier_cache());
     let Some(usage) = usage else {
         return of_devices;
     };
@@ -137,7 +137,7 @@ pub fn devices(engine: &Engine, behind_prompt: Option<Resident>) -> String {
     });
     format!(
         "; {}{}{of_devices}",
-        executed::hot_rows(&usage),
+        executed::outlier_cache(&usage),
         after_prompt.unwrap_or_default()
     )
 }

@@ -288,7 +288,7 @@ impl Chat<'_> {
                 output::answer("\n")?;
                 encoded::note_views(&encoded::take_views(self.session.engine()));
                 executed::note_failures(&self.session);
-                executed::note_hot_rows(self.session.engine());
+                executed::note_outlier_cache(self.session.engine());
                 self.statistics =
                     Some(statistics(&answer) + &devices(self.session.engine(), behind_prompt));
                 if text.is_empty() && answer.finish == Finish::Cancelled {

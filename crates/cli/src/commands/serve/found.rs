@@ -16,7 +16,7 @@ use triad_server::{HostedModel, LoadedModel, ModelFacts};
 
 use super::arguments::{Arguments, CONTEXT, default_model_memory};
 use crate::adapters;
-use crate::first_run::{Later, Ready, Wanted};
+use crate::first_run::{Later, PreparationMode, Ready};
 use crate::named_adapters;
 
 /// Returns what the file or folder of a model shows.
@@ -53,19 +53,20 @@ impl Found {
         };
         let needs_package = arguments.several.processors.is_some();
         // A server runs for long: it is as fast as it can be from its first answer on.
-        let wanted = Wanted::from(arguments.float.float, needs_package, Wanted::Package)?;
+        let mode =
+            PreparationMode::from(arguments.float.float, needs_package, PreparationMode::First)?;
         let (path, threads) = (given.path()?, &arguments.threads);
         let vision = arguments.vision.encoder(&path);
-        let ready = |wanted| Ready::find(path.clone(), &given.model, threads, wanted, "start");
+        let ready = |mode| Ready::find(path.clone(), &given.model, threads, mode, "start");
         let names = arguments.names(index);
         let source = (&*path, vision);
-        let found = Self::describe(arguments, names.clone(), source.clone(), ready(wanted)?)?;
+        let found = Self::describe(arguments, names.clone(), source.clone(), ready(mode)?)?;
         let most = arguments
             .model_memory
             .map_or_else(default_model_memory, |bytes| bytes as u64);
         // A package may fit where the file as it is does not.
         if matches!(found, (_, bytes, Some(_)) if bytes > most) {
-            return Self::describe(arguments, names, source, ready(Wanted::Package)?);
+            return Self::describe(arguments, names, source, ready(PreparationMode::First)?);
         }
         Ok(found)
     }

@@ -9,7 +9,7 @@ use serde::Serialize;
 use triad_plan::device::DeviceProfile;
 use triad_plan::prefill::{self, Contention, FloatsOn, Memory, Options, Prefill, Techniques};
 use triad_plan::schedule::Policy;
-use triad_plan::timeline::{Kind, Lane, Summary};
+use triad_plan::timeline::{Kind, ProcessorSummary, Summary};
 
 use triad_console::device::DeviceArguments;
 use triad_console::processors::Processors;
@@ -343,16 +343,16 @@ impl std::fmt::Display for Simulated {
 
 /// Returns tables of the processors and of the kinds of tasks.
 fn tables(summary: &Summary) -> String {
-    let lane = |lane: &Lane| {
-        let busy = format!("{:.1}", 1e3 * lane.busy_seconds);
+    let row = |processor: &ProcessorSummary| {
+        let busy = format!("{:.1}", 1e3 * processor.busy_seconds);
         vec![
-            lane.processor.clone(),
-            lane.tasks.to_string(),
+            processor.processor.clone(),
+            processor.tasks.to_string(),
             busy,
-            format!("{:.1}", 100.0 * lane.bubble_rate),
+            format!("{:.1}", 100.0 * processor.bubble_rate),
         ]
     };
-    let lanes: Vec<_> = summary.processors.iter().map(lane).collect();
+    let rows: Vec<_> = summary.processors.iter().map(row).collect();
     let kind = |kind: &Kind| {
         let critical = summary
             .critical_path
@@ -370,7 +370,7 @@ fn tables(summary: &Summary) -> String {
     let kinds: Vec<_> = summary.kinds.iter().map(kind).collect();
     format!(
         "{}\n\n{}",
-        output::table(&["processor", "tasks", "busy ms", "bubbles %"], 1, &lanes),
+        output::table(&["processor", "tasks", "busy ms", "bubbles %"], 1, &rows),
         output::table(&["kind", "ms", "share %", "critical path ms"], 1, &kinds)
     )
 }

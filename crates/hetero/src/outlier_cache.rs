@@ -8,7 +8,7 @@ use triad_processors::Device;
 use super::programs::Programs;
 use triad_engine::LinearInput;
 use triad_engine::Model;
-use triad_engine::hot_rows::{ChannelRows, Hot, HotRowOptions, HotRows};
+use triad_engine::outlier_cache::{ChannelRows, Hot, OutlierCacheOptions, OutlierWeightCache};
 use triad_engine::package::Package;
 use triad_engine::weights::{Int8Matrix, Weight};
 
@@ -16,10 +16,10 @@ use triad_engine::weights::{Int8Matrix, Weight};
 /// shadows read instead. `None` if there is no such device or shadow, or weights are read in place.
 pub(super) fn start(
     model: &Model,
-    options: Option<&HotRowOptions>,
+    options: Option<&OutlierCacheOptions>,
     devices: &[Option<&dyn Device>],
     programs: &[Option<Programs>],
-) -> Option<HotRows> {
+) -> Option<OutlierWeightCache> {
     let apart = devices
         .iter()
         .zip(programs)
@@ -52,9 +52,9 @@ pub(super) fn start(
 /// Starts the rows of the shadows whose weights devices have `copied`, by block, if there are any.
 fn rows(
     model: &Model,
-    options: &HotRowOptions,
+    options: &OutlierCacheOptions,
     copied: &[Vec<(Linear, &Int8Matrix)>],
-) -> Option<HotRows> {
+) -> Option<OutlierWeightCache> {
     let weights = model.weights();
     let is_apart = |block: usize, input: LinearInput| {
         copied[block]
@@ -69,7 +69,7 @@ fn rows(
     };
     let reads_rows =
         |block: usize, input: LinearInput| is_apart(block, input) && has_shadow(block, input);
-    let HotRowOptions { hot, file } = options;
+    let OutlierCacheOptions { hot, file } = options;
     let file = file
         .clone()
         .or_else(|| model.package().map(Package::shadow_rows))?;
@@ -100,12 +100,16 @@ fn rows(
                 &has_shadow,
             )
         };
-        let start = |rows| HotRows::start(Arc::new(rows), copied.len(), &hot);
+        let start = |rows| OutlierWeightCache::start(Arc::new(rows), copied.len(), &hot);
         // A damaged file is made again, once.
         open().and_then(start).or_else(|_| {
             let _ = std::fs::remove_file(&file);
             open().and_then(start)
         })
     });
-    Some(started.unwrap_or_else(|error| HotRows::failed(format!("{}: {error}", file.display()))))
+    Some(
+        started.unwrap_or_else(|error| {
+            OutlierWeightCache::failed(format!("{}: {error}", file.display()))
+        }),
+    )
 }

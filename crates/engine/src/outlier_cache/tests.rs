@@ -68,9 +68,9 @@ impl Rows {
         )
     }
 
-    fn start(&self, hot: &[u32]) -> HotRows {
+    fn start(&self, hot: &[u32]) -> OutlierWeightCache {
         let blocks = self.model.weights().blocks.len();
-        HotRows::start(Arc::new(self.open().unwrap()), blocks, &|_, _| {
+        OutlierWeightCache::start(Arc::new(self.open().unwrap()), blocks, &|_, _| {
             Some(hot.to_vec())
         })
         .unwrap()
@@ -106,7 +106,7 @@ impl Rows {
     /// Computes the shadow from `rows`; `None` if they are not used.
     fn shadow(
         &self,
-        rows: &HotRows,
+        rows: &OutlierWeightCache,
         input: LinearInput,
         x: QuantizedView,
         requested: Option<Requested>,
@@ -153,12 +153,12 @@ proptest! {
     ) {
         let (rows, input) = (Rows::new(family), LinearInput::DENSE[input]);
         let channels = rows.channels(input);
-        let hot_rows = rows.start(&hot);
+        let outlier_cache = rows.start(&hot);
         let outliers: Vec<_> = outliers.iter().map(|(row, channel)| (*row, channel % channels)).collect();
         let x = with_outliers(5, channels, &outliers);
         for _ in 0..2 {
-            let requested = early.then(|| hot_rows.request(BLOCK, input, x.view())).flatten();
-            let shadow = rows.shadow(&hot_rows, input, x.view(), requested).unwrap();
+            let requested = early.then(|| outlier_cache.request(BLOCK, input, x.view())).flatten();
+            let shadow = rows.shadow(&outlier_cache, input, x.view(), requested).unwrap();
             let bits = |x: Vec<f32>| x.into_iter().map(f32::to_bits).collect::<Vec<_>>();
             prop_assert_eq!(bits(shadow), bits(rows.expected(input, x.view())));
         }
@@ -168,7 +168,7 @@ proptest! {
 #[test]
 fn hits_and_misses_are_counted_by_channel_and_chunk() {
     let rows = Rows::new("llama");
-    let hot_rows = rows.start(&[1, 4]);
+    let outlier_cache = rows.start(&[1, 4]);
     let channels = rows.channels(LinearInput::FeedForward);
     let features: usize = rows
         .readers(LinearInput::FeedForward)
@@ -177,16 +177,21 @@ fn hits_and_misses_are_counted_by_channel_and_chunk() {
         .sum();
     // Channel 1 is an outlier in both rows, 2, 3 and 7 in one; 4 is hot and has no outliers.
     let x = with_outliers(2, channels, &[(0, 1), (1, 1), (0, 2), (1, 3), (1, 7)]);
-    let requested = hot_rows.request(BLOCK, LinearInput::FeedForward, x.view());
+    let requested = outlier_cache.request(BLOCK, LinearInput::FeedForward, x.view());
     assert_eq!(
-        hot_rows.usage().statistics,
-        HotRowStatistics::default(),
+        outlier_cache.usage().statistics,
+        OutlierCacheStatistics::default(),
         "no row was used yet"
     );
-    rows.shadow(&hot_rows, LinearInput::FeedForward, x.view(), requested)
-        .unwrap();
-    let usage = hot_rows.usage();
-    let HotRowStatistics {
+    rows.shadow(
+        &outlier_cache,
+        LinearInput::FeedForward,
+        x.view(),
+        requested,
+    )
+    .unwrap();
+    let usage = outlier_cache.usage();
+    let OutlierCacheStatistics {
         hits,
         misses,
         bytes_read,
@@ -201,26 +206,26 @@ fn hits_and_misses_are_counted_by_channel_and_chunk() {
     // Without outliers, there is nothing to read.
     let x = with_outliers(2, channels, &[]);
     assert!(
-        hot_rows
+        outlier_cache
             .request(BLOCK, LinearInput::FeedForward, x.view())
             .is_none()
     );
-    assert_eq!(hot_rows.usage(), usage);
+    assert_eq!(outlier_cache.usage(), usage);
 }
 
 #[test]
 fn what_was_requested_for_another_input_is_not_used() {
     let rows = Rows::new("llama");
-    let hot_rows = rows.start(&[]);
+    let outlier_cache = rows.start(&[]);
     let [attention, feed_forward] = [LinearInput::Attention, LinearInput::FeedForward];
     let channels = rows.channels(attention);
     let (x, other) = (
         with_outliers(2, channels, &[(0, 1)]),
         with_outliers(2, channels, &[(1, 5)]),
     );
-    let requested = hot_rows.request(BLOCK, feed_forward, other.view());
+    let requested = outlier_cache.request(BLOCK, feed_forward, other.view());
     assert_eq!(
-        rows.shadow(&hot_rows, attention, x.view(), requested)
+        rows.shadow(&outlier_cache, attention, x.view(), requested)
             .unwrap(),
         rows.expected(attention, x.view())
     );
@@ -313,7 +318,7 @@ fn a_damaged_row_is_never_used() {
         },
     ];
     for damage in damages {
-        let hot_rows = rows.start(&[4]);
+        let outlier_cache = rows.start(&[4]);
         damage(
             &fs::OpenOptions::new()
                 .read(true)
@@ -321,28 +326,28 @@ fn a_damaged_row_is_never_used() {
                 .open(rows.path())
                 .unwrap(),
         );
-        let requested = hot_rows.request(BLOCK, input, x.view());
+        let requested = outlier_cache.request(BLOCK, input, x.view());
         assert_eq!(
-            rows.shadow(&hot_rows, input, x.view(), requested),
+            rows.shadow(&outlier_cache, input, x.view(), requested),
             None,
             "the weights in place are used"
         );
-        let failure = hot_rows.usage().failure.unwrap();
+        let failure = outlier_cache.usage().failure.unwrap();
         assert!(
             failure.starts_with(&*rows.path().to_string_lossy()),
             "{failure}"
         );
         assert!(!rows.path().exists(), "the next run creates it again");
         // The weights in place are also used from now on.
-        assert!(hot_rows.request(BLOCK, input, x.view()).is_none());
-        assert_eq!(rows.shadow(&hot_rows, input, x.view(), None), None);
+        assert!(outlier_cache.request(BLOCK, input, x.view()).is_none());
+        assert_eq!(rows.shadow(&outlier_cache, input, x.view(), None), None);
     }
     // A damaged hot row is found when it is read.
     drop(rows.open().unwrap());
     let mut bytes = fs::read(rows.path()).unwrap();
     bytes[40] ^= 1;
     fs::write(rows.path(), bytes).unwrap();
-    let started = HotRows::start(Arc::new(rows.open().unwrap()), BLOCK + 1, &|_, _| {
+    let started = OutlierWeightCache::start(Arc::new(rows.open().unwrap()), BLOCK + 1, &|_, _| {
         Some(vec![0])
     });
     assert_eq!(started.err().unwrap().kind(), ErrorKind::InvalidData);
@@ -375,16 +380,17 @@ fn rows_of_channels_that_changed_places_are_refused() {
 #[test]
 fn rows_that_nobody_wants_any_more_are_left_out_and_hold_nobody_up() {
     let rows = Rows::new("llama");
-    let hot_rows = rows.start(&[]);
+    let outlier_cache = rows.start(&[]);
     let input = LinearInput::Attention;
     let x = with_outliers(2, rows.channels(input), &[(0, 1), (1, 9)]);
     for _ in 0..1000 {
-        drop(hot_rows.request(BLOCK, input, x.view()));
+        drop(outlier_cache.request(BLOCK, input, x.view()));
     }
-    let requested = hot_rows.request(BLOCK, input, x.view());
+    let requested = outlier_cache.request(BLOCK, input, x.view());
     assert_eq!(
-        rows.shadow(&hot_rows, input, x.view(), requested).unwrap(),
+        rows.shadow(&outlier_cache, input, x.view(), requested)
+            .unwrap(),
         rows.expected(input, x.view())
     );
-    assert_eq!(hot_rows.usage().statistics.misses, 2);
+    assert_eq!(outlier_cache.usage().statistics.misses, 2);
 }

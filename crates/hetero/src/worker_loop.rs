@@ -21,8 +21,8 @@ use crate::fixed_point::FixedBackend;
 use crate::programs::DeviceBackend;
 use crate::shared::{HeteroInner, Moment};
 use crate::task_graph::PendingLogits;
-use crate::units::Unit;
 use crate::wait::{SPIN, Wait, WaitUse, sleep_and_poll};
+use crate::workers::Worker;
 
 /// How often a waiting worker checks whether another one hangs.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -31,12 +31,12 @@ const POLL_INTERVAL_ALONE: Duration = Duration::from_millis(200);
 
 /// Runs a worker until the engine closes.
 pub(crate) fn serve(shared: &Arc<HeteroInner>, index: usize) {
-    if shared.units.len() == 1 {
+    if shared.workers.len() == 1 {
         return serve_tasks(shared, index);
     }
     // No other thread takes this processor's tasks. Keeping a thread on the cores for a single task takes the system
     // longer than a short task.
-    shared.units[index]
+    shared.workers[index]
         .pool()
         .install(|| serve_tasks(shared, index));
 }
@@ -62,7 +62,7 @@ fn serve_tasks(shared: &HeteroInner, index: usize) {
 /// With one processor, runs its tasks on this thread, which waits for some of them anyway, so that no thread has to be
 /// woken for a step. Ends at `is_enough`, or when there is no task. Returns whether there was one.
 pub(crate) fn run_inline(shared: &HeteroInner, is_enough: &dyn Fn() -> bool) -> bool {
-    if shared.units.len() > 1 {
+    if shared.workers.len() > 1 {
         return false;
     }
     let job = {
@@ -78,11 +78,11 @@ pub(crate) fn run_inline(shared: &HeteroInner, is_enough: &dyn Fn() -> bool) -> 
 
 /// Runs a task and those that follow it.
 fn work(shared: &HeteroInner, index: usize, job: TaskRun, is_enough: &dyn Fn() -> bool) {
-    let unit = &shared.units[index];
-    unit.pool().install(|| {
+    let worker = &shared.workers[index];
+    worker.pool().install(|| {
         let mut next = Some(job);
         while let Some(job) = next {
-            let outcome = run(shared, unit, index, &job);
+            let outcome = run(shared, worker, index, &job);
             let mut state = lock(&shared.state);
             state.complete_task(shared, index, job, outcome);
             state = shared.end_batches(state);
@@ -92,7 +92,7 @@ fn work(shared: &HeteroInner, index: usize, job: TaskRun, is_enough: &dyn Fn() -
                 state.next_task(shared, index)
             };
             state = shared.end_batches(state);
-            if shared.units.len() > 1 || (next.is_none() && state.is_stalled()) {
+            if shared.workers.len() > 1 || (next.is_none() && state.is_stalled()) {
                 shared.notify(&mut state);
             }
         }
@@ -101,7 +101,7 @@ fn work(shared: &HeteroInner, index: usize, job: TaskRun, is_enough: &dyn Fn() -
 
 fn run(
     shared: &HeteroInner,
-    unit: &Unit,
+    worker: &Worker,
     index: usize,
     job: &TaskRun,
 ) -> Result<Vec<PendingLogits>, FailureReason> {
@@ -118,7 +118,7 @@ fn run(
             }
             None => pass.perform(shared, *number, slot.as_deref(), backend),
         };
-        let hidden = match (&unit.whole, &unit.programs) {
+        let hidden = match (&worker.whole, &worker.programs) {
             (Some(whole), _) if !pass.has_adapters() => pass.perform_whole(shared, *number, whole),
             (_, Some(programs)) => perform(&mut DeviceBackend {
                 programs: &mut lock(programs),
@@ -150,8 +150,8 @@ fn wait<'a>(
     mut state: MutexGuard<'a, Dispatcher>,
     has_worked: bool,
 ) -> MutexGuard<'a, Dispatcher> {
-    let polls = shared.units.len() > 1 && shared.settings.wait == Wait::Predicted;
-    let has_nothing = shared.units.len() > 1 && !state.is_closing && state.is_idle_for(index);
+    let polls = shared.workers.len() > 1 && shared.settings.wait == Wait::Predicted;
+    let has_nothing = shared.workers.len() > 1 && !state.is_closing && state.is_idle_for(index);
     let expected = state.next_end(index);
     // After a step that ends all work, the next one mostly follows at once: poll for it, once.
     if has_nothing && !(polls && has_worked && expected.is_none()) {
@@ -167,7 +167,7 @@ fn wait<'a>(
     let notifications = shared.notifications.load(Ordering::Relaxed);
     let begin = Instant::now();
     // With one processor, the threads that wait for its tasks mostly run them.
-    let look = if shared.units.len() == 1 {
+    let look = if shared.workers.len() == 1 {
         POLL_INTERVAL_ALONE
     } else {
         POLL_INTERVAL
@@ -209,7 +209,7 @@ fn wait<'a>(
     if let Some(expected) = expected {
         state.waited(index, used, expected);
     }
-    if shared.units.len() > 1 && state.lose_hung(shared) {
+    if shared.workers.len() > 1 && state.lose_hung(shared) {
         shared.notify(&mut state);
     }
     shared.end_batches(state)

@@ -1,4 +1,5 @@
-//! The processors of an engine as its workers use them: threads, and the programs of a device.
+//! The workers of an engine: the threads of each, and the programs of its device. Their loop is in
+//! [`worker_loop`](crate::worker_loop).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -27,10 +28,10 @@ pub struct ProcessorOptions {
     pub multiplier: Option<Arc<dyn Device>>,
 }
 
-/// A processor as its worker uses it.
-pub(super) struct Unit {
+/// The worker of a processor: its threads, and what the processor's device has prepared.
+pub(super) struct Worker {
     pub(super) name: String,
-    pool: UnitPool,
+    pool: WorkerPool,
     /// The programs of its device; `None`: our own kernels.
     pub(super) programs: Option<Mutex<Programs>>,
     /// The model, on a device that runs it whole.
@@ -44,7 +45,7 @@ pub(super) struct Unit {
 }
 
 /// The threads of a processor.
-enum UnitPool {
+enum WorkerPool {
     /// The threads of the model, which its other engines use, too.
     OfModel(Arc<Model>),
     Own(Pool),
@@ -57,13 +58,17 @@ pub(super) type Devices = Vec<Option<Arc<dyn Device>>>;
 pub(super) fn start(
     model: &Arc<Model>,
     options: Vec<ProcessorOptions>,
-) -> Result<(Processors, Vec<Unit>, Devices)> {
+) -> Result<(Processors, Vec<Worker>, Devices)> {
     if options.is_empty() {
         let description = Processor::cpu("cpu");
-        let unit = Unit::new(&description.name, UnitPool::OfModel(Arc::clone(model)));
-        return Ok((Processors::new(vec![description])?, vec![unit], vec![None]));
+        let worker = Worker::new(&description.name, WorkerPool::OfModel(Arc::clone(model)));
+        return Ok((
+            Processors::new(vec![description])?,
+            vec![worker],
+            vec![None],
+        ));
     }
-    let (mut descriptions, mut units, mut devices) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut descriptions, mut workers, mut devices) = (Vec::new(), Vec::new(), Vec::new());
     for ProcessorOptions {
         description,
         threads,
@@ -71,8 +76,11 @@ pub(super) fn start(
         multiplier,
     } in options
     {
-        let unit = Unit::new(&description.name, UnitPool::Own(threads.start()?));
-        units.push(Unit { multiplier, ..unit });
+        let worker = Worker::new(&description.name, WorkerPool::Own(threads.start()?));
+        workers.push(Worker {
+            multiplier,
+            ..worker
+        });
         let window = device
             .as_ref()
             .and_then(|device| device.capabilities().window);
@@ -82,11 +90,11 @@ pub(super) fn start(
         });
         devices.push(device);
     }
-    Ok((Processors::new(descriptions)?, units, devices))
+    Ok((Processors::new(descriptions)?, workers, devices))
 }
 
-impl Unit {
-    fn new(name: &str, pool: UnitPool) -> Self {
+impl Worker {
+    fn new(name: &str, pool: WorkerPool) -> Self {
         Self {
             name: name.to_owned(),
             pool,
@@ -100,8 +108,8 @@ impl Unit {
 
     pub(super) fn pool(&self) -> &Pool {
         match &self.pool {
-            UnitPool::OfModel(model) => model.pool(),
-            UnitPool::Own(pool) => pool,
+            WorkerPool::OfModel(model) => model.pool(),
+            WorkerPool::Own(pool) => pool,
         }
     }
 

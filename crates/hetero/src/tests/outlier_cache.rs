@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use tempfile::TempDir;
 use triad_engine::LinearInput;
-use triad_engine::hot_rows::{Hot, HotRowOptions, HotRowUse};
+use triad_engine::outlier_cache::{Hot, OutlierCacheOptions, OutlierCacheUse};
 use triad_engine::quantization::InputQuantization;
 use triad_plan::schedule::parts::{Axis, Cut, Share};
 use triad_plan::tasks::Operation;
@@ -19,7 +19,7 @@ fn rows(folder: &TempDir) -> PathBuf {
 }
 
 /// Returns options with half of the channels hot.
-fn hot_rows(model: &Model, folder: &TempDir) -> Option<HotRowOptions> {
+fn outlier_cache(model: &Model, folder: &TempDir) -> Option<OutlierCacheOptions> {
     let description = model.description();
     let even = |block| {
         LinearInput::DENSE.map(|input| {
@@ -28,7 +28,7 @@ fn hot_rows(model: &Model, folder: &TempDir) -> Option<HotRowOptions> {
         })
     };
     let hot = Hot::Listed(description.blocks.iter().map(even).collect());
-    Some(HotRowOptions {
+    Some(OutlierCacheOptions {
         hot,
         file: Some(rows(folder)),
     })
@@ -45,14 +45,14 @@ fn options_of(
     policy: Policy,
 ) -> HeteroOptions {
     HeteroOptions {
-        hot_rows: hot_rows(model, folder),
+        outlier_cache: outlier_cache(model, folder),
         ..with_device(device, options(policy))
     }
 }
 
-fn usage(engine: &HeteroEngine) -> HotRowUse {
+fn usage(engine: &HeteroEngine) -> OutlierCacheUse {
     engine
-        .hot_rows()
+        .outlier_cache()
         .expect("it has a device with its own memory")
 }
 
@@ -75,7 +75,7 @@ fn every_policy_chunk_length_and_number_of_chunks_in_flight_gives_the_logits_of_
                     all_logits(engine.session(), &tokens) == expected,
                     "{family}, {rate}, {policy:?}"
                 );
-                let HotRowUse {
+                let OutlierCacheUse {
                     statistics,
                     hot_bytes,
                     file_bytes,
@@ -314,19 +314,19 @@ fn without_a_place_for_the_file_weights_are_read_in_place_and_that_is_reported()
     let tokens = prompt(&model, 20);
     let device = TestDevice::with_own_memory(nothing());
     let file = Some(folder.path().join("absent").join("rows"));
-    let hot_rows = Some(HotRowOptions {
+    let outlier_cache = Some(OutlierCacheOptions {
         hot: Hot::None,
         file,
     });
     let engine = engine(
         &model,
         HeteroOptions {
-            hot_rows,
+            outlier_cache,
             ..with_device(&device, options(Policy::Fifo))
         },
     );
     assert!(all_logits(engine.session(), &tokens) == all_logits(session(&model, CHUNK), &tokens));
-    let HotRowUse {
+    let OutlierCacheUse {
         statistics,
         failure,
         ..
@@ -338,17 +338,17 @@ fn without_a_place_for_the_file_weights_are_read_in_place_and_that_is_reported()
 #[test]
 fn only_shadows_beside_a_device_with_memory_of_its_own_read_rows() {
     let (model, folder) = (pruned("llama", 0.0), tempfile::tempdir().unwrap());
-    let of = |device: Arc<TestDevice>, hot_rows| {
+    let of = |device: Arc<TestDevice>, outlier_cache| {
         engine(
             &model,
             HeteroOptions {
-                hot_rows,
+                outlier_cache,
                 ..with_device(&device, options(Policy::Fifo))
             },
         )
-        .hot_rows()
+        .outlier_cache()
     };
-    let on = || hot_rows(&model, &folder);
+    let on = || outlier_cache(&model, &folder);
     assert_eq!(
         of(Arc::new(TestDevice::new()), on()),
         None,
@@ -362,7 +362,7 @@ fn only_shadows_beside_a_device_with_memory_of_its_own_read_rows() {
     assert_eq!(
         of(
             TestDevice::with_own_memory(nothing()),
-            Some(HotRowOptions::default())
+            Some(OutlierCacheOptions::default())
         ),
         None,
         "no package"
@@ -376,7 +376,7 @@ fn only_shadows_beside_a_device_with_memory_of_its_own_read_rows() {
         options_of(&without, &folder, &device, Policy::Fifo),
     );
     assert!(engine.tasks().shadows.iter().all(Option::is_none));
-    assert_eq!(engine.hot_rows(), None, "no shadow");
+    assert_eq!(engine.outlier_cache(), None, "no shadow");
     // Only shadows that are separate tasks use rows.
     let device = TestDevice::with_own_memory(nothing());
     let engine = self::engine(&model, options_of(&model, &folder, &device, Policy::Fifo));
@@ -446,14 +446,14 @@ fn beside_a_device_with_memory_of_its_own_no_page_of_its_weights_stays_resident(
     }
     let model = Arc::new(model);
     let tokens = prompt(&model, 30);
-    let run = |own_memory: bool, hot_rows: Option<HotRowOptions>| {
+    let run = |own_memory: bool, outlier_cache: Option<OutlierCacheOptions>| {
         let device = if own_memory {
             TestDevice::with_own_memory(nothing())
         } else {
             Arc::new(TestDevice::new())
         };
         let options = HeteroOptions {
-            hot_rows,
+            outlier_cache,
             ..with_device(&device, options(Policy::Fifo))
         };
         let engine = engine(&model, options);
@@ -461,16 +461,16 @@ fn beside_a_device_with_memory_of_its_own_no_page_of_its_weights_stays_resident(
         let logits = all_logits(engine.session(), &tokens);
         (prepared, resident(&mapped), logits)
     };
-    let (prepared, later, expected) = run(true, hot_rows(&model, &folder));
+    let (prepared, later, expected) = run(true, outlier_cache(&model, &folder));
     assert_eq!((prepared, later), (0, 0));
     let (prepared, later, logits) = run(true, None);
     assert!(
         prepared == 0 && later > 0 && logits == expected,
         "shadows read the weights in place: {later}"
     );
-    let (_, later, logits) = run(true, hot_rows(&model, &folder));
+    let (_, later, logits) = run(true, outlier_cache(&model, &folder));
     assert!(later == 0 && logits == expected);
-    let (_, later, logits) = run(false, hot_rows(&model, &folder));
+    let (_, later, logits) = run(false, outlier_cache(&model, &folder));
     assert!(
         later > 0 && logits == expected,
         "a device that reads the CPU's weights leaves them: {later}"

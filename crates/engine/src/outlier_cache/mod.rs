@@ -9,7 +9,7 @@
 //! run, and the shadow waits for them.
 //!
 //! The results are bit for bit those of the weights in place. If the file cannot be read, the weights in place are
-//! used, and [`HotRowUse::failure`] has the reason.
+//! used, and [`OutlierCacheUse::failure`] has the reason.
 
 mod file;
 #[cfg(test)]
@@ -43,7 +43,7 @@ pub type HotChannels = Vec<[Vec<u32>; LinearInput::DENSE.len()]>;
 
 /// Options of how shadows read weights next to processors with memory of their own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HotRowOptions {
+pub struct OutlierCacheOptions {
     /// The channels with rows in memory.
     pub hot: Hot,
     /// The file of the rows, which is created if it does not exist. `None`: the file in the model's package; a model
@@ -65,7 +65,7 @@ pub enum Hot {
 
 /// Counts of the rows that were in memory and of those that were read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct HotRowStatistics {
+pub struct OutlierCacheStatistics {
     /// Outlier channels of a chunk's input with a row in memory.
     pub hits: u64,
     /// Outlier channels of a chunk's input with a row that was read from the file.
@@ -78,7 +78,7 @@ pub struct HotRowStatistics {
     pub stall_seconds: f64,
 }
 
-impl HotRowStatistics {
+impl OutlierCacheStatistics {
     /// Returns the share of the outlier channels with a row in memory; 1 if there were no outliers.
     pub fn hit_rate(&self) -> f64 {
         let requests = self.hits + self.misses;
@@ -90,7 +90,7 @@ impl HotRowStatistics {
     }
 }
 
-impl AddAssign for HotRowStatistics {
+impl AddAssign for OutlierCacheStatistics {
     fn add_assign(&mut self, other: Self) {
         self.hits += other.hits;
         self.misses += other.misses;
@@ -100,7 +100,7 @@ impl AddAssign for HotRowStatistics {
     }
 }
 
-impl Sub for HotRowStatistics {
+impl Sub for OutlierCacheStatistics {
     type Output = Self;
 
     /// Returns the counts since `earlier`.
@@ -115,12 +115,12 @@ impl Sub for HotRowStatistics {
     }
 }
 
-/// The size and the counts of hot rows.
+/// The size and the counts of an outlier weight cache.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct HotRowUse {
+pub struct OutlierCacheUse {
     /// The counts so far.
     #[serde(flatten)]
-    pub statistics: HotRowStatistics,
+    pub statistics: OutlierCacheStatistics,
     /// Bytes of the rows in memory.
     pub hot_bytes: usize,
     /// Bytes of the file of all rows.
@@ -130,8 +130,8 @@ pub struct HotRowUse {
     pub failure: Option<String>,
 }
 
-/// The rows that shadows read: some in memory, the others in a file.
-pub struct HotRows {
+/// The rows of weights that shadows read: those of hot channels in memory, the others in a file.
+pub struct OutlierWeightCache {
     /// By block and input; `None` if the weights are read in place.
     inputs: Vec<[Option<Input>; LinearInput::DENSE.len()]>,
     rows: Option<Arc<ChannelRows>>,
@@ -139,7 +139,7 @@ pub struct HotRows {
     requests: Option<Sender<Request>>,
     reader: Option<JoinHandle<()>>,
     spare: Mutex<Vec<Vec<u8>>>,
-    counted: Mutex<HotRowStatistics>,
+    counted: Mutex<OutlierCacheStatistics>,
     failure: OnceLock<String>,
 }
 
@@ -184,7 +184,7 @@ impl Requested {
     }
 }
 
-impl HotRows {
+impl OutlierWeightCache {
     /// Starts the reader thread. `hot` returns the channels with rows in memory for each block and input that reads
     /// rows by channel, and `None` for an input that reads its weights in place.
     ///
@@ -219,7 +219,7 @@ impl HotRows {
         }
         let (requests, requested) = channel();
         let of_reader = Arc::clone(&rows);
-        let reader = std::thread::Builder::new().name("triad-hot-rows".into());
+        let reader = std::thread::Builder::new().name("triad-outliers".into());
         let reader = reader.spawn(move || serve(&of_reader, &requested))?;
         Ok(Self {
             inputs,
@@ -232,7 +232,7 @@ impl HotRows {
         })
     }
 
-    /// Creates hot rows that cannot be used, for the given reason: all weights are read in place.
+    /// Creates a cache that cannot be used, for the given reason: all weights are read in place.
     pub fn failed(reason: String) -> Self {
         Self {
             inputs: Vec::new(),
@@ -372,7 +372,7 @@ impl HotRows {
                 .expect("room for the outputs of all layers");
             shadow_of_channels(x, row, scales, OutputMut::new(of_layer, scales.len()));
         }
-        *lock(&self.counted) += HotRowStatistics {
+        *lock(&self.counted) += OutlierCacheStatistics {
             hits: requested.hits as u64,
             misses: requested.missing.len() as u64,
             late: if is_late {
@@ -391,8 +391,8 @@ impl HotRows {
     }
 
     /// Returns the size and the counts so far.
-    pub fn usage(&self) -> HotRowUse {
-        HotRowUse {
+    pub fn usage(&self) -> OutlierCacheUse {
+        OutlierCacheUse {
             statistics: *lock(&self.counted),
             hot_bytes: self
                 .inputs
@@ -434,7 +434,7 @@ impl HotRows {
     }
 }
 
-impl Drop for HotRows {
+impl Drop for OutlierWeightCache {
     fn drop(&mut self) {
         drop(self.requests.take());
         // After a failure, the reader may hang, so it is not joined.
