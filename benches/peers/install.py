@@ -182,7 +182,7 @@ def triad_program(given):
 
 
 def versions():
-    """What is installed, by package."""
+    """Returns the installed versions, by package."""
     wanted = {package for packages in PACKAGES.values() for package in packages}
     found = dict(line.split("==") for line in call(PYTHON, "-m", "pip", "freeze").splitlines() if "==" in line)
     name, version = pinned(LLAMA_SOURCE).split("==")

@@ -66,7 +66,7 @@ async function stoppable(signal, stopper, work) {
   }
 }
 
-/** What only this file has, so that no program makes generations. */
+/** A key that only this file has, so that no program makes generations. */
 const OWN = Symbol('triad')
 
 class Model {

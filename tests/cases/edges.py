@@ -1,4 +1,4 @@
-"""Who may ask, paths, and errors in the form of their API."""
+"""Access, paths, and errors in the form of their API."""
 
 from asking import HI, case
 

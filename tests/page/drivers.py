@@ -21,7 +21,7 @@ def free_port():
 
 
 def until(what, ask):
-    """What `ask` returns, as soon as that is true."""
+    """Returns the result of `ask`, as soon as that is true."""
     end = time.monotonic() + PATIENCE
     while not (found := ask()):
         assert time.monotonic() < end, f"waited {PATIENCE} s for {what}"

@@ -1,4 +1,4 @@
-"""What the page cannot do without, in Firefox and WebKitGTK: it has its styles, an answer comes as it is computed, a
+"""The essentials of the page, in Firefox and WebKitGTK: it has its styles, an answer comes as it is computed, a
 formula has its form, and a model is downloaded and deleted. Called by `run`."""
 
 import json

@@ -1,4 +1,4 @@
-"""What the page makes of Markdown and LaTeX, and what it does with many conversations."""
+"""The page's Markdown and LaTeX, and many conversations."""
 
 import json
 

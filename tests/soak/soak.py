@@ -50,7 +50,7 @@ def start(triad, folder):
 
 
 class Usage:
-    """What the server's process has, once a second."""
+    """The resources of the server's process, once per second."""
 
     def __init__(self, pid):
         self.process = Path(f"/proc/{pid}")
@@ -124,7 +124,7 @@ class Soak:
         source.choice(stored.KINDS)(self.address, key, source.choice([it for it in wire.KEYS if it != key]), self.stored_alone[number])
 
     def status(self, source, _, key):
-        """What tells about the server."""
+        """Requests an endpoint that describes the server."""
         path = source.choice(["/health", "/v1/models", "/api/tags", "/api/ps", "/slots", "/props", "/metrics", "/openapi.json"])
         status, data = wire.get(self.address, path, wire.METRICS_KEY if path == "/metrics" else key)
         if status != 200 or not data:

@@ -1,4 +1,4 @@
-"""What the server keeps for a key: responses, conversations and sessions. All of it is deleted, and is not there for others."""
+"""Data that the server keeps for a key: responses, conversations and sessions. All of it is deleted, and is not there for others."""
 
 import json
 import threading

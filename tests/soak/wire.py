@@ -1,4 +1,4 @@
-"""What the clients of the soak test send: HTTP over plain sockets, so that they can misbehave."""
+"""Requests of the clients of the soak test: HTTP over plain sockets, so that they can misbehave."""
 
 import json
 import socket
@@ -100,7 +100,7 @@ def answer(connection, pause=None):
 
 
 def post(address, path, body, pause=None, key=KEY):
-    """What is the same each time of an answer to a request that must be answered; streamed where the body says so."""
+    """Returns the part of an answer that is the same each time, of a request that must be answered; streamed where the body says so."""
     with connect(address) as connection:
         if pause is not None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

@@ -41,7 +41,7 @@ class Element(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What one screen took in one form, in seconds, and the action."""
+    """The seconds of one screen in one form, and the action."""
 
     screen: int
     form: str

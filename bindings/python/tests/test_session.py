@@ -72,7 +72,7 @@ def test_a_session_that_computes_is_busy_until_its_stream_ends(session):
     session.decode(1)
 
 
-def test_a_stream_that_nobody_reads_any_more_gives_its_session_back(session):
+def test_a_stream_that_is_no_longer_read_gives_its_session_back(session):
     stream = session.stream("Once upon a time", max_tokens=400, temperature=0)
     next(stream)
     del stream

@@ -254,7 +254,7 @@ impl Model {
     ///
     /// # Panics
     /// If `quantization` or `known` is for another number of blocks.
-    pub fn quantize_beside(&self, known: &Self, quantization: &Quantization) -> Self {
+    pub fn quantize_sharing(&self, known: &Self, quantization: &Quantization) -> Self {
         self.with_weights(
             self.install(|| self.weights.quantize(quantization, Some(&known.weights))),
         )

@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_counted_where_nobody_wants_to_know() {
+    fn nothing_is_counted_while_counting_is_off() {
         let counters = Counters::default();
         let run = || {
             let begun = counters.begin();

@@ -211,7 +211,7 @@ fn the_first_event_comes_before_anything_is_computed() {
 }
 
 #[test]
-fn rounding_activations_beside_quantized_weights_moves_logits_little_in_both_phases() {
+fn rounding_activations_with_quantized_weights_moves_logits_little_in_both_phases() {
     let path = default_model();
     let [exact, rounded] =
         [BlockArithmetic::Exact, BlockArithmetic::Rounded].map(|way| load_with(&path, way));

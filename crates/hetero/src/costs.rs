@@ -35,11 +35,15 @@ pub struct Cost {
     pub notice_seconds: Vec<f64>,
     /// The share by which a task takes longer if its processor was idle before it, so that caches and clock are not
     /// ready. 0 if it was not measured.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub longer_behind_idleness: f64,
+    #[serde(
+        default,
+        skip_serializing_if = "is_zero",
+        alias = "longer_behind_idleness"
+    )]
+    pub longer_after_idleness: f64,
     /// The share by which time grows while another processor works. 0 if it was not measured.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub longer_beside: f64,
+    #[serde(default, skip_serializing_if = "is_zero", alias = "longer_beside")]
+    pub longer_concurrently: f64,
     /// By block, its times as multiples of these seconds: shadows differ by their outliers. 1 for missing blocks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub by_block: Vec<f64>,
@@ -246,7 +250,7 @@ impl TryFrom<Vec<CostSample>> for Costs {
                     name()
                 ));
             }
-            let longer = [cost.longer_beside, cost.longer_behind_idleness];
+            let longer = [cost.longer_concurrently, cost.longer_after_idleness];
             if !longer.iter().all(|longer| LONGER.contains(longer)) {
                 let [least, most] = [LONGER.start(), LONGER.end()];
                 return Err(format!(
@@ -584,11 +588,11 @@ mod tests {
         for wrong in [-1.0, 1.0, f64::NAN] {
             for cost in [
                 Cost {
-                    longer_beside: wrong,
+                    longer_concurrently: wrong,
                     ..cost.clone()
                 },
                 Cost {
-                    longer_behind_idleness: wrong,
+                    longer_after_idleness: wrong,
                     ..cost.clone()
                 },
             ] {

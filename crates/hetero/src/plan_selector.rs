@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn prompts_that_others_run_beside_are_tried_as_seldom_as_others() {
+    fn prompts_with_others_are_tried_as_seldom_as_others() {
         for (alone, late, before) in [
             (1.2, 1.0, 14),
             (1.2, 1.0, 15),

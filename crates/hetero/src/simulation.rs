@@ -60,7 +60,7 @@ impl HeteroEngine {
         let planned = state.joint_plan(shared, tokens, 0);
         let prompts = |costs| Prompts::new(shared, costs, planned.as_ref(), (tokens, 0));
         let Prompts { graph, tasks, .. } = prompts(costs);
-        let concurrent = self.measured_beside(&graph, &tasks, planned.as_ref());
+        let concurrent = self.measured_concurrently(&graph, &tasks, planned.as_ref());
         let scheduled = |expected| state.scheduled(prompts(expected).tasks.dag.clone(), policy);
         let scheduled: Vec<_> = expected.iter().map(scheduled).collect();
         drop(state);
@@ -86,7 +86,7 @@ impl HeteroEngine {
 
     /// Returns, by task, whether its expected time is that of a measured part of a cut, measured while other processors
     /// work.
-    fn measured_beside(
+    fn measured_concurrently(
         &self,
         graph: &Graph,
         tasks: &PrefillTasks,
@@ -128,7 +128,7 @@ impl RealTime for Measured<'_> {
             return seconds.into();
         };
         let idle = if begin.idle {
-            cost.longer_behind_idleness
+            cost.longer_after_idleness
         } else {
             0.0
         };
@@ -136,7 +136,7 @@ impl RealTime for Measured<'_> {
         let concurrent = if self.concurrent[begin.task] {
             0.0
         } else {
-            cost.longer_beside
+            cost.longer_concurrently
         };
         Takes {
             before: 0.0,

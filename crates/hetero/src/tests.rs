@@ -221,7 +221,7 @@ fn every_policy_and_processor_set_gives_the_logits_of_the_sequential_pass() {
 }
 
 #[test]
-fn a_later_prompt_goes_on_behind_an_earlier_one() {
+fn a_later_prompt_goes_on_after_an_earlier_one() {
     let model = int8("llama");
     let tokens = prompt(&model, 30);
     let run = |mut session: Session| {

@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sleep_ends_before_what_is_expected_and_polling_behind_it() {
+    fn a_sleep_ends_before_what_is_expected_and_polling_after_it() {
         let now = Instant::now();
         for micros in [0, 50, 150, 199, 201, 500, 1000, 10_000, 10_000_000] {
             let left = Duration::from_micros(micros);

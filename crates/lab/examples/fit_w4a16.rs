@@ -69,7 +69,7 @@ fn main() {
             frame_seconds,
         };
         let speed = layer.seconds() / game.during(&layer, Submission::OneByOne).seconds;
-        paper::LAYER_LOSS_BESIDE_GAME.less() - speed
+        paper::LAYER_LOSS_WITH_GAME.less() - speed
     });
     println!("milliseconds of a frame = {:.4}", 1e3 * frame);
     // Two lengths determine the two parameters of a line.

@@ -57,19 +57,19 @@ struct Running {
     seconds: f64,
     concurrent: f64,
     /// Whether another processor works at the same time.
-    is_beside: bool,
+    is_concurrent: bool,
 }
 
 impl Running {
     /// Updates the end time when other processors start or stop working at `now`.
-    fn set_beside(&mut self, is_beside: bool, now: f64) {
-        if self.is_beside != is_beside && self.concurrent != 0.0 {
+    fn set_concurrent(&mut self, is_concurrent: bool, now: f64) {
+        if self.is_concurrent != is_concurrent && self.concurrent != 0.0 {
             let factor = 1.0 + self.concurrent;
-            let left = (self.end - now) * if is_beside { factor } else { 1.0 / factor };
+            let left = (self.end - now) * if is_concurrent { factor } else { 1.0 / factor };
             self.seconds += now + left - self.end;
             self.end = now + left;
         }
-        self.is_beside = is_beside;
+        self.is_concurrent = is_concurrent;
     }
 }
 
@@ -339,15 +339,15 @@ fn simulate_noticed(
                     end,
                     seconds,
                     concurrent,
-                    is_beside: false,
+                    is_concurrent: false,
                 });
             }
         }
-        let is_beside = running.iter().flatten().count() > 1;
+        let is_concurrent = running.iter().flatten().count() > 1;
         running
             .iter_mut()
             .flatten()
-            .for_each(|running| running.set_beside(is_beside, now));
+            .for_each(|running| running.set_concurrent(is_concurrent, now));
         let end = running
             .iter()
             .flatten()

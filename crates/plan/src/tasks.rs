@@ -289,9 +289,9 @@ impl PrefillTasks {
             let first = nodes.len();
             for (home, task) in pieces(graph, processors, options, assignment(whole)?, whole)? {
                 let role = graph.subgraphs()[whole.subgraph].role;
-                let is_behind = options.shadow(whole.subgraph) == Some(Shadow::After);
+                let is_after = options.shadow(whole.subgraph) == Some(Shadow::After);
                 let predecessors = match task.operation {
-                    Operation::Shadow if is_behind => (first..nodes.len()).collect(),
+                    Operation::Shadow if is_after => (first..nodes.len()).collect(),
                     _ => before.clone(),
                 };
                 let format = match task.operation {
@@ -457,7 +457,7 @@ mod tests {
                 let shares = shares.map(|(index, share)| Share { processor: ProcessorId::new(index), share });
                 Cut::new(if of_rows { Axis::Rows } else { Axis::Columns }, shares.collect(), multiple).unwrap()
             };
-            let shadow = |is_behind: bool| if is_behind { Shadow::After } else { Shadow::Concurrent };
+            let shadow = |is_after: bool| if is_after { Shadow::After } else { Shadow::Concurrent };
             TaskOptions {
                 placement,
                 chunks_in_flight,
@@ -484,12 +484,12 @@ mod tests {
                     expected.push(Task { chunk, subgraph: graph.subgraphs().len() - 1, part: 0 });
                 }
                 let mut of_expected = |other: &PrefillTask| expected.contains(&whole(other.task));
-                let is_behind = options.shadow(task.subgraph) == Some(Shadow::After);
+                let is_after = options.shadow(task.subgraph) == Some(Shadow::After);
                 let mut following = |other: &PrefillTask| {
                     whole(other.task) == whole(*task) && other.operation == Operation::Compute
                 };
                 let waits: &mut dyn FnMut(&PrefillTask) -> bool =
-                    if *operation == Operation::Shadow && is_behind { &mut following } else { &mut of_expected };
+                    if *operation == Operation::Shadow && is_after { &mut following } else { &mut of_expected };
                 let expected: Vec<_> =
                     made.tasks.iter().enumerate().filter(|(_, other)| waits(other)).map(|(number, _)| number).collect();
                 prop_assert_eq!(made.dag.predecessors(number), expected, "{:?}", made.tasks[number]);

@@ -39,7 +39,7 @@ pub(super) fn prune(
             let mut within = |rate| {
                 plan::prune(inputs, rate);
                 quantized = Arc::new(
-                    model.quantize_beside(&quantized, &plan::quantization(inputs, &options.plan)),
+                    model.quantize_sharing(&quantized, &plan::quantization(inputs, &options.plan)),
                 );
                 let loss = loss(&quantized)?;
                 tracing::debug!(rate, loss, float, "pruning tried");

@@ -159,7 +159,7 @@ fn rows_in_int8_correlate_with_those_in_float_in_every_family() {
 }
 
 #[test]
-fn rows_in_int8_have_the_same_bits_on_any_number_of_threads_and_beside_known_weights() {
+fn rows_in_int8_have_the_same_bits_on_any_number_of_threads_and_with_known_weights() {
     for name in FAMILIES {
         let subject = Subject::golden(name);
         let all = subject.quantized(Prune::Rate(0.0));

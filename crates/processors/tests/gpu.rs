@@ -32,7 +32,7 @@ fn a_gpu_that_is_not_there_is_an_error_that_lists_what_is() {
 }
 
 #[test]
-fn the_first_variant_that_computes_rightly_is_used_and_those_behind_it_are_not_tried() {
+fn the_first_variant_that_computes_rightly_is_used_and_those_after_it_are_not_tried() {
     let Some(gpu) = gpu() else { return };
     let states: Vec<_> = gpu
         .variants()

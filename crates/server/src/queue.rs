@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_overtakes_a_large_request() {
+    fn no_request_overtakes_a_large_one() {
         let queue = queue(4, 4, 9);
         let first = admitted(&queue, Need { slots: 1, pages: 3 });
         let mut large = waiting(&queue, 1, Need { slots: 1, pages: 4 });
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_leaves_makes_room_for_those_behind() {
+    fn a_request_that_leaves_makes_room_for_later_ones() {
         let queue = queue(2, 2, 9);
         let first = admitted(&queue, ONE);
         let large = waiting(&queue, 1, Need { slots: 2, pages: 2 });

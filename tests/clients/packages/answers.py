@@ -1,4 +1,4 @@
-"""What a request asked for and what was answered, read from the bytes, without any client's code."""
+"""Requests and their answers, read from the bytes, without any client's code."""
 
 import json
 

@@ -12,7 +12,7 @@ LONGEST_SECONDS = 240
 
 
 def run(*words, text=None, **variables):
-    """What a program prints."""
+    """Returns the output of a program."""
     done = subprocess.run(words, input=text, capture_output=True, text=True, timeout=LONGEST_SECONDS, env=os.environ | variables, check=False)
     assert done.returncode == 0, f"{words[0]} ended with {done.returncode}: {(done.stdout + done.stderr)[-600:]}"
     return ESCAPES.sub("", done.stdout).replace("\r", "")

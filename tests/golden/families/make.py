@@ -1210,7 +1210,7 @@ def is_mamba2(architecture):
 
 
 def falcon_factor(stem, config):
-    """What llama.cpp's Falcon-H1 has in a weight: a number, or one for each row."""
+    """Returns the factor that llama.cpp's Falcon-H1 has in a weight: a number, or one for each row."""
     part = stem.rpartition(".")[2]
     if part == "in_proj":
         vectors = config.mamba_n_groups * config.mamba_d_state
@@ -1235,7 +1235,7 @@ def part_is(stem, part):
 
 
 def llama3_divisors(model):
-    """What Llama 3's RoPE divides each frequency by, read off transformers' own frequencies."""
+    """Returns the divisor of each frequency in Llama 3's RoPE, read off transformers' own frequencies."""
     config = model.config
     plain = config.rope_theta ** -(torch.arange(0, config.head_dim, 2).double() / config.head_dim)
     return (plain / model.model.rotary_emb.inv_freq.double()).float().numpy()

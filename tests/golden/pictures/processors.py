@@ -169,7 +169,7 @@ LLAVA_SIGLIP = {**COMMON, "image_mean": HALF, "image_processor_type": "SiglipIma
 
 
 def config(model_type, hidden, vision, **more):
-    """What config.json of a published model states of its sizes."""
+    """Returns the sizes that config.json of a published model states."""
     return {"model_type": model_type, **more, "text_config": {"hidden_size": hidden}, "vision_config": vision}
 
 

@@ -46,7 +46,7 @@ PRE_TOKENIZERS = {
 
 
 class Vocabulary:
-    """What a GGUF file says about its tokenizer."""
+    """The tokenizer that a GGUF file states."""
 
     def __init__(self, path):
         self.fields = gguf.GGUFReader(path).fields
@@ -60,7 +60,7 @@ class Vocabulary:
         return default if field is None else field.contents()
 
     def around(self):
-        """What a raw prompt begins and ends with."""
+        """Returns the tokens at the beginning and the end of a raw prompt."""
         byte_level = self.model == "gpt2"
         add_bos = self.get("add_bos_token", self.model == "llama" or self.pre in ("llama-bpe", "tekken"))
         add_eos = self.get("add_eos_token", self.model == "t5")

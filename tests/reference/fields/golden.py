@@ -1,4 +1,4 @@
-"""What `cargo test` compares with: the files of tests/golden/fields.
+"""The expected values of `cargo test`: the files of tests/golden/fields.
 
 A case is the fields that are changed, the names of those that are dropped, and a number: files of one base with the same
 number have the same logits by the reference. Where the references disagree, a word stands in place of the number.

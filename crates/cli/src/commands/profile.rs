@@ -400,11 +400,11 @@ fn predictions_text(judged: &Judged, names: &[String]) -> String {
             contended.largest,
         ]
         .map(percent);
-        let [by_alone, by_beside] = one.methods;
-        let by = if by_alone == by_beside {
+        let [by_alone, by_concurrent] = one.methods;
+        let by = if by_alone == by_concurrent {
             by_alone.to_owned()
         } else {
-            format!("{by_alone}, with others {by_beside}")
+            format!("{by_alone}, with others {by_concurrent}")
         };
         let labels = [names[one.processor.index()].clone(), by];
         labels

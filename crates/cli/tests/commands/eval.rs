@@ -161,7 +161,7 @@ fn lambada_scores_last_words() {
 }
 
 #[test]
-fn choices_are_scored_behind_their_contexts() {
+fn choices_are_scored_after_their_contexts() {
     let place = place(600);
     let evaluation = eval(&place, "hellaswag", "hellaswag.jsonl", &[]);
     let endings = [" sips.", " sips tea.", " is", " go"];
@@ -213,7 +213,7 @@ fn mmlu_context(subject: &str, question: &str, examples: usize) -> String {
 }
 
 #[test]
-fn letters_are_scored_behind_five_examples_that_are_run_once_for_each_subject() {
+fn letters_are_scored_after_five_examples_that_are_run_once_for_each_subject() {
     let place = place(600);
     let evaluation = eval(&place, "mmlu", "mmlu.jsonl", &[]);
     let contexts = [("b", "1?"), ("a", "2?"), ("b", "3?")]

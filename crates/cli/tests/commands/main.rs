@@ -619,7 +619,7 @@ fn devices_shows_what_the_machine_has() {
 }
 
 #[test]
-fn the_fastest_kernels_are_chosen_once_and_anew_for_another_machine() {
+fn the_fastest_kernels_are_chosen_once_and_again_for_another_machine() {
     let place = Place::on_a_new_machine();
     let choices = || json(&place.triad(&["devices", "--json"]))["kernel_choices"].clone();
     let first = choices();

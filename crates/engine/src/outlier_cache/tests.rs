@@ -232,7 +232,7 @@ fn what_was_requested_for_another_input_is_not_used() {
 }
 
 #[test]
-fn a_file_of_another_model_or_length_is_made_anew() {
+fn a_file_of_another_model_or_length_is_made_again() {
     let rows = Rows::new("llama");
     let written = {
         rows.open().unwrap();
@@ -378,7 +378,7 @@ fn rows_of_channels_that_changed_places_are_refused() {
 }
 
 #[test]
-fn rows_that_nobody_wants_any_more_are_left_out_and_hold_nobody_up() {
+fn rows_that_are_no_longer_wanted_are_not_read_and_delay_no_request() {
     let rows = Rows::new("llama");
     let outlier_cache = rows.start(&[]);
     let input = LinearInput::Attention;

@@ -69,7 +69,7 @@ fn a_cancelled_token_ends() {
 }
 
 #[test]
-fn a_cancelled_token_ends_beside_others_that_go_on() {
+fn a_cancelled_token_ends_while_others_go_on() {
     let model = int8("llama");
     let engine = engine(&model);
     let mut sessions: Vec<_> = (0..2).map(|_| engine.session()).collect();
@@ -315,7 +315,7 @@ fn an_engine_that_is_dropped_first_lives_as_long_as_its_sessions() {
 
 /// Returns how many steps a sequence decodes while another one's prompt is computed, and the number of that prompt's
 /// chunks.
-fn steps_beside_a_prompt(max_stall: Duration) -> (usize, usize) {
+fn steps_during_a_prompt(max_stall: Duration) -> (usize, usize) {
     let (_, model) = &MODELS[1];
     let session = SessionOptions {
         context: 400,
@@ -366,14 +366,14 @@ fn steps_beside_a_prompt(max_stall: Duration) -> (usize, usize) {
 
 #[test]
 fn sequences_that_decode_take_steps_while_a_prompt_is_computed() {
-    let (steps, chunks) = steps_beside_a_prompt(Duration::ZERO);
+    let (steps, chunks) = steps_during_a_prompt(Duration::ZERO);
     // Each of a chunk's two layers may be preceded by a step.
     assert!(steps >= chunks, "{steps} steps in {chunks} chunks");
 }
 
 #[test]
 fn a_step_that_may_wait_for_long_takes_no_time_from_a_prompt() {
-    let (steps, _) = steps_beside_a_prompt(NEVER);
+    let (steps, _) = steps_during_a_prompt(NEVER);
     assert!(steps <= 1, "{steps} steps");
 }
 

@@ -387,7 +387,7 @@ fn operators_take_no_longer_than_the_whole_and_change_no_bit() {
 }
 
 #[test]
-fn rows_that_nobody_reads_in_float_have_the_bits_of_those_that_an_observer_reads() {
+fn rows_without_a_float_reader_have_the_bits_of_those_that_an_observer_reads() {
     for family in FAMILIES {
         let dynamic = Arc::new(testing::quantize_dynamic(&float(family)));
         for model in [int8(family), dynamic, float(family)] {

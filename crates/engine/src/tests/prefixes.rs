@@ -194,7 +194,7 @@ fn prefixes_are_found_by_sessions_with_the_same_salt_alone() {
 }
 
 #[test]
-fn decoded_tokens_are_nobody_elses() {
+fn decoded_tokens_are_not_shared() {
     let (_, model) = &MODELS[2];
     let engine = paged(model, KvFormat::F16, None);
     let mut first = engine.session();
@@ -361,7 +361,7 @@ fn released_prefixes_are_the_oldest_and_their_memory_is_freed() {
 }
 
 #[test]
-fn a_dropped_session_gives_its_pages_back_while_a_prompt_computed_beside_its_own_goes_on() {
+fn a_dropped_session_gives_its_pages_back_while_a_prompt_computed_with_its_own_goes_on() {
     let (_, model) = &MODELS[0];
     let engine = probed(model, &options(KvFormat::F16, None));
     let page = engine.usage().kv.page_bytes;

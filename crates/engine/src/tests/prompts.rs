@@ -47,7 +47,7 @@ fn a_prompt_in_chunks_has_the_logits_of_one_chunk() {
 }
 
 #[test]
-fn a_later_prompt_goes_on_behind_an_earlier_one() {
+fn a_later_prompt_goes_on_after_an_earlier_one() {
     let model = int8("llama");
     let tokens = prompt(&model, 30);
     let run = |mut session: Session| {

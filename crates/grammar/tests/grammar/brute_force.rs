@@ -85,7 +85,7 @@ const REGEXES: [&str; 12] = [
 ];
 
 #[test]
-fn a_mask_has_exactly_the_tokens_behind_which_the_expression_can_still_match() {
+fn a_mask_has_exactly_the_tokens_after_which_the_expression_can_still_match() {
     for tokenizer in [byte_level(), golden("spm-no-prefix")] {
         let grammars = grammars(&tokenizer);
         let ends = tokenizer.end_tokens();

@@ -53,8 +53,8 @@ impl Costs {
                 by_block: std::mem::take(&mut cost.by_block),
                 variation: effects.variation(tasks),
                 notice_seconds: at_ranks(tasks.iter().filter_map(|task| task.notice).collect()),
-                longer_behind_idleness: effects.idle,
-                longer_beside: effects.concurrent,
+                longer_after_idleness: effects.idle,
+                longer_concurrently: effects.concurrent,
                 ..cost.scaled(effects.scale)
             };
         });
@@ -181,11 +181,11 @@ impl Effects {
             covariance(1, 1) + MIN_VARIANCE,
             covariance(0, 1),
         ];
-        let [of_idle, of_beside] = [covariance(0, 2), covariance(1, 2)];
+        let [of_idle, of_concurrent] = [covariance(0, 2), covariance(1, 2)];
         let determinant = idle * concurrent - both * both;
         let parts = [
-            of_idle * concurrent - of_beside * both,
-            of_beside * idle - of_idle * both,
+            of_idle * concurrent - of_concurrent * both,
+            of_concurrent * idle - of_idle * both,
         ]
         .map(|part| part / determinant);
         let scale = means[2] - parts[0] * means[0] - parts[1] * means[1];

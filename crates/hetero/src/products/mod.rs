@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_is_read_as_it_was_written_and_what_nobody_measured_is_refused() {
+    fn a_table_is_read_as_it_was_written_and_unmeasured_costs_are_refused() {
         let package = tempfile::tempdir().unwrap();
         assert_eq!(
             ProductTable::open(package.path()).unwrap(),

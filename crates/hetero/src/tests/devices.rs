@@ -466,7 +466,7 @@ fn a_device_that_vanishes_at_any_run_changes_no_bit_and_is_reported() {
 }
 
 #[test]
-fn shadows_beside_a_device_are_tasks_of_the_cpu() {
+fn shadows_next_to_a_device_are_tasks_of_the_cpu() {
     let model = int8("llama");
     let mut session = engine(
         &model,

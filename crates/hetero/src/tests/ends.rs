@@ -116,7 +116,7 @@ fn a_cancelled_token_ends() {
 }
 
 #[test]
-fn a_cancelled_token_ends_beside_others_that_go_on() {
+fn a_cancelled_token_ends_while_others_go_on() {
     let model = int8("llama");
     for options in one_and_two() {
         let engine = engine(&model, options);
@@ -238,7 +238,7 @@ fn a_prompt_ends_whose_neighbour_is_cancelled() {
 }
 
 #[test]
-fn where_nobody_is_left_for_a_task_the_request_ends_with_what_happened() {
+fn where_no_processor_is_left_for_a_task_the_request_ends_with_what_happened() {
     let model = int8("llama");
     // The second processor cannot take over float operators.
     let mut processors = two(1, None);
@@ -380,7 +380,7 @@ fn an_engine_that_is_dropped_first_lives_as_long_as_its_sessions() {
 
 /// Returns how many steps a sequence decodes while another one's prompt is computed, and the number of that prompt's
 /// chunks.
-fn steps_beside_a_prompt(options: HeteroOptions) -> (usize, usize) {
+fn steps_during_a_prompt(options: HeteroOptions) -> (usize, usize) {
     let (_, model) = &MODELS[1];
     let engine = engine(model, options);
     let chunks = 30;
@@ -427,7 +427,7 @@ fn sequences_that_decode_take_steps_while_a_prompt_is_computed() {
             },
             ..options
         };
-        let (steps, chunks) = steps_beside_a_prompt(options);
+        let (steps, chunks) = steps_during_a_prompt(options);
         // On one processor, each of a chunk's twelve tasks may be followed by a step.
         assert!(steps >= chunks, "{steps} steps in {chunks} chunks");
     }
@@ -442,7 +442,7 @@ fn a_step_that_may_wait_for_long_takes_no_time_from_a_prompt() {
         },
         ..one_and_two().next().unwrap()
     };
-    let (steps, _) = steps_beside_a_prompt(options);
+    let (steps, _) = steps_during_a_prompt(options);
     assert!(steps <= 1, "{steps} steps");
 }
 

@@ -336,7 +336,7 @@ fn without_a_place_for_the_file_weights_are_read_in_place_and_that_is_reported()
 }
 
 #[test]
-fn only_shadows_beside_a_device_with_memory_of_its_own_read_rows() {
+fn only_shadows_next_to_a_device_with_memory_of_its_own_read_rows() {
     let (model, folder) = (pruned("llama", 0.0), tempfile::tempdir().unwrap());
     let of = |device: Arc<TestDevice>, outlier_cache| {
         engine(
@@ -406,7 +406,7 @@ fn resident(path: &std::path::Path) -> usize {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn beside_a_device_with_memory_of_its_own_no_page_of_its_weights_stays_resident() {
+fn next_to_a_device_with_memory_of_its_own_no_page_of_its_weights_stays_resident() {
     use std::os::unix::fs::FileExt;
 
     use triad_engine::weights::{Int8Matrix, Weight};

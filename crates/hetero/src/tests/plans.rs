@@ -310,7 +310,7 @@ fn measured_products_are_planned_and_give_the_bits_of_one_processor_alone() {
 }
 
 #[test]
-fn every_candidate_of_every_product_is_run_and_none_that_is_run_beside_the_choice_is_faster_than_the_fastest()
+fn every_candidate_of_every_product_is_run_and_none_that_is_run_with_the_choice_is_faster_than_the_fastest()
  {
     let model = int8("llama");
     for which in [0, 2] {
@@ -586,7 +586,7 @@ fn parts_of_a_joint_plan_on_static_shapes_are_expected_to_take_what_was_measured
 }
 
 #[test]
-fn what_was_measured_beside_others_is_not_simulated_to_take_longer_beside_them() {
+fn what_was_measured_concurrently_is_not_simulated_to_take_longer_concurrently() {
     let model = int8("llama");
     let (mut cut, mut longer) = (0, 0);
     for seed in 0..8 {
@@ -603,7 +603,7 @@ fn what_was_measured_beside_others_is_not_simulated_to_take_longer_beside_them()
             // As long as the parts of the device, so that they overlap.
             (
                 seen["cost"]["seconds_per_token"],
-                seen["cost"]["longer_beside"],
+                seen["cost"]["longer_concurrently"],
             ) = (10.0.into(), 0.5.into());
         }
         let costs = serde_json::from_value(list).unwrap();

@@ -6,7 +6,7 @@ use triad_kernels::attention::PAGE;
 use super::*;
 
 #[test]
-fn a_dropped_session_gives_its_pages_back_while_a_prompt_computed_beside_its_own_goes_on() {
+fn a_dropped_session_gives_its_pages_back_while_a_prompt_computed_with_its_own_goes_on() {
     let (_, model) = &MODELS[0];
     let options = HeteroOptions {
         engine: of_session(800, 64),

@@ -37,7 +37,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
     #[test]
-    fn a_sequence_has_the_same_bits_alone_and_beside_others(
+    fn a_sequence_has_the_same_bits_alone_and_with_others(
         of_each in prop::collection::vec(steps(), 1..17), model in 0..ON_PROCESSORS,
         kv_format in prop::sample::select(vec![KvFormat::F16, KvFormat::F32, KvFormat::Int8]),
         (chunk, most_rows, in_flight) in (prop_oneof![5usize..40, Just(256)], prop_oneof![Just(64usize), 1usize..6], 1usize..5),

@@ -15,7 +15,7 @@ fn order(timeline: &Timeline, processor: ProcessorId) -> Vec<usize> {
 }
 
 #[test]
-fn a_simulated_prompt_has_the_tasks_of_the_run_each_once_where_it_runs_behind_what_it_waits_for() {
+fn a_simulated_prompt_has_the_tasks_of_the_run_each_once_where_it_runs_after_what_it_waits_for() {
     for rate in [0.0, 1.0] {
         let model = pruned("llama", rate);
         for (policy, in_flight) in Policy::ALL
@@ -117,7 +117,7 @@ fn a_simulated_prompt_takes_what_its_costs_are() {
     );
     // In order, only shadows run while another processor works.
     let longer = |cost: &mut serde_json::Map<_, serde_json::Value>| {
-        _ = cost.insert("longer_beside".into(), 0.5.into());
+        _ = cost.insert("longer_concurrently".into(), 0.5.into());
     };
     let [in_order, fifo] = [Policy::InOrder, Policy::Fifo]
         .map(|policy| seconds(policy, &longer) / seconds(policy, &|_| {}));

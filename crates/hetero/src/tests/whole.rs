@@ -443,7 +443,7 @@ fn a_model_whose_scales_are_found_for_each_token_is_refused() {
 }
 
 #[test]
-fn sessions_with_adapters_are_computed_by_the_cpu_beside_those_of_the_device() {
+fn sessions_with_adapters_are_computed_by_the_cpu_concurrently_with_those_of_the_device() {
     let run = |engine: &Engine, index: usize| {
         let mut session = adapted(engine.session(), &ADAPTERS[index]);
         let mut all = session

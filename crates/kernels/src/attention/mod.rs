@@ -327,7 +327,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Adds the attention of query rows `strip` to `keys` of one page; the tile has `before` rows ahead of these.
+    /// Adds the attention of query rows `strip` to `keys` of one page; the tile has `before` rows before these.
     fn strip(&self, strip: Range<usize>, before: usize, keys: Range<usize>, scratch: &mut Scratch) {
         let Scratch {
             queries,

@@ -307,7 +307,7 @@ fn the_number_of_threads_changes_no_bit() {
 }
 
 #[test]
-fn a_score_of_minus_infinity_has_no_weight_beside_others_and_no_mean_alone() {
+fn a_score_of_minus_infinity_has_no_weight_among_others_and_no_mean_alone() {
     for precision in [Precision::Exact, Precision::Fast] {
         let shape = Shape {
             heads: 1,

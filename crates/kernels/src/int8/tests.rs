@@ -298,7 +298,7 @@ proptest! {
     }
 
     #[test]
-    fn a_product_with_its_shadow_has_the_bits_of_one_behind_the_other(
+    fn a_product_with_its_shadow_has_the_bits_of_one_after_the_other(
         rows in 1usize..220, in_features in 1usize..140, out_features in 1usize..200, seed: u64, threads in 1usize..4,
     ) {
         let x = quantized(&with_outliers(rows * in_features, seed), in_features, 1.0 / 127.0, true);
@@ -319,7 +319,7 @@ proptest! {
     }
 
     #[test]
-    fn gate_up_and_activation_as_one_operator_have_the_bits_of_one_behind_the_other(
+    fn gate_up_and_activation_as_one_operator_have_the_bits_of_one_after_the_other(
         rows in 1usize..220, in_features in 1usize..90, width in 1usize..200, seed: u64, threads in 1usize..4,
         is_smoothed: bool, has_bias: bool, shadow: bool, is_not_finite in 0usize..4,
     ) {

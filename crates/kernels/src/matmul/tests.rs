@@ -268,7 +268,7 @@ proptest! {
     }
 
     #[test]
-    fn a_row_has_the_same_bits_alone_and_beside_others_on_any_threads(
+    fn a_row_has_the_same_bits_alone_and_with_others_on_any_threads(
         rows in prop_oneof![2usize..20, 60usize..70], columns in prop_oneof![4 => 1usize..300, 1 => 2500usize..3000],
         groups in 1usize..6, seed: u64, threads in 1usize..4, split: usize,
     ) {

@@ -78,7 +78,7 @@ pub struct Outcome {
     /// Median seconds of a prompt without the disturbance.
     pub alone_seconds: f64,
     /// Median seconds of a prompt with the disturbance.
-    pub beside_seconds: f64,
+    pub concurrent_seconds: f64,
     /// Median CPU seconds of the other program, or seconds for which the process was stopped.
     pub taken_seconds: f64,
     /// Median joules of the processors during a prompt without and with the other program (whose energy is included),
@@ -89,7 +89,7 @@ pub struct Outcome {
 impl Outcome {
     /// Returns the seconds by which the prompt was delayed.
     pub fn delay(&self) -> f64 {
-        self.beside_seconds - self.alone_seconds
+        self.concurrent_seconds - self.alone_seconds
     }
 
     /// Returns the delay per second that the other program took.
@@ -168,7 +168,7 @@ pub fn run(
                     policy: *policy,
                     disturbance: disturbance.clone(),
                     alone_seconds: alone.seconds,
-                    beside_seconds: loaded.seconds,
+                    concurrent_seconds: loaded.seconds,
                     taken_seconds: loaded.taken,
                     joules: alone.joules.zip(loaded.joules).map(<[f64; 2]>::from),
                 }

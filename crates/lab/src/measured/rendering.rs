@@ -36,7 +36,7 @@ pub struct Rendering {
     /// Median seconds of a prompt without frames.
     pub prompt_alone_seconds: f64,
     /// Median seconds of a prompt with frames.
-    pub prompt_beside_seconds: f64,
+    pub prompt_concurrent_seconds: f64,
     /// Frames that were due while prompts were computed.
     pub due: usize,
     /// Frames that were complete before the next one was due.
@@ -109,7 +109,8 @@ pub fn run(
         found.add(frames?, plan.interval.as_secs_f64(), seconds);
         loaded.push(seconds);
     }
-    (found.prompt_alone_seconds, found.prompt_beside_seconds) = (median(&alone), median(&loaded));
+    (found.prompt_alone_seconds, found.prompt_concurrent_seconds) =
+        (median(&alone), median(&loaded));
     Ok(found)
 }
 

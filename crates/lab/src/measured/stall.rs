@@ -56,7 +56,7 @@ pub struct Stall {
     /// Seconds of the prompt when no sequence decodes.
     pub prefill_alone_seconds: f64,
     /// Seconds of the prompt while sequences decode.
-    pub prefill_beside_seconds: f64,
+    pub prefill_concurrent_seconds: f64,
     /// When the prompt arrived and was complete, in seconds from the start.
     pub prompt_at: [f64; 2],
     /// Times before, during and after the prompt.
@@ -159,17 +159,17 @@ pub fn run(engine: &Engine, plan: &Plan, cancel: &Cancel) -> Result<Stall> {
                 .collect(),
         )
     };
-    let is_behind = |gap: &Gap| gap.at - gap.seconds >= until;
+    let is_after = |gap: &Gap| gap.at - gap.seconds >= until;
     Ok(Stall {
         sequences: plan.sequences,
         prompt: plan.prompt,
         prefill_alone_seconds: alone,
-        prefill_beside_seconds: seconds,
+        prefill_concurrent_seconds: seconds,
         prompt_at: [from, until],
         gaps: [
             of(&|gap| gap.at < from),
-            of(&|gap| gap.at >= from && !is_behind(gap)),
-            of(&is_behind),
+            of(&|gap| gap.at >= from && !is_after(gap)),
+            of(&is_after),
         ],
         all,
     })

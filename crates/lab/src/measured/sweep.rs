@@ -41,7 +41,7 @@ pub fn prune<M, E>(
     let of_rate = |rate: &f64| {
         plan::prune(&mut inputs, *rate);
         let plan = plan::quantization(&inputs, options);
-        quantized = Arc::new(subject.model.quantize_beside(&quantized, &plan));
+        quantized = Arc::new(subject.model.quantize_sharing(&quantized, &plan));
         let measured = measure(&quantized)?;
         Ok(Pruned {
             rate: *rate,
@@ -117,7 +117,7 @@ pub fn thresholds<M: Clone, E>(
                     .map(|(_, measured)| measured.clone());
                 let result = match known {
                     Some(known) => known,
-                    None => measure(&Arc::new(subject.model.quantize_beside(&quantized, &plan)))?,
+                    None => measure(&Arc::new(subject.model.quantize_sharing(&quantized, &plan)))?,
                 };
                 measured.push((plan, result.clone()));
                 let variant = Variant {

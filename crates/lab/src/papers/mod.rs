@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_beside_one_number_has_an_error_and_is_not_inside_anything() {
+    fn a_value_next_to_one_number_has_an_error_and_is_not_inside_anything() {
         let value = held_out(one(4.0), 5.0);
         assert_eq!(
             (value.error(), value.inside(), value.from_middle()),
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_beside_a_range_does_not_lower_the_mean_error_but_is_told_apart() {
+    fn a_value_next_to_a_range_does_not_lower_the_mean_error_but_is_told_apart() {
         let values = vec![
             held_out(one(10.0), 12.0),
             held_out((2.0, 6.0), 5.0),

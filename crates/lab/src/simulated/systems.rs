@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn every_task_runs_behind_what_it_waits_for_by_every_system() {
+    fn every_task_runs_after_what_it_waits_for_by_every_system() {
         for (prompt, prune) in [(1, 0.0), (256, 0.0), (700, 0.85), (1280, 0.0)] {
             let tasks = tasks(prompt, prune);
             for system in System::ALL {
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn in_lockstep_no_chunk_is_ahead_of_its_neighbour_and_no_pair_begins_before_the_last_one_is_through()
+    fn in_lockstep_no_chunk_overtakes_its_neighbour_and_no_pair_begins_before_the_last_one_is_through()
      {
         let tasks = tasks(1024, 0.0);
         let times = times(&tasks, System::Lockstep);

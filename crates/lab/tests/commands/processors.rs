@@ -73,7 +73,7 @@ fn other_programs_are_measured_by_every_policy_and_what_they_took_is_counted() {
             let seconds = |field: &str| outcome[field].as_f64().unwrap();
             assert!(
                 seconds("alone_seconds") > 0.0
-                    && seconds("beside_seconds") > 0.0
+                    && seconds("concurrent_seconds") > 0.0
                     && seconds("taken_seconds") > 0.0
             );
         }
@@ -228,7 +228,7 @@ fn lists_of_processors_are_compared_with_the_first_in_every_test() {
 
 #[test]
 #[cfg(feature = "gpu")]
-fn slices_of_a_gpu_change_no_answer_and_frames_beside_them_are_counted() {
+fn slices_of_a_gpu_change_no_answer_and_concurrent_frames_are_counted() {
     if with_gpu().is_none() {
         return;
     }

@@ -59,7 +59,7 @@ fn every_policy_is_simulated_above_its_bound() {
 }
 
 #[test]
-fn without_techniques_and_beside_other_apps_it_takes_longer() {
+fn without_techniques_and_with_other_apps_it_takes_longer() {
     let seconds = |more: &[&str]| number(&simulate(more)["seconds"]);
     let alone = seconds(&[]);
     assert!(seconds(&["--contend", "npu:0.5@0-1000ms"]) > alone);
@@ -168,7 +168,7 @@ fn reproduce_marks_what_informed_a_choice_and_gives_the_mean_error_of_prediction
 }
 
 #[test]
-fn beside_a_range_a_value_is_inside_or_outside_with_its_distance_from_the_middle() {
+fn next_to_a_range_a_value_is_inside_or_outside_with_its_distance_from_the_middle() {
     let found =
         json(&Place::new().triad(&["triad-lab", "reproduce", "micro-benchmarks", "--json"]));
     let of_group = values(&found, "micro-benchmarks")

@@ -171,7 +171,7 @@ fn element_types_that_are_not_read_are_named() {
 }
 
 #[test]
-fn an_index_must_map_tensors_to_files_beside_it() {
+fn an_index_must_map_tensors_to_files_next_to_it() {
     for index in [json!([]), json!({}), json!({"weight_map": []})] {
         assert_refused("no map", shards(&index), Malformed, &["weight_map"]);
     }

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_input_beside_few_weights_is_faster_than_the_reverse() {
+    fn a_large_input_with_few_weights_is_faster_than_the_reverse() {
         // HeteroLLM's figure 5: six times at K = 48. K is not in the text.
         let (large, few) = (14_336, 48);
         let device = DeviceProfile {

@@ -179,7 +179,13 @@ impl WeightOnly {
     /// Returns the seconds on the GPU of a product of `rows` tokens with weights `[columns, depth]`: the maximum of the
     /// times for its operations and for its bytes. While the NPU works, the GPU has only its share of the memory
     /// bandwidth.
-    pub fn gpu_product(&self, rows: usize, columns: usize, depth: usize, is_beside: bool) -> f64 {
+    pub fn gpu_product(
+        &self,
+        rows: usize,
+        columns: usize,
+        depth: usize,
+        is_concurrent: bool,
+    ) -> f64 {
         let Gpu {
             tera_operations,
             gigabytes_per_second,
@@ -189,14 +195,20 @@ impl WeightOnly {
         let operations =
             2.0 * rows as f64 * columns as f64 * depth as f64 / (tera_operations * TERA);
         let bytes = self.product_bytes(rows, columns, depth)
-            / (gigabytes_per_second * GIGA * self.share(is_beside));
+            / (gigabytes_per_second * GIGA * self.share(is_concurrent));
         operations.max(bytes).max(submission_microseconds * MICRO)
     }
 
     /// Returns the seconds on the NPU of the same product, in the better of both orders. The matrix with more rows
     /// streams through the array, which holds the other one. The more columns it has relative to its rows, the larger
     /// is the matrix in the array, and the slower is the product.
-    pub fn npu_product(&self, rows: usize, columns: usize, depth: usize, is_beside: bool) -> f64 {
+    pub fn npu_product(
+        &self,
+        rows: usize,
+        columns: usize,
+        depth: usize,
+        is_concurrent: bool,
+    ) -> f64 {
         self.npu_order(
             rows.max(columns),
             rows.min(columns),
@@ -205,7 +217,7 @@ impl WeightOnly {
         )
         .max(
             self.product_bytes(rows, columns, depth)
-                / (self.npu.gigabytes_per_second * GIGA * self.share(is_beside)),
+                / (self.npu.gigabytes_per_second * GIGA * self.share(is_concurrent)),
         )
     }
 
@@ -253,9 +265,9 @@ impl WeightOnly {
     }
 
     /// Returns the fraction of its own bandwidth that each processor has. If both read, they have less than the sum.
-    fn share(&self, is_beside: bool) -> f64 {
+    fn share(&self, is_concurrent: bool) -> f64 {
         let both = self.gpu.gigabytes_per_second + self.npu.gigabytes_per_second;
-        if is_beside {
+        if is_concurrent {
             (self.gigabytes_per_second / both).min(1.0)
         } else {
             1.0
@@ -304,16 +316,16 @@ mod tests {
 
     proptest! {
         #[test]
-        fn more_of_anything_never_takes_less(rows in 1usize..1200, columns in 1usize..20_000, depth in 1usize..20_000, is_beside: bool) {
+        fn more_of_anything_never_takes_less(rows in 1usize..1200, columns in 1usize..20_000, depth in 1usize..20_000, is_concurrent: bool) {
             let phone = phone();
             for product in [WeightOnly::gpu_product, WeightOnly::npu_product] {
-                let seconds = product(&phone, rows, columns, depth, is_beside);
+                let seconds = product(&phone, rows, columns, depth, is_concurrent);
                 prop_assert!(seconds.is_finite() && seconds > 0.0);
                 prop_assert!(product(&phone, rows, columns, depth, true) >= seconds);
-                prop_assert!(product(&phone, rows, columns, depth + 1, is_beside) >= seconds);
-                prop_assert!(product(&phone, rows, columns + 1, depth, is_beside) >= seconds);
+                prop_assert!(product(&phone, rows, columns, depth + 1, is_concurrent) >= seconds);
+                prop_assert!(product(&phone, rows, columns + 1, depth, is_concurrent) >= seconds);
                 // In f16, and from the integers of decode to f16.
-                prop_assert!(product(&phone, rows + 1, columns, depth, is_beside) >= seconds);
+                prop_assert!(product(&phone, rows + 1, columns, depth, is_concurrent) >= seconds);
             }
         }
     }

@@ -29,7 +29,7 @@ impl Costs for Rates {
         Ok(self.fixed + self.alone[processor.index()] * shape.operations())
     }
 
-    fn seconds_beside(
+    fn concurrent_seconds(
         &self,
         processor: ProcessorId,
         shape: ProductShape,
@@ -443,7 +443,7 @@ fn of_three_processors_one_that_makes_a_prompt_less_than_a_twentieth_faster_is_l
 }
 
 #[test]
-fn blocks_behind_those_that_are_searched_repeat_them() {
+fn blocks_after_those_that_are_searched_repeat_them() {
     let rates = Rates {
         alone: [3e-12, 4e-12, 5e-12],
         contended: 1.2,
@@ -467,7 +467,7 @@ fn blocks_behind_those_that_are_searched_repeat_them() {
 }
 
 #[test]
-fn plans_of_other_products_and_nobody_are_refused() {
+fn plans_of_other_products_and_of_no_processor_are_refused() {
     let rates = Rates {
         alone: [1e-11; 3],
         contended: 1.0,

@@ -69,8 +69,8 @@ pub fn cuts<E>(
             generator.cut_rows(first, second)?;
             if alignment.margins && first.is_static() {
                 let multiples = shape.rows / alignment.rows * alignment.rows;
-                let behind_all = Some(multiples).filter(|place| (1..shape.rows).contains(place));
-                generator.cut_rows_and_columns(first, second, second, behind_all)?;
+                let after_all = Some(multiples).filter(|place| (1..shape.rows).contains(place));
+                generator.cut_rows_and_columns(first, second, second, after_all)?;
             }
         }
     }

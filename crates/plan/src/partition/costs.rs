@@ -18,7 +18,7 @@ pub trait Costs {
     ///
     /// # Errors
     /// See [`Costs::seconds`].
-    fn seconds_beside(
+    fn concurrent_seconds(
         &self,
         processor: ProcessorId,
         shape: ProductShape,
@@ -32,12 +32,12 @@ impl<C: Costs + ?Sized> Costs for &C {
         (**self).seconds(processor, shape)
     }
 
-    fn seconds_beside(
+    fn concurrent_seconds(
         &self,
         processor: ProcessorId,
         shape: ProductShape,
     ) -> Result<f64, UnknownCost> {
-        (**self).seconds_beside(processor, shape)
+        (**self).concurrent_seconds(processor, shape)
     }
 }
 

@@ -126,7 +126,7 @@ impl<C: Costs> Times<'_, C> {
         &mut self,
         participant: &Participant,
         (rows, columns): (usize, usize),
-        is_beside: bool,
+        is_concurrent: bool,
     ) -> Result<f64, UnknownCost> {
         let (costs, processor, depth) = (self.costs, participant.processor, self.depth);
         let in_one_go = |rows: usize| {
@@ -135,8 +135,8 @@ impl<C: Costs> Times<'_, C> {
                 columns,
                 depth,
             };
-            if is_beside {
-                costs.seconds_beside(processor, shape)
+            if is_concurrent {
+                costs.concurrent_seconds(processor, shape)
             } else {
                 costs.seconds(processor, shape)
             }
@@ -152,7 +152,7 @@ impl<C: Costs> Times<'_, C> {
             .map(|length| Ok((length / unit, in_one_go(*length)?)));
         let table = self
             .tables
-            .entry((processor.index(), columns, is_beside))
+            .entry((processor.index(), columns, is_concurrent))
             .or_insert_with(|| vec![0.0]);
         let needed = rows.div_ceil(unit);
         if table.len() <= needed {
@@ -196,7 +196,7 @@ mod tests {
             Ok((sizes.into_iter().fold(self.0, mix) % 24 + 1) as f64)
         }
 
-        fn seconds_beside(
+        fn concurrent_seconds(
             &self,
             processor: ProcessorId,
             shape: ProductShape,

@@ -112,7 +112,7 @@ impl Costs for InterpolatedCosts {
             .ok_or(UnknownCost { processor, shape })
     }
 
-    fn seconds_beside(
+    fn concurrent_seconds(
         &self,
         processor: ProcessorId,
         shape: ProductShape,
@@ -170,7 +170,7 @@ mod tests {
                 "{rows} × {columns}"
             );
             assert!(close(
-                costs.seconds_beside(CPU, shape(rows, columns)).unwrap(),
+                costs.concurrent_seconds(CPU, shape(rows, columns)).unwrap(),
                 2.0 * expected
             ));
         }
@@ -180,7 +180,7 @@ mod tests {
         let seconds = |rows| costs.seconds(CPU, shape(rows, 256)).unwrap();
         assert_eq!([32, 64, 160, 256].map(seconds), [1.0, 1.0, 2.0, 3.0]);
         assert_eq!(
-            costs.seconds_beside(CPU, shape(160, 256)),
+            costs.concurrent_seconds(CPU, shape(160, 256)),
             Ok(2.0),
             "as alone"
         );

@@ -89,7 +89,7 @@ impl Costs for Predicted {
         self.alone.seconds(processor, shape)
     }
 
-    fn seconds_beside(
+    fn concurrent_seconds(
         &self,
         processor: ProcessorId,
         shape: ProductShape,
@@ -118,7 +118,7 @@ pub fn judge(
         return Err(JudgeError::Again);
     }
     let mut processors = Vec::new();
-    let (mut of_alone, mut of_beside) = (Vec::new(), Vec::new());
+    let (mut of_alone, mut of_concurrent) = (Vec::new(), Vec::new());
     for Participant { processor, shapes } in participants {
         let methods = Method::candidates(matches!(shapes, Shapes::Static(_)));
         let fitted = fitted_shapes(measured.alone, *processor);
@@ -138,10 +138,10 @@ pub fn judge(
             Ok((HeldOut::summarize(&errors), prediction))
         };
         let (alone, by_alone) = fit(measured.alone)?;
-        let (contended, by_beside) = fit(measured.contended)?;
-        let methods = [&by_alone, &by_beside].map(|prediction| prediction.method().name());
+        let (contended, by_concurrent) = fit(measured.contended)?;
+        let methods = [&by_alone, &by_concurrent].map(|prediction| prediction.method().name());
         of_alone.push((*processor, by_alone));
-        of_beside.push((*processor, by_beside));
+        of_concurrent.push((*processor, by_concurrent));
         let (fitted, again) = (fitted.len(), apart(*processor, measured.alone, again.alone));
         processors.push(JudgedProcessor {
             processor: *processor,
@@ -156,7 +156,7 @@ pub fn judge(
     let again = InterpolatedCosts::new(again.alone, again.contended)?;
     let predicted = Predicted {
         alone: of_alone.into_iter().collect(),
-        contended: of_beside.into_iter().collect(),
+        contended: of_concurrent.into_iter().collect(),
     };
     let by_measurements = Solver::new(participants.to_vec(), &exact, joins)?;
     let by_predictions = Solver::new(participants.to_vec(), &predicted, joins)?;

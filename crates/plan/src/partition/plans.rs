@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_product_that_nobody_planned_has_no_cut() {
+    fn an_unplanned_product_has_no_cut() {
         let description = triad_model::family::shape("smollm2-135m").unwrap();
         let products = products_of(&description, 64, |_, _| Alignment::default()).unwrap();
         let joins = Joins::new(ProcessorId::new(0), 0.0, 0.0, 0.0).unwrap();

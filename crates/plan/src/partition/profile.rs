@@ -136,7 +136,7 @@ impl<'a> WeightOnlyCosts<'a> {
         &self,
         processor: ProcessorId,
         shape: ProductShape,
-        is_beside: bool,
+        is_concurrent: bool,
     ) -> Result<f64, UnknownCost> {
         let ProductShape {
             rows,
@@ -144,8 +144,8 @@ impl<'a> WeightOnlyCosts<'a> {
             depth,
         } = shape;
         match processor {
-            Self::GPU => Ok(self.device.gpu_product(rows, columns, depth, is_beside)),
-            Self::NPU => Ok(self.device.npu_product(rows, columns, depth, is_beside)),
+            Self::GPU => Ok(self.device.gpu_product(rows, columns, depth, is_concurrent)),
+            Self::NPU => Ok(self.device.npu_product(rows, columns, depth, is_concurrent)),
             _ => Err(UnknownCost { processor, shape }),
         }
     }
@@ -156,7 +156,7 @@ impl Costs for WeightOnlyCosts<'_> {
         self.product(processor, shape, false)
     }
 
-    fn seconds_beside(
+    fn concurrent_seconds(
         &self,
         processor: ProcessorId,
         shape: ProductShape,

@@ -360,7 +360,7 @@ impl<'a, C: Costs> Search<'a, C> {
         for piece in pieces {
             let (costs, shape) = (&self.solver.costs, piece.shape(self.shape.depth));
             let seconds = match is_cut {
-                true => costs.seconds_beside(piece.processor, shape)?,
+                true => costs.concurrent_seconds(piece.processor, shape)?,
                 false => costs.seconds(piece.processor, shape)?,
             };
             self.of_pieces.push(seconds);

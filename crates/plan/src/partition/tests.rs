@@ -399,7 +399,7 @@ fn three_processors_cut_columns_three_ways_or_leave_the_margin_to_one() {
 }
 
 #[test]
-fn one_of_two_processors_has_the_margin_beside_some_columns_only_where_that_is_allowed() {
+fn one_of_two_processors_has_the_margin_and_some_columns_only_where_that_is_allowed() {
     let found = |margins, rows, participants: &[Participant]| {
         let alignment = Alignment {
             margins,
@@ -752,7 +752,7 @@ impl Costs for Company {
         Ok(shape.rows() as f64 * self.alone[processor.index()])
     }
 
-    fn seconds_beside(
+    fn concurrent_seconds(
         &self,
         processor: ProcessorId,
         shape: ProductShape,
@@ -762,7 +762,7 @@ impl Costs for Company {
 }
 
 #[test]
-fn whole_products_take_what_they_take_alone_and_parts_what_they_take_beside_others() {
+fn whole_products_take_what_they_take_alone_and_parts_what_they_take_with_others() {
     let joins = Joins::new(GPU, 0.0, 0.0, 0.0).unwrap();
     let choose = |alone: f64, contended: f64| {
         let costs = Company {

@@ -187,7 +187,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 proptest! {
     #[test]
-    fn every_task_runs_once_after_its_predecessors_whoever_arrives_is_lost_or_cancelled(
+    fn every_task_runs_once_after_its_predecessors_whatever_arrives_is_lost_or_cancelled(
         dags in prop::collection::vec(dags(), 1..6),
         steps in steps(),
         policy in 0usize..5,
@@ -351,7 +351,7 @@ fn of_a_cancelled_pass_what_runs_ends_and_nothing_starts() {
 }
 
 #[test]
-fn a_pass_that_is_added_behind_a_loss_goes_to_those_that_are_left() {
+fn a_pass_that_is_added_after_a_loss_goes_to_those_that_are_left() {
     let uniform = Dag::new([(0, 1.0, vec![]), (1, 1.0, vec![0])]);
     let node = Node {
         home: CPU,

@@ -25,7 +25,7 @@ prop_compose! {
 
 proptest! {
     #[test]
-    fn a_plan_has_every_task_once_behind_its_predecessors_and_is_no_longer_than_by_any_policy(
+    fn a_plan_has_every_task_once_after_its_predecessors_and_is_no_longer_than_by_any_policy(
         dag in dags(40),
         wake in prop_oneof![Just(0.0), 0.0f64..3.0],
     ) {
@@ -46,7 +46,7 @@ proptest! {
     }
 
     #[test]
-    fn a_planned_run_ends_whatever_tasks_take_and_whoever_is_lost(
+    fn a_planned_run_ends_whatever_tasks_take_and_whichever_processor_is_lost(
         dag in dags(40),
         takes in prop::collection::vec(0.01f64..20.0, 40),
         choices in prop::collection::vec(0usize..8, 200),

@@ -152,11 +152,11 @@ impl Dag {
             order.iter().zip(self.run_in_order(order, wake)).enumerate()
         {
             assert!(plan[*task].is_none(), "task {task} is planned twice");
-            let is_behind = self.predecessors[*task]
+            let is_after = self.predecessors[*task]
                 .iter()
                 .all(|before| plan[*before].is_some());
             assert!(
-                is_behind,
+                is_after,
                 "task {task} is planned before one that it waits for"
             );
             plan[*task] = Some(Planned { place, idles });

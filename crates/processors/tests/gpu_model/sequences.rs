@@ -47,7 +47,7 @@ fn a_prompt_in_any_chunks_has_the_logits_of_the_whole_one() {
 }
 
 #[test]
-fn sequences_beside_each_other_have_the_logits_of_each_alone() {
+fn concurrent_sequences_have_the_logits_of_each_alone() {
     let Some(gpu) = gpu() else { return };
     let model = PlainModel::new(llama(), &[Format::Int8], 8);
     let (hidden, vocab) = (model.description.hidden, model.description.vocab);

@@ -256,7 +256,7 @@ fn each_chunk_has_the_usage_of_its_answer_so_far_if_it_is_asked_for() {
 }
 
 #[test]
-fn several_answers_have_seeds_one_behind_the_other() {
+fn several_answers_have_seeds_one_after_the_other() {
     let server = Server::start();
     let completion = server
         .post(

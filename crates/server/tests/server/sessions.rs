@@ -74,7 +74,7 @@ fn a_restored_session_is_found_by_prompts_that_begin_as_it_does() {
 }
 
 #[test]
-fn names_lead_nowhere_else_and_nothing_is_left_behind() {
+fn names_lead_nowhere_else_and_nothing_is_left_over() {
     let folder = tempfile::tempdir().unwrap();
     let inside = folder.path().join("sessions");
     std::fs::create_dir(&inside).unwrap();

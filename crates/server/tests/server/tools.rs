@@ -1023,7 +1023,7 @@ fn until_several(server: &Server, path: &str, body: &Value, start: &str) -> Vec<
 }
 
 #[test]
-fn several_items_of_a_response_begin_and_end_one_behind_the_other() {
+fn several_items_of_a_response_begin_and_end_one_after_the_other() {
     let server = Server::start();
     let tools: Vec<_> = functions()
         .into_iter()
@@ -1065,7 +1065,7 @@ fn several_items_of_a_response_begin_and_end_one_behind_the_other() {
 }
 
 #[test]
-fn several_blocks_of_a_message_begin_and_end_one_behind_the_other() {
+fn several_blocks_of_a_message_begin_and_end_one_after_the_other() {
     let server = Server::start();
     let tools: Vec<_> = functions()
         .into_iter()

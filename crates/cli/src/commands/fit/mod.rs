@@ -536,7 +536,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_are_decoded_behind_contexts_that_have_room_for_one_more() {
+    fn tokens_are_decoded_after_contexts_that_have_room_for_one_more() {
         assert_eq!(lengths(&[1024, 8192]).positions(), [64, 1024, 8191]);
         assert_eq!(lengths(&[32]).positions(), [31]);
         assert_eq!(lengths(&[1]).positions(), [0]);

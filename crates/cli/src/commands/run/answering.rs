@@ -31,7 +31,7 @@ impl Speaker<'_> {
             let prompt_tokens = prompt.len();
             let mut text = String::new();
             let mut calls = Vec::new();
-            let (generation, behind_prompt) =
+            let (generation, after_prompt) =
                 self.answer((session, speculate), prompt, &mut text, &mut calls)?;
             let is_last = round == tools::MAX_ROUNDS;
             if is_last && !calls.is_empty() {
@@ -48,7 +48,7 @@ impl Speaker<'_> {
                     generation,
                     prompt_tokens,
                     text,
-                    behind_prompt,
+                    after_prompt,
                     called,
                 });
             };
@@ -106,7 +106,7 @@ impl Speaker<'_> {
             places.hold(session, &pictures, &cancel)?
         };
         let mut bar: Option<Shown> = None;
-        let mut behind_prompt = None;
+        let mut after_prompt = None;
         let answer = answer::stream(session, &prompt, &options, &cancel, &mut |event| {
             match event {
                 Event::Prefill { done, total, .. } if done < total => {
@@ -115,7 +115,7 @@ impl Speaker<'_> {
                 }
                 Event::Prefill { .. } => drop(bar.take()),
                 // The first token: all logits of the prompt are computed, and nothing is decoded yet.
-                Event::Token { .. } => behind_prompt = behind_prompt.or_else(machine::resident),
+                Event::Token { .. } => after_prompt = after_prompt.or_else(machine::resident),
                 Event::Text(piece) => match &mut reader {
                     Some(reader) => self.read(reader.push(piece), text, calls)?,
                     None => self.read(vec![AnswerDelta::Text(piece.to_owned())], text, calls)?,
@@ -127,7 +127,7 @@ impl Speaker<'_> {
         if let Some(reader) = reader {
             self.read(reader.finish(), text, calls)?;
         }
-        Ok((answer, behind_prompt))
+        Ok((answer, after_prompt))
     }
 
     /// Returns what computes answers, for an error.

@@ -225,7 +225,7 @@ struct Answered {
     /// Its text, without calls.
     text: String,
     /// The memory of the process after the prompt.
-    behind_prompt: Option<Resident>,
+    after_prompt: Option<Resident>,
     /// The calls before it.
     called: Vec<Called>,
 }

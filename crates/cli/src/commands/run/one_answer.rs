@@ -41,7 +41,7 @@ struct Report<'a> {
     expert_use: Option<ExpertUse>,
     /// The memory after the prompt, where several processors ran it and the system reports it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    resident_behind_prompt: Option<Resident>,
+    resident_after_prompt: Option<Resident>,
     /// The schedule of the prompt, where several processors ran it.
     #[serde(skip_serializing_if = "Option::is_none")]
     executed: Option<Executed>,
@@ -69,7 +69,7 @@ pub fn run(speaker: &Speaker, text: &str) -> Result<()> {
         generation: answer,
         prompt_tokens,
         text,
-        behind_prompt,
+        after_prompt,
         called,
     } = speaker.answer_with_tools(of_session, &mut messages)?;
     let execution = execution(&session);
@@ -91,7 +91,7 @@ pub fn run(speaker: &Speaker, text: &str) -> Result<()> {
                 let executed = Executed::new(execution, processors, &several.devices);
                 executed.with_outlier_cache(session.engine(), None)
             }),
-            resident_behind_prompt: behind_prompt.filter(|_| several.processors.is_some()),
+            resident_after_prompt: after_prompt.filter(|_| several.processors.is_some()),
             model: speaker.name(),
             arithmetic: first_run::arithmetic(&speaker.model),
             prompt_tokens,
@@ -108,7 +108,7 @@ pub fn run(speaker: &Speaker, text: &str) -> Result<()> {
         output::answer("\n")?;
         let experts = session.engine().model().expert_use();
         let experts = experts.map_or_else(String::new, |it| format!("; {}", experts::describe(it)));
-        let devices = devices(session.engine(), behind_prompt);
+        let devices = devices(session.engine(), after_prompt);
         output::note(&(statistics(&answer) + &experts + &devices));
     }
     if answer.finish == Finish::Cancelled {
@@ -121,7 +121,7 @@ pub fn run(speaker: &Speaker, text: &str) -> Result<()> {
 
 /// Describes the outlier weight cache on a device with its own memory, the memory of the process after the prompt,
 /// the operators in fixed point, and the work of devices that count it.
-pub fn devices(engine: &Engine, behind_prompt: Option<Resident>) -> String {
+pub fn devices(engine: &Engine, after_prompt: Option<Resident>) -> String {
     let fixed =
         executed::fixed_point(engine).map_or_else(String::new, |fixed| format!("; {fixed}"));
     let of_devices = fixed + &executed::work(engine);
@@ -129,7 +129,7 @@ pub fn devices(engine: &Engine, behind_prompt: Option<Resident>) -> String {
     let Some(usage) = usage else {
         return of_devices;
     };
-    let after_prompt = behind_prompt.map(|resident| {
+    let after_prompt = after_prompt.map(|resident| {
         format!(
             ", memory after the prompt {}",
             output::bytes(resident.bytes)

@@ -281,7 +281,7 @@ impl Chat<'_> {
         match self.speaker.answer_with_tools(session, &mut self.messages) {
             Ok(Answered {
                 generation: answer,
-                behind_prompt,
+                after_prompt,
                 text,
                 ..
             }) => {
@@ -290,7 +290,7 @@ impl Chat<'_> {
                 executed::note_failures(&self.session);
                 executed::note_outlier_cache(self.session.engine());
                 self.statistics =
-                    Some(statistics(&answer) + &devices(self.session.engine(), behind_prompt));
+                    Some(statistics(&answer) + &devices(self.session.engine(), after_prompt));
                 if text.is_empty() && answer.finish == Finish::Cancelled {
                     // The answer is empty: the question is dropped.
                     self.drop_from(before);

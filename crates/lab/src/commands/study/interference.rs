@@ -188,7 +188,7 @@ impl Report for Found {
         let row = |outcome: &Outcome| {
             let seconds = [
                 outcome.alone_seconds,
-                outcome.beside_seconds,
+                outcome.concurrent_seconds,
                 outcome.delay(),
                 outcome.taken_seconds,
             ];

@@ -181,7 +181,7 @@ impl Report for Found {
                 slice,
                 submissions.to_string(),
                 format!("{:.3}", rendering.prompt_alone_seconds),
-                format!("{:.3}", rendering.prompt_beside_seconds),
+                format!("{:.3}", rendering.prompt_concurrent_seconds),
                 format!("{:.2}", 1e3 * frame_seconds),
                 rendering.due.to_string(),
                 percent(rendering.share(), 0),

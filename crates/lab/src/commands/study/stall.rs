@@ -121,7 +121,7 @@ impl Report for Found {
             sequences,
             prompt,
             prefill_alone_seconds: alone,
-            prefill_beside_seconds: loaded,
+            prefill_concurrent_seconds: loaded,
             ..
         } = &self.stall;
         let names = [

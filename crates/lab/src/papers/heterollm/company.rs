@@ -14,8 +14,8 @@ pub(super) fn figure_18(phone: &Phone) -> Section {
     let [gpu, layer, tensor] =
         [Mode::GpuOnly, Mode::HeteroLayer, Mode::HeteroTensor].map(|mode| run(phone, mode));
     // PPL's kernels are in the queue before the first one is complete.
-    let beside_gpu = GAME.during(&gpu, Submission::AllAtOnce);
-    let [beside_layer, beside_tensor] =
+    let with_gpu = GAME.during(&gpu, Submission::AllAtOnce);
+    let [with_layer, with_tensor] =
         [&layer, &tensor].map(|run| GAME.during(run, Submission::OneByOne));
     let frames = paper::FRAMES.value;
     Section::new(
@@ -26,28 +26,28 @@ pub(super) fn figure_18(phone: &Phone) -> Section {
         vec![
             held_out(
                 "Hetero-tensor with a game, relative to without",
-                one(paper::TENSOR_LOSS_BESIDE_GAME.less()),
-                tensor.seconds() / beside_tensor.seconds,
+                one(paper::TENSOR_LOSS_WITH_GAME.less()),
+                tensor.seconds() / with_tensor.seconds,
             ),
             held_out(
                 "Hetero-tensor with a game over Hetero-layer without",
-                one(paper::TENSOR_BESIDE_GAME_OVER_LAYER.more()),
-                layer.seconds() / beside_tensor.seconds,
+                one(paper::TENSOR_WITH_GAME_OVER_LAYER.more()),
+                layer.seconds() / with_tensor.seconds,
             ),
             seen(
                 "Hetero-layer, frames/s",
                 one(frames),
-                beside_layer.frames_per_second,
+                with_layer.frames_per_second,
             ),
             held_out(
                 "Hetero-tensor, frames/s",
                 one(frames),
-                beside_tensor.frames_per_second,
+                with_tensor.frames_per_second,
             ),
             seen(
                 "GPU only, frames/s (\"dropping to zero\")",
                 one(0.0),
-                beside_gpu.frames_per_second,
+                with_gpu.frames_per_second,
             ),
         ],
     )

@@ -37,7 +37,7 @@ pub(super) fn fit(phone: &Phone) -> Section {
             ),
             fitted(
                 "Hetero-layer with a game, relative to without (§5.5)",
-                paper::LAYER_LOSS_BESIDE_GAME.less(),
+                paper::LAYER_LOSS_WITH_GAME.less(),
                 layer.seconds() / during.seconds,
             ),
         ],

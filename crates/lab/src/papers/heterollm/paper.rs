@@ -20,9 +20,9 @@ quotes! {
     /// Power of Hetero-tensor below that of PPL-OpenCL, %.
     TENSOR_WATTS_BELOW_GPU = 36.7, "5.6", "reduced by 36.7% compared to PPL-OpenCL";
     /// Slowdown of Hetero-layer by a game, %.
-    LAYER_LOSS_BESIDE_GAME = 9.57, "5.5", "decreases by 9.57% and 7.26% respectively";
+    LAYER_LOSS_WITH_GAME = 9.57, "5.5", "decreases by 9.57% and 7.26% respectively";
     /// Slowdown of Hetero-tensor by a game, %.
-    TENSOR_LOSS_BESIDE_GAME = 7.26, "5.5", "decreases by 9.57% and 7.26% respectively";
+    TENSOR_LOSS_WITH_GAME = 7.26, "5.5", "decreases by 9.57% and 7.26% respectively";
     /// Time to build graphs of Llama-8B at 135 tokens, ms.
     GRAPHS_AT_135 = 408.4, "5.2.2", "Under sequence length 135, preparation time is 408.4 ms";
     /// Time to build graphs of Llama-8B at 1000 tokens, ms.
@@ -132,7 +132,7 @@ quotes! {
     /// Speedup of decode by fast synchronization, other models.
     FAST_DECODE_OTHERS = 2.2, "5.4", "comparable improvements of 2.2× speedup";
     /// Hetero-tensor with a game over Hetero-layer without, %.
-    TENSOR_BESIDE_GAME_OVER_LAYER = 15.3, "5.5", "still 15.3% faster even compared to Hetero-layer (w/o game)";
+    TENSOR_WITH_GAME_OVER_LAYER = 15.3, "5.5", "still 15.3% faster even compared to Hetero-layer (w/o game)";
     /// Frames per second of the game.
     FRAMES = 60.0, "5.5", "keeping steady at 60 FPS";
     /// Energy of Hetero-tensor over Hetero-layer, %.

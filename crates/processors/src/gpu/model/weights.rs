@@ -305,7 +305,7 @@ mod tests {
         }
     }
     #[test]
-    fn parts_of_packed_weights_are_whole_blocks_and_layers_share_a_slab_only_behind_whole_blocks() {
+    fn parts_of_packed_weights_are_whole_blocks_and_layers_share_a_slab_only_after_whole_blocks() {
         // Each column consists of its index. Padding of the blocks is zero.
         let weight = |columns: usize, first: usize| {
             let row_major: Vec<i8> = (first..first + columns)

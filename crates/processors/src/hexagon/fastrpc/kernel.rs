@@ -275,7 +275,7 @@ impl<'a> Call<'a> {
                 version,
                 unused: 0,
                 fd,
-                unused_behind_fd: 0,
+                unused_after_fd: 0,
                 address,
                 length,
                 reserved: [0; 4],

@@ -134,7 +134,7 @@ pub struct VendorMemUnmap {
     pub version: i32,
     pub unused: u32,
     pub fd: i32,
-    pub unused_behind_fd: u32,
+    pub unused_after_fd: u32,
     pub address: u64,
     pub length: u64,
     pub reserved: [i32; 4],

@@ -31,7 +31,7 @@ use crate::int4::HALF;
 /// Rows of the largest tile. It needs more operands than a tile with INT8 weights.
 const LARGEST_TILE: usize = 4;
 /// Bytes between the weights that are multiplied and those that are prefetched, in each of several streams.
-const AHEAD_OF_STREAMS: usize = 1024;
+const AHEAD_IN_STREAMS: usize = 1024;
 /// Mask of the numbers that unpacking leaves in each byte.
 const BYTES_MASK: i32 = 0x0f0f_0f0f;
 
@@ -100,7 +100,7 @@ fn only_row(task: &Int4Columns) {
     let count = task.columns.len();
     let at_once = count / COLUMNS;
     for first in 0..at_once {
-        columns::<COLUMNS>(task, first, at_once, AHEAD_OF_STREAMS);
+        columns::<COLUMNS>(task, first, at_once, AHEAD_IN_STREAMS);
     }
     for column in COLUMNS * at_once..count {
         columns::<1>(task, column, 1, AHEAD);

@@ -17,7 +17,7 @@ use crate::chunks::parts;
 /// Numbers per instruction.
 const LANES: usize = 32;
 /// Bytes between the weights that are multiplied and those that are prefetched, in each of several streams.
-const AHEAD_OF_STREAMS: usize = 2048;
+const AHEAD_IN_STREAMS: usize = 2048;
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 pub(super) fn multiply(task: &Int8Columns) {
@@ -27,7 +27,7 @@ pub(super) fn multiply(task: &Int8Columns) {
         for first in 0..at_once {
             // Separate streams: memory delivers more with several than with one.
             let columns: [usize; COLUMNS] = std::array::from_fn(|stream| first + stream * at_once);
-            one_row(task, 0, columns, AHEAD_OF_STREAMS);
+            one_row(task, 0, columns, AHEAD_IN_STREAMS);
         }
         return (COLUMNS * at_once..count).for_each(|column| one_row(task, 0, [column], AHEAD));
     }

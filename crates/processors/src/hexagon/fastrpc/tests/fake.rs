@@ -413,7 +413,7 @@ impl Driver for Fake {
             }
             Structure::VendorMemUnmap(unmap) => {
                 let is_zero =
-                    unmap.unused == 0 && unmap.unused_behind_fd == 0 && unmap.reserved == [0; 4];
+                    unmap.unused == 0 && unmap.unused_after_fd == 0 && unmap.reserved == [0; 4];
                 self.expect(unmap.version == 0 && is_zero, format!("{unmap:?}"))?;
                 self.unmap(unmap.fd, unmap.address, unmap.length)
             }
