@@ -372,11 +372,23 @@ fn plain_messages(messages: &[Value], tools: &[Tool], reads_system: bool) -> Res
             continue;
         }
         let result = format!("<tool_response>\n{}\n</tool_response>", content(message));
-        match plain.last_mut().filter(|_| is_results) {
-            // Consecutive results share one user turn: many templates refuse two in a row.
-            Some(results) => results["content"] = format!("{}\n{result}", content(results)).into(),
-            None => plain.push(json!({ "role": "user", "content": result })),
-        }
+        // Consecutive results share one user turn: many templates refuse two in a row.
+        let earlier = plain.pop_if(|_| is_results);
+        let text = match &earlier {
+            Some(earlier) => format!("{}\n{result}", content(earlier)),
+            None => result,
+        };
+        let shown = [earlier.as_ref(), Some(message)].into_iter().flatten();
+        let shown = shown.flat_map(|message| message["content"].as_array());
+        let shown = shown.flatten().filter(|part| pictures::is_picture(part));
+        let mut parts: Vec<_> = shown.cloned().collect();
+        let content = if parts.is_empty() {
+            Value::from(text)
+        } else {
+            parts.push(json!({ "type": "text", "text": text }));
+            parts.into()
+        };
+        plain.push(json!({ "role": "user", "content": content }));
         is_results = true;
     }
     if !tools.is_empty() {

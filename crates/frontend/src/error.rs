@@ -84,7 +84,7 @@ pub enum Error {
         source: triad_pictures::Error,
     },
     /// A prompt whose places for pictures are not as many as its pictures.
-    #[error("the prompt names {token} {places} times, expected {pictures}: once for each picture")]
+    #[error("the prompt names {token} {places} times, expected {pictures}: once for each picture{}", hint(*places < *pictures))]
     PicturePlaces {
         /// The token that stands for a picture or one of its tiles.
         token: &'static str,
@@ -170,3 +170,11 @@ fn bytes(bytes: u64) -> String {
 
 /// Result of this crate's functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Returns the end of the message about places for pictures.
+fn hint(is_too_few: bool) -> &'static str {
+    match is_too_few {
+        true => "; the model's template may write pictures in messages of the user alone",
+        false => "",
+    }
+}

@@ -4,7 +4,7 @@ use triad_engine::Model;
 use triad_model::tokenizer::{EncodeOptions, TokenKind, Tokenizer};
 
 use crate::chat::encode_text;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// The names of the tokens before the prefix, before the suffix, and before the middle.
 const MARKS: [[&str; 3]; 7] = [
@@ -53,8 +53,19 @@ pub struct Gap {
     pub prefix: String,
     /// The text after the gap.
     pub suffix: String,
-    /// Parts of other files, each with the file's name.
+    /// Parts of other files, each with the file's name, the most important one last.
     pub extra: Vec<(String, String)>,
+    /// The tokens that parts of other files leave free for the middle.
+    pub room: usize,
+}
+
+/// The prompt of a gap.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct InfillPrompt {
+    /// The tokens.
+    pub tokens: Vec<u32>,
+    /// The number of parts of other files for which there is no room.
+    pub left_out: usize,
 }
 
 impl InfillTokens {
@@ -88,61 +99,70 @@ impl InfillTokens {
     }
 
     /// Returns the prompt of a gap. Parts of other files are put before the prefix, with the tokens for repositories and
-    /// files that the vocabulary has.
+    /// files that the vocabulary has. If there is no room for all, the first ones are left out.
     ///
     /// # Errors
-    /// If the texts have more than `within.0` tokens, or `within.1` is set.
+    /// If the prefix and the suffix have more than `within.0` tokens, or `within.1` is set.
     pub fn prompt(
         &self,
         model: &Model,
         gap: &Gap,
         within: (usize, &triad_engine::Cancel),
-    ) -> Result<Vec<u32>> {
+    ) -> Result<InfillPrompt> {
         let tokenizer = model.tokenizer()?;
-        let mut prompt: Vec<u32> = tokenizer
-            .bos()
-            .filter(|_| tokenizer.adds_bos())
-            .into_iter()
-            .collect();
-        let add = |prompt: &mut Vec<u32>, text: &str| {
+        let encode = |mark: Option<u32>, text: &str| {
             let options = EncodeOptions {
                 parse_special: false,
                 add_special: false,
             };
-            prompt.extend(encode_text(model, text, options, within)?);
-            Ok::<_, crate::error::Error>(())
+            let text = encode_text(model, text, options, within)?;
+            Ok::<_, Error>(mark.into_iter().chain(text).collect::<Vec<_>>())
         };
-        let name = |prompt: &mut Vec<u32>, mark: u32, name: &str| {
-            prompt.push(mark);
-            add(prompt, &format!("{name}\n"))
-        };
-        if let Some(repository) = self.repository.filter(|_| !gap.extra.is_empty()) {
-            name(&mut prompt, repository, REPOSITORY_NAME)?;
-        }
-        for (file, text) in &gap.extra {
-            match self.file {
-                Some(mark) => {
-                    name(&mut prompt, mark, file)?;
-                    add(&mut prompt, text)?;
-                }
-                None => add(&mut prompt, &format!("--- {file} ---\n{text}\n"))?,
+        let mut gap_tokens = encode(Some(self.prefix), &gap.prefix)?;
+        gap_tokens.extend(encode(Some(self.suffix), &gap.suffix)?);
+        gap_tokens.push(self.middle);
+        let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());
+        let (mut before, mut after) = (Vec::from_iter(bos), Vec::new());
+        if !gap.extra.is_empty() {
+            if let Some(mark) = self.repository {
+                before.extend(encode(Some(mark), &format!("{REPOSITORY_NAME}\n"))?);
+            }
+            if let Some(mark) = self.file {
+                after = encode(Some(mark), &format!("{FILE_NAME}\n"))?;
             }
         }
-        if let Some(mark) = self.file.filter(|_| !gap.extra.is_empty()) {
-            name(&mut prompt, mark, FILE_NAME)?;
+        let used = before.len() + after.len() + gap_tokens.len();
+        let mut free = within.0.saturating_sub(used.saturating_add(gap.room));
+        let mut parts = Vec::new();
+        for (file, text) in gap.extra.iter().rev() {
+            let part = match self.file {
+                Some(mark) => encode(Some(mark), &format!("{file}\n")).and_then(|mut name| {
+                    name.extend(encode(None, text)?);
+                    Ok(name)
+                }),
+                None => encode(None, &format!("--- {file} ---\n{text}\n")),
+            };
+            match part {
+                Ok(part) if part.len() <= free => {
+                    free -= part.len();
+                    parts.push(part);
+                }
+                Ok(_) | Err(Error::PromptTooLong { .. }) => break,
+                Err(error) => return Err(error),
+            }
         }
-        prompt.push(self.prefix);
-        add(&mut prompt, &gap.prefix)?;
-        prompt.push(self.suffix);
-        add(&mut prompt, &gap.suffix)?;
-        prompt.push(self.middle);
-        if prompt.len() > within.0 {
-            return Err(crate::error::Error::PromptTooLong {
-                tokens: prompt.len(),
+        let left_out = gap.extra.len() - parts.len();
+        let mut tokens = before;
+        tokens.extend(parts.into_iter().rev().flatten());
+        tokens.extend(after);
+        tokens.extend(gap_tokens);
+        if tokens.len() > within.0 {
+            return Err(Error::PromptTooLong {
+                tokens: tokens.len(),
                 more: false,
                 context: within.0,
             });
         }
-        Ok(prompt)
+        Ok(InfillPrompt { tokens, left_out })
     }
 }

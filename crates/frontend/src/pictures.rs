@@ -88,6 +88,23 @@ pub fn mark(processor: &Processor, template: &ChatTemplate, messages: &mut [Valu
     Ok(())
 }
 
+/// Checks that a rendered conversation has a place for each of its pictures, whose number is `pictures`.
+///
+/// # Errors
+/// If it has more or fewer.
+pub fn check_places(processor: &Processor, text: &str, pictures: usize) -> Result<()> {
+    let token = processor.placeholder();
+    let places = text.matches(token).count();
+    if places == pictures {
+        return Ok(());
+    }
+    Err(Error::PicturePlaces {
+        token,
+        places,
+        pictures,
+    })
+}
+
 /// A part of a rendered conversation. No text is next to another one.
 enum Part {
     Text(String),
@@ -187,16 +204,8 @@ impl Pictures<'_> {
     /// # Errors
     /// If `text` has not a place for each picture.
     fn parts(&self, text: &str) -> Result<Vec<Part>> {
-        let placeholder = self.processor.placeholder();
-        let mut texts = text.split(placeholder);
-        let places = text.matches(placeholder).count();
-        if places != self.pieces.len() {
-            return Err(Error::PicturePlaces {
-                token: placeholder,
-                places,
-                pictures: self.pieces.len(),
-            });
-        }
+        check_places(self.processor, text, self.pieces.len())?;
+        let mut texts = text.split(self.processor.placeholder());
         let mut parts = Vec::new();
         add_text(&mut parts, texts.next().unwrap_or_default());
         for ((picture, pieces), after) in self.pieces.iter().enumerate().zip(texts) {

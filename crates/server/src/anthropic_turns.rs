@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
 use crate::error::{ApiError, ApiResult};
-use crate::messages::{Content, PictureSource, Role, Turns, check_count, parts};
+use crate::messages::{Content, PictureSource, Role, Turns, check_count, joined, result};
 use crate::values::TextOrArray;
 
 /// A message of a conversation.
@@ -85,8 +85,6 @@ pub(crate) fn turns(given: Vec<BlockMessage>) -> ApiResult<Turns> {
 fn add(turns: &mut Turns, field: &str, role: Role, blocks: Vec<Block>) -> ApiResult<()> {
     // Consecutive texts and pictures form one message, to which calls are added.
     let (mut said, mut is_said) = (Said::default(), false);
-    // Templates write no pictures in results of calls: they follow the last result, as the user's.
-    let mut shown = Vec::new();
     for (index, block) in blocks.into_iter().enumerate() {
         let field = format!("{field}[{index}]");
         let missing = |name: &str| ApiError::field(&format!("{field}.{name}"), "it is missing");
@@ -98,12 +96,10 @@ fn add(turns: &mut Turns, field: &str, role: Role, blocks: Vec<Block>) -> ApiRes
             // Only the service that encrypted it can read it.
             ("redacted_thinking", Role::Assistant) => {}
             ("text", _) => {
-                said.0.append(&mut shown);
                 let text = block.text.ok_or_else(|| missing("text"))?;
                 said.0.push(json!({"type": "text", "text": text}));
             }
             ("image", Role::User) => {
-                said.0.append(&mut shown);
                 let source = block.source.ok_or_else(|| missing("source"))?;
                 said.0.push(source.part(&format!("{field}.source"))?);
             }
@@ -122,17 +118,11 @@ fn add(turns: &mut Turns, field: &str, role: Role, blocks: Vec<Block>) -> ApiRes
                 is_said = true;
                 let id = block.tool_use_id.ok_or_else(|| missing("tool_use_id"))?;
                 let content = block.content.unwrap_or_else(Content::empty);
-                let (result, pictures) = result(&format!("{field}.content"), content)?;
-                shown.extend(pictures);
-                let failed = block.is_error.unwrap_or(false);
-                turns.result(
-                    &id,
-                    if failed {
-                        format!("Error: {result}")
-                    } else {
-                        result
-                    },
-                );
+                let (mut text, pictures) = result(&format!("{field}.content"), content)?;
+                if block.is_error.unwrap_or(false) {
+                    text = format!("Error: {text}");
+                }
+                turns.show_result(&id, (text, pictures));
             }
             (kind, _) => {
                 let message = format!(
@@ -143,7 +133,6 @@ fn add(turns: &mut Turns, field: &str, role: Role, blocks: Vec<Block>) -> ApiRes
             }
         }
     }
-    said.0.append(&mut shown);
     say(turns, role, &mut said, !is_said);
     Ok(())
 }
@@ -162,28 +151,11 @@ impl Said {
     }
 }
 
-fn joined(parts: &[Value]) -> String {
-    let texts = parts.iter().filter_map(|part| part["text"].as_str());
-    texts.collect::<Vec<_>>().join("\n")
-}
-
 /// Adds `said` as a message. Adds an empty message if there are no parts and `must` is set.
 fn say(turns: &mut Turns, role: Role, said: &mut Said, must: bool) {
     if must || !said.0.is_empty() {
         turns.say(role, std::mem::take(said).into_content());
     }
-}
-
-/// Returns the text and the pictures of a result.
-fn result(field: &str, content: Content) -> ApiResult<(String, Vec<Value>)> {
-    Ok(match parts(field, content)? {
-        Value::Array(parts) => {
-            let text = joined(&parts);
-            let is_picture = |part: &Value| part["type"] == "image";
-            (text, parts.into_iter().filter(is_picture).collect())
-        }
-        content => (content.as_str().unwrap_or_default().to_owned(), Vec::new()),
-    })
 }
 
 #[cfg(test)]

@@ -155,9 +155,10 @@ pub(crate) async fn complete(
             let gap = Gap {
                 prefix,
                 suffix,
-                extra: Vec::new(),
+                ..Gap::default()
             };
-            vec![infill::encode((&model, &place), tokens, gap).await?]
+            let prompt = infill::encode((&model, &place), tokens, gap).await?;
+            vec![prompt.tokens]
         }
         (_, prompt) => {
             let options = text.options(&model);

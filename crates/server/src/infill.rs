@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use triad_engine::{Cancel, GenerateOptions};
-use triad_frontend::infill::{Gap, InfillTokens};
+use triad_frontend::infill::{Gap, InfillPrompt, InfillTokens};
 
 use crate::error::{ApiError, ApiResult};
 use crate::prepare::Work;
@@ -43,7 +43,7 @@ pub(crate) async fn encode(
     (model, place): (&Arc<ServedModel>, &Place),
     tokens: InfillTokens,
     gap: Gap,
-) -> ApiResult<Vec<u32>> {
+) -> ApiResult<InfillPrompt> {
     let extra = gap.extra.iter().map(|(name, text)| name.len() + text.len());
     let bytes = gap.prefix.len() + gap.suffix.len() + extra.sum::<usize>();
     let encode = move |model: &ServedModel, cancel: &Cancel| {

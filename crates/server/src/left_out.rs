@@ -1,5 +1,5 @@
-//! Parts of requests that prompts do not have: tools that OpenAI's and Anthropic's services run themselves, and fields
-//! that the model's template does not read. Headers of the answer say so.
+//! Parts of requests that prompts do not have: tools that OpenAI's and Anthropic's services run themselves, fields that the
+//! model's template does not read, and parts of other files for which a middle leaves no room. Headers of the answer say so.
 
 use axum::http::HeaderValue;
 use axum::response::Response;
@@ -9,7 +9,7 @@ use crate::error::{ApiError, ApiResult};
 
 /// The header with the kinds of tools that a request has and the prompt does not list.
 const TOOLS: &str = "x-triad-tools-left-out";
-/// The header with the fields that a request has and the model's template does not read.
+/// The header with the fields that a request has and the prompt does not have, or not as a whole.
 const FIELDS: &str = "x-triad-fields-left-out";
 
 /// Maximum number of kinds in the header and in the log. Clients refuse long heads.

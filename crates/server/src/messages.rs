@@ -183,6 +183,8 @@ pub(crate) struct Turns {
     called: BTreeMap<String, String>,
     /// Reasoning before the assistant's next message.
     reasoning: Option<String>,
+    /// Pictures of results, for the user's message that follows: templates write no pictures in results.
+    shown: Vec<Value>,
 }
 
 impl Turns {
@@ -196,8 +198,19 @@ impl Turns {
         if role != Role::Assistant {
             self.end_reasoning();
         }
+        let mut content = content.into();
+        let mut shown = std::mem::take(&mut self.shown);
+        if !shown.is_empty() && role == Role::User {
+            match content {
+                Value::Array(parts) => shown.extend(parts),
+                text => shown.push(json!({"type": "text", "text": text})),
+            }
+            content = shown.into();
+        } else {
+            self.show(shown);
+        }
         self.messages
-            .push(json!({"role": role.name(), "content": content.into()}));
+            .push(json!({"role": role.name(), "content": content}));
         let reasoning = self.reasoning.take();
         self.set("reasoning_content", reasoning);
     }
@@ -254,9 +267,25 @@ impl Turns {
         self.messages.push(message);
     }
 
+    /// Adds the result of the call `id`, whose pictures follow the last result, as the user's.
+    pub(crate) fn show_result(&mut self, id: &str, (text, pictures): (String, Vec<Value>)) {
+        self.result(id, text);
+        self.shown.extend(pictures);
+    }
+
+    /// Adds a user's message with pictures, if there are any.
+    fn show(&mut self, pictures: Vec<Value>) {
+        if !pictures.is_empty() {
+            self.messages
+                .push(json!({"role": Role::User.name(), "content": pictures}));
+        }
+    }
+
     /// Returns all messages, after a system message with `instructions` if given.
     pub(crate) fn messages(mut self, instructions: Option<&str>) -> Vec<Value> {
         self.end_reasoning();
+        let shown = std::mem::take(&mut self.shown);
+        self.show(shown);
         let system = instructions.map(|text| json!({"role": Role::System.name(), "content": text}));
         system.into_iter().chain(self.messages).collect()
     }
@@ -390,6 +419,27 @@ pub(crate) fn parts(field: &str, content: Content) -> ApiResult<Value> {
         }
     });
     parts.collect()
+}
+
+/// Returns the text and the pictures of the result of a call.
+///
+/// # Errors
+/// As [`parts`].
+pub(crate) fn result(field: &str, content: Content) -> ApiResult<(String, Vec<Value>)> {
+    Ok(match parts(field, content)? {
+        Value::Array(parts) => {
+            let text = joined(&parts);
+            let is_picture = |part: &Value| part["type"] == "image";
+            (text, parts.into_iter().filter(is_picture).collect())
+        }
+        content => (content.as_str().unwrap_or_default().to_owned(), Vec::new()),
+    })
+}
+
+/// Returns the texts of parts, a line each.
+pub(crate) fn joined(parts: &[Value]) -> String {
+    let texts = parts.iter().filter_map(|part| part["text"].as_str());
+    texts.collect::<Vec<_>>().join("\n")
 }
 
 fn texts(field: &str, parts: Vec<ContentPart>) -> ApiResult<Vec<String>> {

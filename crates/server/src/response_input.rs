@@ -17,7 +17,7 @@ use crate::error::{ApiError, ApiResult};
 use crate::guard::Caller;
 use crate::json_errors;
 use crate::left_out;
-use crate::messages::{Content, MAX_MESSAGES, Role, Turns, check_count, parts, text};
+use crate::messages::{Content, MAX_MESSAGES, Role, Turns, check_count, parts, result, text};
 use crate::owner::{Owner, Tenant};
 use crate::prepare::Work;
 use crate::served::ServedModel;
@@ -317,13 +317,8 @@ pub(crate) fn add(turns: &mut Turns, field: &str, item: &Value) -> ApiResult<()>
         }
         "function_call_output" => {
             let id = call_id.ok_or_else(|| missing("call_id"))?;
-            turns.result(
-                &id,
-                text(
-                    &format!("{field}.output"),
-                    output.ok_or_else(|| missing("output"))?,
-                )?,
-            );
+            let output = output.ok_or_else(|| missing("output"))?;
+            turns.show_result(&id, result(&format!("{field}.output"), output)?);
         }
         // The assistant's next message says what came of it.
         kind if HOSTED.contains(&kind) => {}

@@ -304,12 +304,22 @@ pub(crate) async fn apply_template(
         let mut messages = messages;
         let most = model.picture_limits().pictures;
         let given = pictures::take(&mut messages, most)?;
-        if !given.is_empty() {
-            triad_frontend::pictures::mark(model.processor(&given)?, template, &mut messages)?;
+        let failed = |error| ApiError::from(error).with_param("messages");
+        let processor = match given.len() {
+            0 => None,
+            _ => Some(model.processor(&given)?),
+        };
+        if let Some(processor) = processor {
+            triad_frontend::pictures::mark(processor, template, &mut messages)?;
         }
         let conversation = options.conversation(&messages, tools.listed(), false);
         let text = chat::render_conversation(template, model.name(), &conversation, cancel);
-        text.map_err(|error| ApiError::from(error).with_param("messages"))
+        let text = text.map_err(failed)?;
+        if let Some(processor) = processor {
+            triad_frontend::pictures::check_places(processor, &text, given.len())
+                .map_err(failed)?;
+        }
+        Ok(text)
     };
     Ok(Json(Prompt {
         prompt: model

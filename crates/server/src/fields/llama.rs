@@ -26,7 +26,11 @@ pub(super) const INFILL: &[Field] = &[
     with(
         "input_extra",
         "L",
-        &[followed("filename", "L"), followed("text", "L")],
+        &[
+            followed("filename", "L"),
+            followed("text", "L"),
+            ignored("time", "L", "the time at which an editor read the part"),
+        ],
     ),
     noted("prompt", "L", "more text after input_prefix"),
 ];

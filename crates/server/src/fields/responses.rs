@@ -200,7 +200,7 @@ const ITEM: &[Field] = &[
     noted("id", "OV", "the item that an item_reference stands for"),
     ignored("cache_control", "A", CACHE),
     ignored("status", "OV", "items of earlier responses are complete"),
-    with("summary", "OV", PART),
+    with("summary", "OV", TEXT_PART),
     ignored(
         "encrypted_content",
         "OV",
@@ -320,3 +320,6 @@ const PART: &[Field] = &[
     ignored("detail", "OV", RESOLUTION),
     refused("input_audio", "O", &[], "only text and pictures are read"),
 ];
+
+/// A part that is text.
+const TEXT_PART: &[Field] = &[followed("type", "OV"), followed("text", "OV")];

@@ -8,7 +8,7 @@ use axum::response::Response;
 use serde::Deserialize;
 use triad_engine::{Cancel, GenerateOptions};
 use triad_frontend::chat;
-use triad_frontend::infill::{Gap, InfillTokens};
+use triad_frontend::infill::{Gap, InfillPrompt, InfillTokens};
 use triad_model::tokenizer::EncodeOptions;
 use utoipa::ToSchema;
 
@@ -23,6 +23,7 @@ use crate::fields;
 use crate::forms::{AskedForm, FormFields};
 use crate::guard::{Caller, Client};
 use crate::infill;
+use crate::left_out::LeftOut;
 use crate::prepare::Work;
 use crate::prompts::TextFields;
 use crate::queue::Place;
@@ -201,15 +202,22 @@ pub(crate) async fn fill(
     let request: InfillRequest = body.parse()?;
     let mut asked = Asked::read(&app, &body)?;
     infill::set_defaults(&mut asked.sampling);
-    let gap = request.gap()?;
+    let mut gap = request.gap()?;
     let model = app.model(asked.how.model.as_deref()).await?;
+    // An editor wants the middle more than parts of other files.
+    let context = model.context();
+    gap.room = asked.max_tokens.unwrap_or(context / 8).min(context / 2);
     let tokens = infill::tokens(&model, "input_prefix")?;
     asked.infill = Some(tokens.clone());
     let place = model.enter(client.address)?;
-    let prompt = infill::encode((&model, &place), tokens, gap).await?;
-    asked
-        .complete(&app, client, (model, place), prompt, None)
-        .await
+    let InfillPrompt { tokens, left_out } = infill::encode((&model, &place), tokens, gap).await?;
+    let place = (model, place);
+    let response = asked.complete(&app, client, place, tokens, None).await?;
+    let left_out = LeftOut {
+        fields: Vec::from_iter((left_out > 0).then_some("input_extra")),
+        ..LeftOut::default()
+    };
+    Ok(left_out.say(response))
 }
 
 impl InfillRequest {
@@ -225,6 +233,7 @@ impl InfillRequest {
                 + self.prompt.as_deref().unwrap_or_default(),
             suffix: self.input_suffix.unwrap_or_default(),
             extra: extra.into_iter().map(name).collect(),
+            room: 0,
         })
     }
 }

@@ -139,9 +139,9 @@ async fn continued(
             let gap = Gap {
                 prefix: text.prompt,
                 suffix,
-                extra: Vec::new(),
+                ..Gap::default()
             };
-            infill::encode((&model, &place), tokens, gap).await?
+            infill::encode((&model, &place), tokens, gap).await?.tokens
         }
         None => {
             let text = ("prompt", Prompts::Text(text.prompt));

@@ -122,6 +122,32 @@ fn more_than_64_paths_of_fields_are_refused() {
 }
 
 #[test]
+fn parts_of_other_files_without_room_are_left_out_and_the_answer_says_so() {
+    let server = Server::for_infill();
+    let ask = |extra: Value| {
+        let body =
+            json!({"input_prefix": "a", "input_suffix": "b", "n_predict": 4, "input_extra": extra});
+        server.post("/infill", &body)
+    };
+    let part = |name: &str, letters| json!({"filename": name, "text": "x".repeat(letters), "time": [1, 2]});
+    let left_out = |reply: &Reply| {
+        reply
+            .headers
+            .contains("x-triad-fields-left-out: input_extra")
+    };
+    let last = ask(json!([part("b", 8)]));
+    let both = ask(json!([part("a", 4), part("b", 8)]));
+    assert!(!left_out(&last) && !left_out(&both));
+    assert_ne!(both.good()["prompt"], last.good()["prompt"]);
+    // The middle keeps its room.
+    for letters in [CONTEXT, CONTEXT - 20] {
+        let too_many = ask(json!([part("a", letters), part("b", 8)]));
+        assert!(left_out(&too_many), "{letters}");
+        assert_eq!(too_many.good()["prompt"], last.good()["prompt"]);
+    }
+}
+
+#[test]
 fn a_seed_of_minus_1_is_another_one_for_each_request() {
     let server = Server::for_infill();
     for (path, prompt) in [(PATH, "prompt"), ("/infill", "input_prefix")] {

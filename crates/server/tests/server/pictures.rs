@@ -114,6 +114,56 @@ fn all_apis_give_the_same_answer_to_a_picture() {
 }
 
 #[test]
+fn pictures_in_results_of_calls_are_read_the_same_in_all_apis() {
+    let server = server();
+    let (name, text, _) = talk();
+    let said = |role: &str, content: Value| json!({"role": role, "content": content});
+    let call =
+        json!({"id": "a", "type": "function", "function": {"name": "shot", "arguments": "{}"}});
+    let url_part = json!({"type": "image_url", "image_url": {"url": url(&name)}});
+    let result = json!([{"type": "text", "text": text}, url_part]);
+    let body = json!({"messages": [
+        said("user", json!("Hi")), {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "a", "content": result},
+    ]});
+    // A template that does not know calls has results in a user's message.
+    let prompt = server.post("/apply-template", &body).good()["prompt"].clone();
+    assert_eq!(prompt.as_str().unwrap().matches("<image>").count(), 1);
+    let answered = server
+        .post("/v1/chat/completions", &with_limit(&body))
+        .good();
+    assert!(answered["usage"]["prompt_tokens"].as_u64() > Some(64));
+    let source =
+        json!({"type": "base64", "media_type": "image/png", "data": STANDARD.encode(file(&name))});
+    let blocks = json!([{"type": "tool_result", "tool_use_id": "a", "content": [
+        {"type": "text", "text": text}, {"type": "image", "source": source}]}]);
+    let used = json!([{"type": "tool_use", "id": "a", "name": "shot", "input": {}}]);
+    let body = json!({"messages": [said("user", json!("Hi")), said("assistant", used), said("user", blocks)],
+        "max_tokens": 12, "temperature": 0});
+    let message = server.post("/v1/messages", &body).good();
+    let output = json!([{"type": "input_text", "text": text}, {"type": "input_image", "image_url": url(&name)}]);
+    let body = json!({"max_output_tokens": 12, "temperature": 0, "input": [
+        said("user", json!("Hi")), {"type": "function_call", "call_id": "a", "name": "shot", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "a", "output": output},
+    ]});
+    let response = server.post("/v1/responses", &body).good();
+    assert_eq!(
+        response["usage"]["input_tokens"],
+        message["usage"]["input_tokens"]
+    );
+    assert_eq!(
+        response["output"][0]["content"][0]["text"],
+        message["content"][0]["text"]
+    );
+}
+
+fn with_limit(body: &Value) -> Value {
+    let mut body = body.clone();
+    body["max_tokens"] = 12.into();
+    body
+}
+
+#[test]
 fn tokens_of_pictures_are_counted_and_a_second_question_reuses_them() {
     let server = server();
     let (name, text, tokens) = talk();
