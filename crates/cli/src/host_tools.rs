@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 use serde_json::{Map, Value};
 use triad_console::output;
+use triad_mcp::Error;
 use triad_server::{HostTool, ToolHost, ToolResult};
 
 use crate::mcp_tools::NamedTools;
@@ -67,7 +68,9 @@ impl ToolHost for PageTools {
                 text: output.text,
                 is_error: output.is_error,
             },
-            // The cause may name what is on this machine, which is not for clients.
+            // What the server says is for the model, as a result is.
+            Err(Error::Refused { message, .. }) => failed(&message),
+            // Another cause may name what is on this machine, which is not for clients.
             Err(error) => {
                 let error = anyhow::Error::new(error);
                 output::note(&format!("note: a call of {}: {error:#}", remote.name));

@@ -61,16 +61,29 @@ impl NamedTools {
     }
 }
 
-/// Returns the tools under names that differ. A name that several servers have gets the server's name in front.
+/// Returns the name of a tool with its server's in front, in the letters that names of tools have.
+fn full_name(servers: &Servers, tool: &RemoteTool) -> String {
+    let is_plain = |letter: &char| letter.is_ascii_alphanumeric() || "_-.".contains(*letter);
+    let server = servers.name(tool.server).chars();
+    let server: String = server
+        .map(|letter| Some(letter).filter(is_plain).unwrap_or('_'))
+        .collect();
+    format!("{server}_{}", tool.name)
+}
+
+/// Returns the tools under names that differ. A name that several servers have gets the server's name in front, and so does
+/// one that is another tool's name with its server's: no server takes the name that stands for a tool of another one.
 fn named(servers: &Servers) -> (Vec<Tool>, Vec<RemoteTool>) {
     let all = servers.tools();
     let (mut tools, mut remote) = (Vec::<Tool>::new(), Vec::new());
     for tool in all {
-        let is_only = all.iter().filter(|other| other.name == tool.name).count() == 1;
-        let name = if is_only {
-            tool.name.clone()
+        let mut others = all.iter().filter(|other| other.server != tool.server);
+        let is_shared =
+            others.any(|other| other.name == tool.name || full_name(servers, other) == tool.name);
+        let name = if is_shared {
+            full_name(servers, tool)
         } else {
-            format!("{}_{}", servers.name(tool.server), tool.name)
+            tool.name.clone()
         };
         let value = json!({
             "name": name,

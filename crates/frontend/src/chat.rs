@@ -155,7 +155,8 @@ pub(crate) fn encode_by(
     }
     let values = [conversation.messages, conversation.documents];
     let marks = letters::marks(model.tokenizer()?, values, conversation.tools)?;
-    let mark = |message| letters::marked_message(&marks, message);
+    let picture = pictures.map(|pictures| pictures.processor.placeholder());
+    let mark = |message| letters::marked_message(&marks, message, picture);
     let messages: Vec<_> = conversation.messages.iter().map(mark).collect();
     let mark = |tool| letters::marked_tool(&marks, tool);
     let tools: Vec<_> = conversation.tools.iter().map(mark).collect();

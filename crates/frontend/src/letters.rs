@@ -32,7 +32,12 @@ pub(crate) fn marks<'a>(
 
 /// Returns `message` with marks in its texts. The contents of the model's messages stay unmarked: templates search them
 /// for words that the model writes.
-pub(crate) fn marked_message(letters: &Letters<'_>, message: &Value) -> Value {
+/// This does not hold for the `picture`'s token, if the conversation has pictures: none is in a text.
+pub(crate) fn marked_message(
+    letters: &Letters<'_>,
+    message: &Value,
+    picture: Option<&str>,
+) -> Value {
     let Value::Object(fields) = message else {
         return message.clone();
     };
@@ -44,12 +49,32 @@ pub(crate) fn marked_message(letters: &Letters<'_>, message: &Value) -> Value {
         };
         let value = if is_marked {
             marked(letters, value)
+        } else if let (Some(picture), "content") = (picture, field.as_str()) {
+            without_picture(value, picture, &letters.mark(picture))
         } else {
             value.clone()
         };
         (field.clone(), value)
     });
     Value::Object(fields.collect())
+}
+
+/// Returns a content with `marked` in place of `picture` in its texts.
+fn without_picture(content: &Value, picture: &str, marked: &str) -> Value {
+    match content {
+        Value::String(text) => text.replace(picture, marked).into(),
+        Value::Array(parts) => parts
+            .iter()
+            .map(|part| {
+                let mut part = part.clone();
+                if let Some(text) = part["text"].as_str() {
+                    part["text"] = text.replace(picture, marked).into();
+                }
+                part
+            })
+            .collect(),
+        content => content.clone(),
+    }
 }
 
 /// Returns `tool` with marks in its name, its description, and its parameters' names and texts.

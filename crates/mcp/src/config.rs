@@ -13,6 +13,8 @@ use crate::error::{Error, Result};
 const MAX_BYTES: u64 = 1 << 20;
 /// Maximum number of servers.
 const MAX_SERVERS: usize = 32;
+/// Maximum bytes of a server's name.
+const MAX_NAME: usize = 64;
 const EXPECTED: &str =
     "expected NAME=COMMAND, NAME=URL, a URL, or the path of a JSON file with `mcpServers`";
 
@@ -188,9 +190,9 @@ impl Config {
         fields: &Map<String, Value>,
     ) -> Result<Option<ServerConfig>, String> {
         let at = |field: &str| format!("`mcpServers.{name}.{field}`");
-        if !is_name(name) {
+        if name.trim().is_empty() || name.len() > MAX_NAME || name.contains(char::is_control) {
             return Err(format!(
-                "`mcpServers.{name}`: expected a name of letters, digits, _, - and ."
+                "`mcpServers.{name}`: expected a name of at most {MAX_NAME} bytes without control characters"
             ));
         }
         if fields.get("disabled") == Some(&Value::Bool(true)) {
@@ -298,7 +300,7 @@ fn host(url: &str) -> Option<String> {
 /// Returns whether a text names a server: models read the names of tools that may begin with it.
 fn is_name(text: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
-    (1..=64).contains(&text.len()) && text.bytes().all(is_plain)
+    (1..=MAX_NAME).contains(&text.len()) && text.bytes().all(is_plain)
 }
 
 #[cfg(test)]
@@ -407,8 +409,8 @@ mod tests {
                 "`sse` is not supported",
             ),
             (
-                r#"{"mcpServers": {"a b": {"command": "x"}}}"#,
-                "expected a name",
+                "{\"mcpServers\": {\"a\\u0007\": {\"command\": \"x\"}}}",
+                "expected a name of at most 64 bytes",
             ),
         ] {
             let error = read(text).unwrap_err().to_string();

@@ -22,8 +22,12 @@ use crate::error::{Error, Result};
 use crate::http::HttpClient;
 use crate::lines::{self, Unreadable};
 use crate::meter::Meter;
+use crate::result;
 use crate::stdio::{self, Process};
 use crate::tools::{Limits, RemoteTool};
+
+/// Maximum bytes of a server's reason for an error.
+const MAX_REASON: usize = 4096;
 
 /// Pages of a list of tools that are read.
 const MAX_PAGES: usize = 64;
@@ -119,6 +123,12 @@ impl Connection {
                 | ServiceError::TransportSend(_)
                 | ServiceError::Cancelled { .. }
         );
+        if let ServiceError::McpError(reason) = error {
+            return Error::Refused {
+                server: self.name.clone(),
+                message: result::cut(reason.message.to_string(), MAX_REASON),
+            };
+        }
         match &self.process {
             Some(process) if ends => ended(&self.name, process).await,
             _ => Error::Protocol {

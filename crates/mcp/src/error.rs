@@ -96,7 +96,15 @@ pub enum Error {
         /// The time until then.
         wait: Duration,
     },
-    /// A server that answers with something else than the protocol has, or with an error.
+    /// A server that answers a request with an error.
+    #[error("the MCP server {server}: {message}")]
+    Refused {
+        /// The server's name.
+        server: String,
+        /// The server's reason.
+        message: String,
+    },
+    /// A server that answers with something else than the protocol has.
     #[error("the MCP server {server}: {message}")]
     Protocol {
         /// The server's name.

@@ -29,6 +29,11 @@ pub(crate) fn text(result: &CallToolResult, most: usize) -> String {
     {
         text = value.to_string();
     }
+    cut(text, most)
+}
+
+/// Returns at most `most` bytes of a text, and how many are left out.
+pub(crate) fn cut(mut text: String, most: usize) -> String {
     if text.len() > most {
         let mut end = most;
         while !text.is_char_boundary(end) {

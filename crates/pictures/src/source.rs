@@ -3,6 +3,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::GeneralPurpose;
 use base64::engine::{DecodePaddingMode, GeneralPurposeConfig};
+use percent_encoding::percent_decode_str;
 
 use crate::check::check_bytes;
 use crate::error::{Error, Result};
@@ -46,7 +47,12 @@ pub fn from_data_url(url: &str) -> Result<Vec<u8>> {
     if !parts.any(|part| part.eq_ignore_ascii_case("base64")) {
         return Err(Error::DataUrl("is not in base64"));
     }
-    from_base64(data)
+    if !data.contains(['%', ' ', '\t']) {
+        return from_base64(data);
+    }
+    // Letters of a URL may be escaped.
+    let data = percent_decode_str(data).decode_utf8_lossy();
+    from_base64(&data.replace([' ', '\t'], ""))
 }
 
 /// Returns the part of a `data:` URL after the scheme, or `None` for other text.
@@ -65,6 +71,7 @@ mod tests {
             "data:image/png;base64,aGk=",
             "DATA:image/PNG;charset=x;BASE64,aGk",
             "data:;base64,aG\nk=",
+            "data:image/png;base64, aGk%3D",
         ] {
             assert_eq!(from_data_url(url).unwrap(), b"hi", "{url}");
         }

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
 use crate::error::{ApiError, ApiResult};
-use crate::messages::{Content, PictureSource, Role, Turns, check_count, joined, result};
+use crate::messages::{Content, PictureSource, Role, Turns, check_count, result, with_lines};
 use crate::values::TextOrArray;
 
 /// A message of a conversation.
@@ -84,7 +84,7 @@ pub(crate) fn turns(given: Vec<BlockMessage>) -> ApiResult<Turns> {
 /// Adds the blocks in `field`.
 fn add(turns: &mut Turns, field: &str, role: Role, blocks: Vec<Block>) -> ApiResult<()> {
     // Consecutive texts and pictures form one message, to which calls are added.
-    let (mut said, mut is_said) = (Said::default(), false);
+    let (mut said, mut is_said) = (Vec::new(), false);
     for (index, block) in blocks.into_iter().enumerate() {
         let field = format!("{field}[{index}]");
         let missing = |name: &str| ApiError::field(&format!("{field}.{name}"), "it is missing");
@@ -97,11 +97,11 @@ fn add(turns: &mut Turns, field: &str, role: Role, blocks: Vec<Block>) -> ApiRes
             ("redacted_thinking", Role::Assistant) => {}
             ("text", _) => {
                 let text = block.text.ok_or_else(|| missing("text"))?;
-                said.0.push(json!({"type": "text", "text": text}));
+                said.push(json!({"type": "text", "text": text}));
             }
             ("image", Role::User) => {
                 let source = block.source.ok_or_else(|| missing("source"))?;
-                said.0.push(source.part(&format!("{field}.source"))?);
+                said.push(source.part(&format!("{field}.source"))?);
             }
             ("tool_use", Role::Assistant) => {
                 say(turns, role, &mut said, !is_said);
@@ -137,24 +137,10 @@ fn add(turns: &mut Turns, field: &str, role: Role, blocks: Vec<Block>) -> ApiRes
     Ok(())
 }
 
-/// Parts of a message that is not complete.
-#[derive(Debug, Default)]
-struct Said(Vec<Value>);
-
-impl Said {
-    /// Returns the content: parts if there are pictures, and otherwise the text.
-    fn into_content(self) -> Value {
-        match self.0.iter().all(|part| part["type"] == "text") {
-            true => joined(&self.0).into(),
-            false => self.0.into(),
-        }
-    }
-}
-
 /// Adds `said` as a message. Adds an empty message if there are no parts and `must` is set.
-fn say(turns: &mut Turns, role: Role, said: &mut Said, must: bool) {
-    if must || !said.0.is_empty() {
-        turns.say(role, std::mem::take(said).into_content());
+fn say(turns: &mut Turns, role: Role, said: &mut Vec<Value>, must: bool) {
+    if must || !said.is_empty() {
+        turns.say(role, with_lines(std::mem::take(said)));
     }
 }
 

@@ -92,16 +92,6 @@ impl From<TextOrArray<ContentPart>> for Content {
 }
 
 impl Content {
-    /// Returns whether a part is not text.
-    pub(crate) fn has_pictures(&self) -> bool {
-        match self {
-            Self::Text(_) => false,
-            Self::Parts(parts) => parts
-                .iter()
-                .any(|part| matches!(part.kind.as_str(), "input_image" | "image_url" | "image")),
-        }
-    }
-
     /// Returns a content without text.
     pub(crate) fn empty() -> Self {
         Self::Text(String::new())
@@ -434,6 +424,24 @@ pub(crate) fn result(field: &str, content: Content) -> ApiResult<(String, Vec<Va
         }
         content => (content.as_str().unwrap_or_default().to_owned(), Vec::new()),
     })
+}
+
+/// Returns parts as a content: the text if there are no pictures. Texts that follow each other are lines of one.
+pub(crate) fn with_lines(parts: Vec<Value>) -> Value {
+    if parts.iter().all(|part| part["type"] == "text") {
+        return joined(&parts).into();
+    }
+    let mut lines = Vec::<Value>::new();
+    for part in parts {
+        match (lines.last_mut(), part["text"].as_str()) {
+            (Some(last), Some(text)) if last["type"] == "text" => {
+                let before = last["text"].as_str().unwrap_or_default();
+                last["text"] = format!("{before}\n{text}").into();
+            }
+            _ => lines.push(part),
+        }
+    }
+    lines.into()
 }
 
 /// Returns the texts of parts, a line each.

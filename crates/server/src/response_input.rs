@@ -17,7 +17,9 @@ use crate::error::{ApiError, ApiResult};
 use crate::guard::Caller;
 use crate::json_errors;
 use crate::left_out;
-use crate::messages::{Content, MAX_MESSAGES, Role, Turns, check_count, parts, result, text};
+use crate::messages::{
+    Content, MAX_MESSAGES, Role, Turns, check_count, parts, result, text, with_lines,
+};
 use crate::owner::{Owner, Tenant};
 use crate::prepare::Work;
 use crate::served::ServedModel;
@@ -269,7 +271,11 @@ fn read(
     check_count("input", earlier.len() + input.len())?;
     let mut turns = Turns::default();
     for item in earlier {
-        add(&mut turns, "input", item.value())?;
+        // The request has no field for it.
+        let field = item
+            .id()
+            .map_or_else(|| "input".into(), |id| format!("conversation[{id}]"));
+        add(&mut turns, &field, item.value())?;
     }
     for (index, item) in input.iter().enumerate() {
         add(&mut turns, &format!("input[{index}]"), item.value())?;
@@ -334,10 +340,10 @@ pub(crate) fn add(turns: &mut Turns, field: &str, item: &Value) -> ApiResult<()>
 
 /// Returns the content in `field`: parts if there are pictures, and otherwise the text.
 fn said(field: &str, content: Content) -> ApiResult<Value> {
-    if content.has_pictures() {
-        return parts(field, content);
-    }
-    text(field, content).map(Value::from)
+    Ok(match parts(field, content)? {
+        Value::Array(parts) => with_lines(parts),
+        text => text,
+    })
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ pub(super) const FIELDS: &[Field] = &[
     ignored("user", "OV", "for accounts of hosted services"),
     ignored("priority", "V", "it affects only speed"),
     ignored("request_id", "V", "the server generates response ids"),
-    ignored("mm_processor_kwargs", "V", "only text models are supported"),
+    ignored("mm_processor_kwargs", "V", "only texts are read"),
     refused("messages", "V", &[], "expected input"),
     refused(
         "truncate_prompt_tokens",

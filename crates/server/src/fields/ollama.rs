@@ -44,6 +44,7 @@ pub(super) const GENERATE: &[Field] = &[
 pub(super) const HOW: &[Field] = &[
     noted("format", "M", "json, or a JSON schema"),
     with("options", "M", OPTIONS),
+    refused("lora", "T", &["[]"], "expected /v1/chat/completions"),
     noted("max_output_tokens", "T", "alias of options.num_predict"),
     noted("max_tokens", "T", "alias of options.num_predict"),
     noted("temperature", "T", "alias of options.temperature"),

@@ -232,7 +232,12 @@ pub(super) const VLLM: &[Field] = &[
     ),
     ignored("priority", "V", SPEED),
     ignored("request_id", "V", "the server generates response ids"),
-    ignored("mm_processor_kwargs", "V", "only text models are supported"),
+    refused(
+        "mm_processor_kwargs",
+        "V",
+        &["{}"],
+        "the model's own processor, and --max-image-patches of the server",
+    ),
 ];
 
 /// Fields of llama.cpp's own endpoints that OpenAI's do not follow.

@@ -1,7 +1,7 @@
 //! The fields of `/tokenize`, `/detokenize` and `/sessions`. `/apply-template` has the fields of `/v1/chat/completions`.
 
 use super::chat::{MESSAGE, TOOL};
-use super::{Field, followed, ignored, noted, refused, with};
+use super::{Field, followed, noted, refused, with};
 
 pub(super) const TOKENIZE: &[Field] = &[
     followed("model", "V"),
@@ -22,7 +22,12 @@ pub(super) const TOKENIZE: &[Field] = &[
     noted("add_special_tokens", "V", "alias of add_special"),
     noted("with_pieces", "L", "with content in tokens, else in pieces"),
     refused("return_token_strs", "V", &["false"], "expected with_pieces"),
-    ignored("mm_processor_kwargs", "V", "only text models are supported"),
+    refused(
+        "mm_processor_kwargs",
+        "V",
+        &["{}"],
+        "the model's own processor, and --max-image-patches of the server",
+    ),
 ];
 
 pub(super) const DETOKENIZE: &[Field] = &[followed("model", "V"), followed("tokens", "VL")];
@@ -32,6 +37,7 @@ pub(super) const SAVE: &[Field] = &[
     with("messages", "T", MESSAGE),
     with("tools", "T", TOOL),
     noted("prompt", "T", "a text instead of messages"),
+    refused("lora", "T", &["[]"], "files keep prompts without adapters"),
 ];
 
 pub(super) const RESTORE: &[Field] = &[followed("model", "T")];
