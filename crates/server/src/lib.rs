@@ -116,6 +116,7 @@ mod timelines;
 mod tool_fields;
 mod tool_routes;
 mod tools;
+mod turns;
 mod unread;
 mod url_path;
 mod usage;

@@ -17,7 +17,7 @@ use crate::body::JsonBody;
 use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::fields;
 use crate::guard::{Caller, Client};
-use crate::messages::{Turns, check_count};
+use crate::messages::check_count;
 use crate::metadata;
 use crate::names::{new_id, now};
 use crate::query::{self, NoQuery};
@@ -25,6 +25,7 @@ use crate::response_input::{
     CONVERSATION, RESPONSE, add, check_bytes, check_ids, is_reference, resolved,
 };
 use crate::stored::{Item, Items, Parts, conversation};
+use crate::turns::Turns;
 use crate::url_path::UrlPath;
 
 /// The estimated memory of items in bytes after which a list has no further ones.

@@ -1,0 +1,124 @@
+//! A conversation as input of a template, from the items and messages of all APIs.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use crate::messages::Role;
+use crate::pieces::Section;
+
+/// A conversation as input of a template.
+#[derive(Debug, Default)]
+pub(crate) struct Turns {
+    messages: Vec<Value>,
+    /// The names of the called functions, by call id.
+    called: BTreeMap<String, String>,
+    /// Reasoning before the assistant's next message.
+    reasoning: Option<String>,
+    /// Pictures of results, for the user's message that follows: templates write no pictures in results.
+    shown: Vec<Value>,
+}
+
+impl Turns {
+    /// Returns the number of messages.
+    pub(crate) fn count(&self) -> usize {
+        self.messages.len()
+    }
+
+    /// Adds a message with a string or a list of parts.
+    pub(crate) fn say(&mut self, role: Role, content: impl Into<Value>) {
+        if role != Role::Assistant {
+            self.end_reasoning();
+        }
+        let mut content = content.into();
+        let mut shown = std::mem::take(&mut self.shown);
+        if !shown.is_empty() && role == Role::User {
+            match content {
+                Value::Array(parts) => shown.extend(parts),
+                text => shown.push(json!({"type": "text", "text": text})),
+            }
+            content = shown.into();
+        } else {
+            self.show(shown);
+        }
+        self.messages
+            .push(json!({"role": role.name(), "content": content}));
+        let reasoning = self.reasoning.take();
+        self.set("reasoning_content", reasoning);
+    }
+
+    /// Adds reasoning before the assistant's next message or call. Reasoning without text has no effect.
+    pub(crate) fn think(&mut self, text: &str) {
+        if !text.is_empty() {
+            self.reasoning.get_or_insert_default().push_str(text);
+        }
+    }
+
+    /// Adds an empty message with the reasoning that is not followed by one.
+    fn end_reasoning(&mut self) {
+        if self.reasoning.is_some() {
+            self.say(Role::Assistant, "");
+        }
+    }
+
+    /// Adds a field to the latest message, if it has a value.
+    pub(crate) fn set(&mut self, field: &str, value: Option<String>) {
+        if let (Some(message), Some(value)) = (self.messages.last_mut(), value) {
+            message[field] = value.into();
+        }
+    }
+
+    /// Adds a tool call to the latest message, or to a new message if the latest one is not the assistant's.
+    pub(crate) fn call(&mut self, id: &str, name: &str, arguments: &str) {
+        self.called.insert(id.to_owned(), name.to_owned());
+        if self.reasoning.is_some()
+            || self
+                .messages
+                .last()
+                .is_none_or(|message| message["role"] != "assistant")
+        {
+            self.say(Role::Assistant, "");
+        }
+        let Some(Value::Object(message)) = self.messages.last_mut() else {
+            return;
+        };
+        let calls = message.entry("tool_calls").or_insert_with(|| json!([]));
+        if let Value::Array(calls) = calls {
+            calls.push(Section::call(id, name, arguments));
+        }
+    }
+
+    /// Adds the result of the call `id`.
+    pub(crate) fn result(&mut self, id: &str, content: impl Into<Value>) {
+        self.end_reasoning();
+        let mut message = json!({"role": "tool", "tool_call_id": id, "content": content.into()});
+        if let Some(name) = self.called.get(id) {
+            // Some templates use the name.
+            message["name"] = name.as_str().into();
+        }
+        self.messages.push(message);
+    }
+
+    /// Adds the result of the call `id`, whose pictures follow the last result, as the user's.
+    pub(crate) fn show_result(&mut self, id: &str, (text, pictures): (String, Vec<Value>)) {
+        self.result(id, text);
+        self.shown.extend(pictures);
+    }
+
+    /// Adds a user's message with pictures, if there are any.
+    fn show(&mut self, pictures: Vec<Value>) {
+        if !pictures.is_empty() {
+            self.messages
+                .push(json!({"role": Role::User.name(), "content": pictures}));
+        }
+    }
+
+    /// Returns all messages, after a system message with `instructions` if given.
+    pub(crate) fn messages(mut self, instructions: Option<&str>) -> Vec<Value> {
+        self.end_reasoning();
+        let shown = std::mem::take(&mut self.shown);
+        self.show(shown);
+        let system = instructions.map(|text| json!({"role": Role::System.name(), "content": text}));
+        system.into_iter().chain(self.messages).collect()
+    }
+}
