@@ -5,8 +5,8 @@ use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
 use crate::error::{ApiError, ApiResult};
-use crate::messages::{Content, PictureSource, Role, check_count, result, with_lines};
-use crate::turns::Turns;
+use crate::messages::{Content, PictureSource, check_count, result, with_lines};
+use crate::turns::{Role, Turns};
 use crate::values::TextOrArray;
 
 /// A message of a conversation.

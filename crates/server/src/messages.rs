@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 use crate::error::{ApiError, ApiResult};
 use crate::pictures::{self, Source};
 use crate::sampling::one_of;
-use crate::turns::Turns;
+use crate::turns::{Role, Turns};
 use crate::values::{TextOrArray, TextOrObject};
 
 /// Maximum number of messages in a conversation.
@@ -28,31 +28,6 @@ pub(crate) struct ChatMessage {
     reasoning_content: Option<String>,
     /// Alias of `reasoning_content`.
     reasoning: Option<String>,
-}
-
-/// The author of a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Role {
-    System,
-    /// Alias of `system`.
-    Developer,
-    User,
-    Assistant,
-    /// The result of a tool call.
-    Tool,
-}
-
-impl Role {
-    /// Returns the role's name in templates.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::System | Self::Developer => "system",
-            Self::User => "user",
-            Self::Assistant => "assistant",
-            Self::Tool => "tool",
-        }
-    }
 }
 
 /// A tool call in an earlier message of the assistant.

@@ -17,12 +17,12 @@ use crate::error::{ApiError, ApiResult};
 use crate::guard::Caller;
 use crate::json_errors;
 use crate::left_out;
-use crate::messages::{Content, MAX_MESSAGES, Role, check_count, parts, result, text, with_lines};
+use crate::messages::{Content, MAX_MESSAGES, check_count, parts, result, text, with_lines};
 use crate::owner::{Owner, Tenant};
 use crate::prepare::Work;
 use crate::served::ServedModel;
 use crate::stored::{Item, Items, Keeper, Store, whole_item};
-use crate::turns::Turns;
+use crate::turns::{Role, Turns};
 
 /// The prefixes of ids.
 pub(crate) const CONVERSATION: &str = "conv_";

@@ -2,10 +2,36 @@
 
 use std::collections::BTreeMap;
 
+use serde::Deserialize;
 use serde_json::{Value, json};
+use utoipa::ToSchema;
 
-use crate::messages::Role;
 use crate::pieces::Section;
+
+/// The author of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Role {
+    System,
+    /// Alias of `system`.
+    Developer,
+    User,
+    Assistant,
+    /// The result of a tool call.
+    Tool,
+}
+
+impl Role {
+    /// Returns the role's name in templates.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::System | Self::Developer => "system",
+            Self::User => "user",
+            Self::Assistant => "assistant",
+            Self::Tool => "tool",
+        }
+    }
+}
 
 /// A conversation as input of a template.
 #[derive(Debug, Default)]

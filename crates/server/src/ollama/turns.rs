@@ -7,9 +7,9 @@ use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
 use crate::error::{ApiError, ApiResult};
-use crate::messages::{Role, check_count};
+use crate::messages::check_count;
 use crate::pictures::{self, Source};
-use crate::turns::Turns;
+use crate::turns::{Role, Turns};
 
 /// A message of a conversation.
 #[derive(Debug, Deserialize, ToSchema)]
