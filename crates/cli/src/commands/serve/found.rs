@@ -55,6 +55,7 @@ impl Found {
         // A server runs for long: it is as fast as it can be from its first answer on.
         let wanted = Wanted::from(arguments.float.float, needs_package, Wanted::Package)?;
         let (path, threads) = (given.path()?, &arguments.threads);
+        arguments.float.check(&path)?;
         let vision = arguments.vision.encoder(&path);
         let ready = |wanted| Ready::find(path.clone(), &given.model, threads, wanted, "start");
         let names = arguments.names(index);
