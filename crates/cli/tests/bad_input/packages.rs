@@ -87,10 +87,6 @@ pub fn cases() -> Vec<Case> {
             ],
         ),
         unprepared(
-            "package that is to be served unquantized",
-            &["serve", "-m", "package", "--no-quantize", "--port", "0"],
-        ),
-        unprepared(
             "package whose speed without quantization is asked for",
             &["bench", "-m", "package", "--no-quantize"],
         ),
