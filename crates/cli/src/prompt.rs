@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail, ensure};
 
 use triad_console::inputs;
+use triad_model::files;
 
 /// Maximum bytes of a prompt. A longer one is refused unread: no model has enough context, and a device file never
 /// ends.
@@ -19,7 +20,7 @@ pub struct PromptArguments {
     /// Text of the prompt
     #[arg(short, long, value_name = "TEXT")]
     pub prompt: Option<String>,
-    /// File with the prompt (UTF-8; one newline at its end is not part of the prompt)
+    /// File with the prompt (UTF-8; a byte order mark and one newline at the end are not part of the prompt)
     #[arg(short, long, value_name = "FILE")]
     pub file: Option<PathBuf>,
 }
@@ -62,7 +63,7 @@ fn read(source: impl Read, name: &str) -> Result<String> {
         "{name} is longer than {} MiB",
         MAX_BYTES >> 20
     );
-    let mut text = match String::from_utf8(bytes) {
+    let mut text = match String::from_utf8(files::without_mark(&bytes).to_vec()) {
         Ok(text) => text,
         Err(error) => bail!(
             "{name} is not UTF-8 text: byte {} is wrong",

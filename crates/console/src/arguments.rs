@@ -1,12 +1,10 @@
 //! Command-line arguments that several commands share: model, threads and calibration text, and the parsing of numbers.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use clap::builder::PossibleValuesParser;
 use triad_engine::package::Package;
 use triad_engine::{Cores, Error, ExpertLimit, KvFormat, LoadOptions, Model, Threads};
@@ -15,8 +13,7 @@ use triad_hetero::kept_shadows;
 use triad_kernels::BlockArithmetic;
 use triad_model::description::ModelDescription;
 use triad_model::{family, fetch};
-use triad_plan::device::{self, DeviceProfile};
-use triad_plan::prefill::{FloatsOn, KeptShadows};
+use triad_plan::prefill::KeptShadows;
 use triad_prepare::calibration::text::CalibrationText;
 use triad_prepare::{PrepareOptions, Prune};
 
@@ -29,9 +26,6 @@ const MAX_THREADS: usize = 1024;
 /// turn on a core, and a run takes so long that it seems to hang.
 const FEW_THREADS: usize = 16;
 const MAX_THREADS_PER_CORE: usize = 4;
-
-/// Size limit of a device profile; profiles have about 2 KiB. A device file of the system could be endless.
-const MAX_DEVICE_BYTES: u64 = 1 << 20;
 
 /// Larger than the context of any model.
 const MAX_TOKENS: usize = 1 << 30;
@@ -145,6 +139,16 @@ pub struct ThreadArguments {
 }
 
 impl ThreadArguments {
+    /// Prints a note if threads are given next to `--processors`, which has those that compute.
+    pub fn note_processors(&self, has_processors: bool) {
+        if has_processors && self.given().is_some() {
+            output::note(
+                "note: --threads and --cores are for loading and preparing the model: each of --processors computes on its \
+                 own threads",
+            );
+        }
+    }
+
     /// Returns the selected threads.
     pub fn chosen(&self) -> Threads {
         match (self.cores, self.threads) {
@@ -248,6 +252,17 @@ pub struct FloatArguments {
 }
 
 impl FloatArguments {
+    /// Returns an error if a model is to run as it is in its file, but `path` is a package, which is quantized.
+    pub fn check(self, path: &Path) -> Result<()> {
+        ensure!(
+            !self.float || !Package::is_at(path),
+            "{} is a package, which is quantized already: --no-quantize and --f32 are for the model file that it was \
+             prepared from",
+            path.display()
+        );
+        Ok(())
+    }
+
     /// Returns the options with which a model is loaded.
     pub fn options(self, threads: Threads) -> LoadOptions {
         LoadOptions {
@@ -401,45 +416,6 @@ pub fn prune(text: &str) -> Result<Prune, String> {
             .map(Prune::Rate)
             .map_err(|error| format!("{error}, `none` or `auto`")),
     }
-}
-
-/// Reads the profile of a device: a built-in one by its name, others from a TOML file.
-pub fn device(name: &str) -> Result<DeviceProfile> {
-    if device::NAMES.contains(&name) || !Path::new(name).exists() {
-        return Ok(DeviceProfile::builtin(name)?);
-    }
-    inputs::add(Path::new(name));
-    let mut text = String::new();
-    let file = File::open(name).with_context(|| format!("cannot read {name}"))?;
-    file.take(MAX_DEVICE_BYTES + 1)
-        .read_to_string(&mut text)
-        .with_context(|| format!("cannot read {name}"))?;
-    let is_short = text.len() as u64 <= MAX_DEVICE_BYTES;
-    ensure!(
-        is_short,
-        "{name}: longer than {} KiB: expected the TOML file of a device",
-        MAX_DEVICE_BYTES >> 10
-    );
-    Ok(DeviceProfile::parse(&text, name)?)
-}
-
-/// Parses the processor that computes in float.
-pub fn floats_on(text: &str) -> Result<FloatsOn, String> {
-    match text {
-        "cpu" => Ok(FloatsOn::Cpu),
-        "gpu" => Ok(FloatsOn::Gpu),
-        _ => Err("expected cpu or gpu".into()),
-    }
-}
-
-/// Returns an error if `floats_on` is a GPU that the device does not have.
-pub fn check_floats(floats_on: FloatsOn, device: &DeviceProfile) -> Result<()> {
-    ensure!(
-        floats_on == FloatsOn::Cpu || device.gpu.is_some(),
-        "{} has no GPU: expected --floats cpu, or a [gpu] in its file",
-        device.name
-    );
-    Ok(())
 }
 
 /// Parses a number of sequences that run together.

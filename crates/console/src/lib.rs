@@ -19,6 +19,7 @@ pub mod arithmetic;
 pub mod chart;
 pub mod cut;
 pub mod device;
+pub mod device_profile;
 pub mod encoded;
 pub mod executed;
 pub mod experts;

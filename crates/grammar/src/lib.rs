@@ -42,6 +42,7 @@ mod objects;
 mod patterns;
 mod references;
 mod source;
+mod spellings;
 mod tokens;
 mod watch;
 mod wide_numbers;

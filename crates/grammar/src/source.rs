@@ -9,6 +9,7 @@ use crate::numbers;
 use crate::objects::{self, TooManyNames};
 use crate::patterns;
 use crate::references::without_escapes;
+use crate::spellings::plain;
 
 /// Maximum sizes of sources in bytes. The longest known schemas, which may also be parts of grammars, are a few hundred
 /// kilobytes.
@@ -234,7 +235,8 @@ pub(crate) fn exact_lark(text: &str) -> Result<String> {
         exact += before;
         let mut schemas = serde_json::Deserializer::from_str(after).into_iter::<Value>();
         rest = match schemas.next() {
-            Some(Ok(mut schema)) => {
+            Some(Ok(schema)) => {
+                let mut schema = plain(schema);
                 numbers::adapt(&mut schema)?;
                 patterns::adapt(&mut schema)?;
                 exact += &format!(" {schema}");
@@ -267,7 +269,7 @@ pub(crate) fn schema(text: &str) -> Result<Value> {
         Value::Bool(true) => json!({}),
         schema => schema,
     };
-    let schema = without_escapes(schema);
+    let schema = without_escapes(plain(schema));
     check_parts(Kind::JsonSchema, count_parts(&schema)?)?;
     let mut schema = objects::closed(&without_annotations(schema)).map_err(|_| too_many_names())?;
     check_keywords(&schema)?;
@@ -322,7 +324,7 @@ fn check_keywords(schema: &Value) -> Result<()> {
 /// [`GrammarSource::JsonSchema`]: whitespace, closed objects, and only [times](NARROWER) that exist.
 #[must_use]
 pub fn for_llguidance(schema: Value) -> Value {
-    let schema = without_annotations(without_escapes(schema));
+    let schema = without_annotations(without_escapes(plain(schema)));
     // The compiler refuses this type, and its error contains the text.
     let mut schema =
         objects::closed(&schema).unwrap_or_else(|_| json!({ "type": TooManyNames::TEXT }));

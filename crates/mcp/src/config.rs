@@ -169,7 +169,9 @@ impl Config {
                 "longer than 1 MiB: expected a list of servers".into(),
             ));
         }
-        let value: Value = serde_json::from_str(&text)
+        // A byte order mark, which some editors write.
+        let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
+        let value: Value = serde_json::from_str(text)
             .map_err(|error| wrong(format!("not valid JSON: {error}")))?;
         let servers = value.get("mcpServers").and_then(Value::as_object);
         let servers = servers.ok_or_else(|| wrong("has no object `mcpServers`".into()))?;
@@ -375,6 +377,8 @@ mod tests {
             panic!()
         };
         assert_eq!(headers["Authorization"], "Bearer k");
+        let marked = read("\u{feff}{\"mcpServers\": {\"a\": {\"command\": \"x\"}}}").unwrap();
+        assert_eq!(marked.servers.len(), 1);
         for (text, words) in [
             ("{", "not valid JSON"),
             ("{}", "has no object `mcpServers`"),

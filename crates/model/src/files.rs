@@ -72,6 +72,12 @@ pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     }
 }
 
+/// Returns the bytes of a text without a byte order mark at their start, which some editors write. In UTF-8 it has no
+/// meaning, and JSON's readers may ignore it (RFC 8259, section 8.1).
+pub fn without_mark(bytes: &[u8]) -> &[u8] {
+    bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes)
+}
+
 /// Reads the text file at `path`, of at most `most` bytes.
 ///
 /// # Errors

@@ -327,3 +327,28 @@ fn the_head_of_a_gguf_file_gives_the_same_tokenizer_and_template() {
     fs::write(&path, builder.build()).unwrap();
     text_files_are_enough(&path, 1);
 }
+
+#[test]
+fn a_byte_order_mark_before_a_models_json_changes_nothing() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden");
+    let folder = tempfile::tempdir().unwrap();
+    let copy = |from: &str, mark: &str| {
+        for file in fs::read_dir(golden.join(from)).unwrap() {
+            let file = file.unwrap();
+            let (name, mut bytes) = (file.file_name(), fs::read(file.path()).unwrap());
+            if name.to_string_lossy().ends_with(".json") {
+                bytes.splice(0..0, mark.bytes());
+            }
+            fs::write(folder.path().join(name), bytes).unwrap();
+        }
+    };
+    let read = |mark| {
+        copy("families/qwen2", mark);
+        copy("tokenizer/bpe-gpt-2", mark);
+        let checkpoint = Checkpoint::open(folder.path()).unwrap();
+        let tokenizer = Tokenizer::from_folder(folder.path(), None, &[1001]).unwrap();
+        let tokens = tokenizer.encode("A word", EncodeOptions::TEXT).unwrap();
+        (checkpoint.description().clone(), tokens)
+    };
+    assert_eq!(read("\u{feff}"), read(""));
+}

@@ -4,7 +4,7 @@ mod common;
 
 use std::path::Path;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use triad_model::ErrorKind;
 use triad_model::checkpoint::Checkpoint;
 use triad_model::template::{ChatTemplate, Message, RenderOptions};
@@ -144,6 +144,60 @@ fn conversations_with_tools_and_thoughts_render_as_in_transformers() {
             differences.join("\n\n")
         );
     }
+}
+
+/// Returns a tool with a schema of 4 KB, as `many_tools.py` makes it.
+fn large_tool(index: usize) -> Value {
+    let property = |place: usize| {
+        let schema = match place % 5 {
+            0 => {
+                json!({"type": "string", "description": format!("Parameter {place} of the <tool>")})
+            }
+            1 => json!({"type": "integer", "minimum": place}),
+            2 => json!({"type": "string", "enum": ["one", "two", "three"]}),
+            3 => {
+                json!({"type": "array", "items": {"type": "array", "items": {"type": "number"}}})
+            }
+            _ => json!({"type": "object", "properties": {"a": {"type": "boolean"}}}),
+        };
+        (format!("property_{place}"), schema)
+    };
+    let properties: serde_json::Map<_, _> = (0..48).map(property).collect();
+    let required = ["property_0", "property_3"];
+    let parameters = json!({"type": "object", "properties": properties, "required": required});
+    let (name, description) = (format!("tool_{index}"), format!("Tool {index}"));
+    json!({"type": "function", "function": {"name": name, "description": description, "parameters": parameters}})
+}
+
+#[test]
+fn a_conversation_with_as_many_large_tools_as_a_request_may_have_renders_as_in_transformers() {
+    let hashes = std::fs::read(golden().join("many_tools.json")).unwrap();
+    let hashes: serde_json::Map<String, Value> = serde_json::from_slice(&hashes).unwrap();
+    let tools: Vec<Value> = (0..128).map(large_tool).collect();
+    let messages = [json!({"role": "user", "content": "What is the weather in Zürich?"})];
+    for (name, expected) in hashes {
+        let source = std::fs::read_to_string(golden().join("styles").join(&name)).unwrap();
+        let source = source.strip_suffix('\n').unwrap();
+        let template = ChatTemplate::new(source, Some("<s>"), Some("</s>")).unwrap();
+        let rendered = template.render_with_tools(&messages, &tools, true, None);
+        let rendered = rendered.unwrap_or_else(|error| panic!("{name}: {error}"));
+        let hash = rendered
+            .bytes()
+            .fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+                (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+            });
+        assert_eq!(format!("{hash:016x}"), expected, "{name}");
+    }
+    // The limit still ends a template that never does.
+    let endless = "{% for i in range(9999) %}{% for i in range(9999) %}{% endfor %}{% endfor %}";
+    let template = ChatTemplate::new(endless, None, None).unwrap();
+    let error = template.render_with_tools(&messages, &tools, true, None);
+    let error = error.unwrap_err().to_string();
+    // On a slow machine the limit of time is reached first.
+    assert!(
+        error.contains("fuel") || error.contains("longer than"),
+        "{error}"
+    );
 }
 
 fn message(value: &Value) -> Message {
@@ -346,7 +400,7 @@ fn a_rendering_that_is_not_wanted_any_more_ends() {
         None,
     )
     .unwrap();
-    let messages = [serde_json::json!({"role": "user", "content": "hi"})];
+    let messages = [json!({"role": "user", "content": "hi"})];
     let stop = |stop: bool| Some(std::sync::Arc::new(move || stop) as triad_model::template::Stop);
     assert_eq!(
         template

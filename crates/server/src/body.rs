@@ -16,6 +16,7 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::Deserialize;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
+use triad_model::files;
 
 use crate::app::App;
 use crate::bodies::Share;
@@ -49,11 +50,12 @@ pub(crate) struct JsonBody {
 }
 
 impl JsonBody {
-    /// Creates a body with its share of memory.
+    /// Creates a body with its share of memory. A byte order mark at its start is ignored.
     ///
     /// # Errors
     /// If an object has a name twice.
     fn new(bytes: Bytes, share: Share) -> ApiResult<Self> {
+        let bytes = bytes.slice_ref(files::without_mark(&bytes));
         refuse_repeated(&bytes)?;
         let share = Arc::new(share);
         Ok(Self { bytes, share })

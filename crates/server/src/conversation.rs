@@ -104,9 +104,10 @@ impl Conversation<'_> {
         // Take a place in the queue before any work is done.
         let place = model.enter(client.address)?;
         let is_formed = tools.is_allowed() || form.is_some();
-        let left_out = LeftOut {
+        let mut left_out = LeftOut {
             tools: tools.left_out().to_vec(),
             fields: prompt.left_out().to_vec(),
+            schemas: Vec::new(),
         };
         let tools = Arc::new(tools);
         let caller = (app, &*model, client.address);
@@ -157,7 +158,7 @@ impl Conversation<'_> {
             )
         };
         // Without a constraint there is nothing to compile.
-        let (options, style) = if is_formed {
+        let (options, style, schemas) = if is_formed {
             model
                 .preparers()
                 .prepare((&model, &place), Work::Form(bytes), compile)
@@ -165,6 +166,7 @@ impl Conversation<'_> {
         } else {
             compile(&model, &Cancel::new())?
         };
+        left_out.schemas = schemas;
         let reply = Reply::new(
             prefixes.answer,
             (&model, client.owner),
@@ -235,27 +237,28 @@ fn continued(prompt: &PromptOptions, messages: &[Value]) -> Option<String> {
     })
 }
 
-/// Returns the options with the compiled constraint, and the parts of the completions.
+/// Returns the options with the compiled constraint, the parts of the completions, and the functions whose schemas do not
+/// constrain their calls.
 fn compile(
     asker: Asker<'_>,
     (tools, form): (&ToolUse, Option<&AskedForm>),
     (thoughts, reasoning): (Option<Thoughts>, ReasoningOptions),
     mut options: GenerateOptions,
-) -> ApiResult<(GenerateOptions, AnswerStyle)> {
+) -> ApiResult<(GenerateOptions, AnswerStyle, Vec<String>)> {
     let tokenizer = asker.model.model().tokenizer()?;
-    let (mut calls, mut answer) = (None, AnswerForm::Any);
+    let (mut calls, mut answer, mut schemas) = (None, AnswerForm::Any, Vec::new());
     if tools.is_allowed() {
         let (format, spelled) = ToolFormat::of_answers(asker.model.model())?;
         options.spelled = spelled;
         let words = Words::new(tokenizer);
-        let (kept, which) = tools.form(asker, (format, &words), form)?;
-        if kept.is_some() {
+        let found = tools.form(asker, (format, &words), form)?;
+        if found.form.is_some() {
             options.spelled.extend(words.tokens());
         }
-        (options.constraint, answer) = (kept, which);
+        (options.constraint, answer, schemas) = (found.form, found.kind, found.left_out);
         calls = Some(CallFormat {
             format,
-            form: which,
+            form: answer,
             is_parallel: tools.is_parallel(),
             tools: tools.listed().into(),
         });
@@ -277,5 +280,5 @@ fn compile(
         delivery: reasoning.delivery,
         calls,
     };
-    Ok((options, style))
+    Ok((options, style, schemas))
 }

@@ -1,5 +1,6 @@
 //! Parts of requests that prompts do not have: tools that OpenAI's and Anthropic's services run themselves, fields that the
-//! model's template does not read, and parts of other files for which a middle leaves no room. Headers of the answer say so.
+//! model's template does not read, and parts of other files for which a middle leaves no room. Also schemas of functions
+//! that do not constrain optional calls. Headers of the answer say so.
 
 use axum::http::HeaderValue;
 use axum::response::Response;
@@ -11,8 +12,10 @@ use crate::error::{ApiError, ApiResult};
 const TOOLS: &str = "x-triad-tools-left-out";
 /// The header with the fields that a request has and the prompt does not have, or not as a whole.
 const FIELDS: &str = "x-triad-fields-left-out";
+/// The header with the functions whose schemas do not constrain the arguments of their calls.
+const SCHEMAS: &str = "x-triad-schemas-left-out";
 
-/// Maximum number of kinds in the header and in the log. Clients refuse long heads.
+/// Maximum number of names in a header and in the log. Clients refuse long heads.
 const MAX_KINDS: usize = 16;
 
 /// The parts of a request that its prompt does not have.
@@ -22,6 +25,8 @@ pub(crate) struct LeftOut {
     pub(crate) tools: Vec<String>,
     /// The names of fields.
     pub(crate) fields: Vec<&'static str>,
+    /// The names of functions. Each is of letters, digits, `_`, `.` and `-`.
+    pub(crate) schemas: Vec<String>,
 }
 
 /// The client's own tools, each with its place in the list, and the kinds of those that are left out, each once.
@@ -72,14 +77,24 @@ fn is_kind(kind: &str) -> bool {
     (1..=64).contains(&kind.len()) && kind.bytes().all(is_letter)
 }
 
+/// Returns the first names of a list, and `...` if there are more.
+fn few(names: &[String]) -> Vec<&str> {
+    let mut few: Vec<_> = names.iter().map(String::as_str).collect();
+    few.truncate(MAX_KINDS + 1);
+    if few.len() > MAX_KINDS {
+        few[MAX_KINDS] = "...";
+    }
+    few
+}
+
 impl LeftOut {
     /// Adds headers to `response` with what is left out, if there is anything.
     pub(crate) fn say(&self, mut response: Response) -> Response {
-        let mut tools: Vec<_> = self.tools.iter().map(String::as_str).collect();
-        if tools.len() > MAX_KINDS {
-            tools[MAX_KINDS] = "...";
-        }
-        for (header, names) in [(TOOLS, &tools), (FIELDS, &self.fields)] {
+        for (header, names) in [
+            (TOOLS, &few(&self.tools)),
+            (FIELDS, &self.fields),
+            (SCHEMAS, &few(&self.schemas)),
+        ] {
             if let (false, Ok(names)) = (names.is_empty(), HeaderValue::from_str(&names.join(", ")))
             {
                 tracing::info!("{header}: {names:?}");
@@ -99,8 +114,11 @@ mod tests {
         let header = |kinds: Vec<String>| {
             let (own, tools) = own(Some(kinds), None, |kind| Some(kind)).unwrap();
             assert!(own.is_empty());
-            let fields = Vec::new();
-            let response = LeftOut { tools, fields }.say(Response::default());
+            let left_out = LeftOut {
+                tools,
+                ..LeftOut::default()
+            };
+            let response = left_out.say(Response::default());
             let value = response.headers().get(TOOLS).map(|value| value.to_str());
             value.map(|value| value.unwrap().to_owned())
         };

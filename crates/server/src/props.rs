@@ -41,7 +41,7 @@ struct FirstProps {
     eos_token: String,
     build_info: &'static str,
     modalities: Modalities,
-    /// Always false.
+    /// Always false: the model is in memory.
     is_sleeping: bool,
 }
 
@@ -65,7 +65,9 @@ struct DefaultParams {
 /// The kinds of input besides text.
 #[derive(Debug, Serialize, ToSchema)]
 struct Modalities {
+    /// Whether requests may have pictures.
     vision: bool,
+    /// Always false: no model reads sound.
     audio: bool,
 }
 
@@ -99,7 +101,7 @@ impl FirstProps {
             eos_token: piece(tokenizer.and_then(Tokenizer::eos)),
             build_info: concat!("triad ", env!("CARGO_PKG_VERSION")),
             modalities: Modalities {
-                vision: false,
+                vision: hosted.reads_pictures(),
                 audio: false,
             },
             is_sleeping: false,

@@ -32,7 +32,7 @@ pub(crate) struct ServedModel {
     timelines: Timelines,
     preparers: Arc<Preparers>,
     grammar_checker: Option<Checker>,
-    /// Opened for the first request with a picture.
+    /// Opened for the first request with a picture, or that asks whether the model reads some.
     processor: OnceLock<triad_frontend::Result<Processor>>,
     picture_limits: PictureLimits,
     known_pictures: KnownPictures,
@@ -144,6 +144,19 @@ impl ServedModel {
     /// # Errors
     /// If the model reads none. The error names the field of the first picture.
     pub(crate) fn processor(&self, given: &[GivenPicture]) -> ApiResult<&Processor> {
+        self.opened_processor().ok_or_else(|| {
+            let field = given.first().map_or("messages", GivenPicture::field);
+            ApiError::unsupported(field, "this model reads no pictures")
+        })
+    }
+
+    /// Returns whether requests may have pictures.
+    pub(crate) fn reads_pictures(&self) -> bool {
+        self.model().vision().is_ok() && self.opened_processor().is_some()
+    }
+
+    /// Returns the processor of the model's pictures, if it can be opened.
+    fn opened_processor(&self) -> Option<&Processor> {
         let processor = self.processor.get_or_init(|| {
             let opened = triad_frontend::pictures::processor(self.model());
             // The reason names files, which is for the log only.
@@ -151,10 +164,7 @@ impl ServedModel {
                 tracing::warn!("{} reads no pictures: {}", self.name, chain(error));
             })
         });
-        processor.as_ref().map_err(|_| {
-            let field = given.first().map_or("messages", GivenPicture::field);
-            ApiError::unsupported(field, "this model reads no pictures")
-        })
+        processor.as_ref().ok()
     }
 
     /// Returns the limits on the pictures of a conversation.

@@ -42,6 +42,26 @@ pub(crate) struct ToolUse {
     left_out: Vec<String>,
 }
 
+/// The constraint of a completion that may call tools.
+pub(crate) struct ToolForm {
+    /// `None` if calls are parsed from any text.
+    pub(crate) form: Option<Arc<dyn ConstraintFactory>>,
+    pub(crate) kind: AnswerForm,
+    /// The names of functions whose schemas do not constrain the arguments of calls.
+    pub(crate) left_out: Vec<String>,
+}
+
+impl ToolForm {
+    /// Returns that of any text, of which calls of `tools` are read.
+    fn without(tools: &[Tool]) -> Self {
+        Self {
+            form: None,
+            kind: AnswerForm::Any,
+            left_out: tools.iter().map(|tool| tool.name.clone()).collect(),
+        }
+    }
+}
+
 /// Reads a choice, and the functions that it allows if it does not allow all. The tool's name is in `field`.
 fn read(
     choice: Option<&ToolChoiceField>,
@@ -308,9 +328,9 @@ impl ToolUse {
         if self.is_allowed() { &self.tools } else { &[] }
     }
 
-    /// Returns the constraint of the completion, and its kind. If the model must call a tool, the constraint allows
-    /// only calls. If a call is optional, it allows text and calls, provided that calls in `format` can be told from
-    /// text and the schemas are supported. If a JSON format is `asked` for as well, it allows that JSON or calls.
+    /// Returns the constraint of the completion, its kind, and the functions whose schemas it does not have. If the model
+    /// must call a tool, the constraint allows only calls. If a call is optional, it allows text and calls, provided that
+    /// calls in `format` can be told from text. If a JSON format is `asked` for as well, it allows that JSON or calls.
     ///
     /// # Errors
     /// As [`forms::compile`], if the constraint is required or a tool is strict.
@@ -319,36 +339,78 @@ impl ToolUse {
         asker: Asker<'_>,
         format: (ToolFormat, &Words),
         asked: Option<&AskedForm>,
-    ) -> ApiResult<(Option<Arc<dyn ConstraintFactory>>, AnswerForm)> {
+    ) -> ApiResult<ToolForm> {
         let must = self.is_required();
         if let Some(asked) = asked.filter(|_| !must) {
-            return Ok((
-                Some(self.json_or_calls(asker, format, asked)?),
-                AnswerForm::JsonOrCalls,
-            ));
+            return Ok(ToolForm {
+                form: Some(self.json_or_calls(asker, format, asked)?),
+                kind: AnswerForm::JsonOrCalls,
+                left_out: Vec::new(),
+            });
         }
-        let any = (None, AnswerForm::Any);
         let source = if must {
             grammar(format, &self.tools, &self.choice, self.is_parallel)?
         } else {
             grammar_of_text_and_calls(format, self.listed(), self.is_parallel)
         };
-        let Some(source) = source else { return Ok(any) };
+        let Some(source) = source else {
+            return Ok(ToolForm::without(self.listed()));
+        };
         match forms::compile(asker, "tools", &source) {
-            Ok(form) => Ok((
-                Some(form),
-                if must {
+            Ok(form) => Ok(ToolForm {
+                form: Some(form),
+                kind: if must {
                     AnswerForm::Calls
                 } else {
                     AnswerForm::TextAndCalls
                 },
-            )),
+                left_out: Vec::new(),
+            }),
             Err(error) if error.status.is_server_error() => Err(error),
             Err(error) if must => Err(self.wrong_schema(asker, |_| true).unwrap_or(error)),
-            // Without a constraint, calls are still parsed from the text.
-            Err(_) => self
-                .wrong_schema(asker, |index| self.strict[index])
-                .map_or(Ok(any), Err),
+            Err(_) => self.without_unsupported(asker, format),
+        }
+    }
+
+    /// Returns the constraint of an optional call without the schemas that are not supported.
+    ///
+    /// # Errors
+    /// As [`forms::compile`], for the schema of a strict tool.
+    fn without_unsupported(
+        &self,
+        asker: Asker<'_>,
+        format: (ToolFormat, &Words),
+    ) -> ApiResult<ToolForm> {
+        if let Some(error) = self.wrong_schema(asker, |index| self.strict[index]) {
+            return Err(error);
+        }
+        let start = Instant::now();
+        let (mut tools, mut left_out) = (self.listed().to_vec(), Vec::new());
+        for tool in &mut tools {
+            if start.elapsed() > LONGEST_SEARCH {
+                return Ok(ToolForm::without(self.listed()));
+            }
+            let source = GrammarSource::JsonSchema(tool.parameters.to_string());
+            match forms::compile(asker, "tools", &source) {
+                Ok(_) => {}
+                Err(error) if error.status.is_server_error() => return Err(error),
+                Err(_) => {
+                    tool.parameters = json!({"type": "object"});
+                    left_out.push(tool.name.clone());
+                }
+            }
+        }
+        let source = grammar_of_text_and_calls(format, &tools, self.is_parallel);
+        let form = source.map(|source| forms::compile(asker, "tools", &source));
+        match form {
+            Some(Ok(form)) => Ok(ToolForm {
+                form: Some(form),
+                kind: AnswerForm::TextAndCalls,
+                left_out,
+            }),
+            Some(Err(error)) if error.status.is_server_error() => Err(error),
+            // Each is supported, but not all together.
+            _ => Ok(ToolForm::without(self.listed())),
         }
     }
 

@@ -59,7 +59,51 @@ pub fn cases() -> Vec<Case> {
             message,
         )
     };
+    let unprepared = |what, arguments: &[&'static str]| {
+        let prepare = |place: &Place| {
+            place.write("model.gguf", Gguf::tiny().bytes());
+            let made = place.triad(&["prepare", "model.gguf", "-o", "package", "--tokens", "50"]);
+            assert!(made.status.success(), "{}", stderr(&made));
+            place.write("text.txt", "Some text.");
+        };
+        let message = &["package", "quantized already"];
+        case(what, arguments, prepare, 1, message)
+    };
     vec![
+        unprepared(
+            "package that is to run unquantized",
+            &["run", "-m", "package", "--no-quantize", "-p", "Hello"],
+        ),
+        unprepared(
+            "package that is to run in f32",
+            &[
+                "run",
+                "-m",
+                "package",
+                "--no-quantize",
+                "--f32",
+                "-p",
+                "Hello",
+            ],
+        ),
+        unprepared(
+            "package whose speed without quantization is asked for",
+            &["bench", "-m", "package", "--no-quantize"],
+        ),
+        unprepared(
+            "package that is to be evaluated by a method",
+            &[
+                "eval",
+                "-m",
+                "package",
+                "--method",
+                "float",
+                "--task",
+                "perplexity",
+                "--data",
+                "text.txt",
+            ],
+        ),
         package(
             "package of a newer Triad",
             run,

@@ -109,6 +109,13 @@ fn a_prompt_gives_the_same_answer_from_wherever_it_comes() {
         given
     );
     assert_eq!(succeed(&place.triad_with_input(&RUN, b"Hello\r\n")), given);
+    // Some editors write a byte order mark.
+    place.write("marked.txt", "\u{feff}Hello\n");
+    let marked = [&RUN[..], &["-f", "marked.txt"]].concat();
+    assert_eq!(succeed(&place.triad(&marked)), given);
+    place.write("schema.json", "\u{feff}{\"enum\": [\"yes\"]}");
+    let formed = [&RUN[..], &["-p", "Hello", "--schema", "schema.json"]].concat();
+    assert_eq!(succeed(&place.triad(&formed)), "\"yes\"\n");
     let other = [&RUN[..], &["-p", "Hello", "--seed", "1"]].concat();
     assert_ne!(succeed(&place.triad(&other)), given);
 }

@@ -4,6 +4,7 @@ mod bounds;
 mod brute_force;
 #[cfg(unix)]
 mod check;
+mod numbers;
 mod objects;
 mod schemas;
 

@@ -10,7 +10,7 @@ use triad_model::tokenizer::Tokenizer;
 use crate::{byte_level, grammars};
 
 /// Returns whether `grammar` accepts the output `text`.
-fn may_be(grammar: &Grammar, tokenizer: &Tokenizer, text: &str) -> bool {
+pub fn may_be(grammar: &Grammar, tokenizer: &Tokenizer, text: &str) -> bool {
     let mut constraint = grammar.begin();
     let is_allowed = text.chars().all(|letter| {
         let token = tokenizer.encode_part(&letter.to_string()).unwrap()[0];
@@ -34,7 +34,7 @@ fn assert_answers(schema: &Value, allowed: &[Value], refused: &[Value]) {
     }
 }
 
-static GRAMMARS: LazyLock<(Arc<Tokenizer>, Grammars)> = LazyLock::new(|| {
+pub static GRAMMARS: LazyLock<(Arc<Tokenizer>, Grammars)> = LazyLock::new(|| {
     let tokenizer = byte_level();
     let grammars = grammars(&tokenizer);
     (tokenizer, grammars)

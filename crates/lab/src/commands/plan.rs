@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::Result;
 use triad_console::arguments::{self, DescriptionArguments};
+use triad_console::device_profile;
 use triad_console::output;
 use triad_console::partition::{self, CutProduct, Partitions, because};
 use triad_model::description::ModelDescription;
@@ -35,7 +36,7 @@ pub struct Arguments {
     #[arg(long, value_name = "NAME|FILE", default_value = "snapdragon-8gen3")]
     device: String,
     /// Processor of float operators, which outputs are joined for: cpu or gpu
-    #[arg(long, value_name = "NAME", default_value = "cpu", value_parser = arguments::floats_on)]
+    #[arg(long, value_name = "NAME", default_value = "cpu", value_parser = device_profile::floats_on)]
     floats: FloatsOn,
     /// Print one JSON object
     #[arg(long)]
@@ -46,7 +47,7 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Result<()> {
     let (name, description) = arguments.model.describe()?;
     let prompt = arguments::prompt_tokens(arguments.prompt, &description)?;
-    let device = arguments::device(&arguments.device)?;
+    let device = device_profile::device(&arguments.device)?;
     let plan = plan(
         name,
         &description,
@@ -74,7 +75,7 @@ fn plan(
     floats_on: FloatsOn,
     restriction: Restriction,
 ) -> Result<Partitions> {
-    arguments::check_floats(floats_on, device)?;
+    device_profile::check_floats(floats_on, device)?;
     let costs = ProfileCosts::new(device);
     let joins = costs.joins(floats_on)?;
     let participants = Participant::from_processors(costs.processors());

@@ -45,8 +45,9 @@ pub(crate) fn read_any(path: &Path) -> Result<Option<Value>> {
     }
     let malformed = |message: String| Error::new(ErrorKind::Malformed, message).at(path);
     let bytes = files::read(path, MAX_BYTES).map_err(failed)?;
-    serde_json::from_slice(&bytes)
-        .or_else(|error| serde_json::from_slice(&without_infinity(&bytes)).map_err(|_| error))
+    let bytes = files::without_mark(&bytes);
+    serde_json::from_slice(bytes)
+        .or_else(|error| serde_json::from_slice(&without_infinity(bytes)).map_err(|_| error))
         .map(Some)
         .map_err(|error| malformed(format!("not valid JSON: {error}")))
 }

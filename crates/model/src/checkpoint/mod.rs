@@ -140,6 +140,7 @@ impl Checkpoint {
             let message = "this is an adapter, expected a model: pass it together with its model, as with `triad run --lora`";
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
+        metadata.check_names()?;
         let read_f32 = |tensor: &TensorInfo| {
             let bytes = &files[tensor.file].bytes()[tensor.bytes.clone()];
             Ok(elements(tensor, bytes))

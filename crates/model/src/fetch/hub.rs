@@ -437,7 +437,7 @@ fn shards(path: &Path, siblings: &[Sibling]) -> Result<Vec<Sibling>> {
     let malformed = |message: String| Error::new(ErrorKind::Malformed, message).at(path);
     let bytes = files::read(path, LARGEST_LISTING)
         .map_err(|error| Error::new(ErrorKind::Io, error.to_string()).at(path))?;
-    let index: Index = serde_json::from_slice(&bytes)
+    let index: Index = serde_json::from_slice(files::without_mark(&bytes))
         .map_err(|error| malformed(format!("not an index: {error}")))?;
     let names: std::collections::BTreeSet<_> = index.weight_map.into_values().collect();
     let find = |name: String| {

@@ -63,6 +63,36 @@ impl Metadata {
         self.values.iter().map(|(key, value)| (key.as_str(), value))
     }
 
+    /// Refuses the names of fields of a model that have capital letters. GGUF's names have none, so that such a field would be
+    /// taken as absent. Fields that other programs add may have any name.
+    ///
+    /// # Errors
+    /// If there is such a field. The error names it, and its name in small letters.
+    pub fn check_names(&self) -> Result<()> {
+        let architecture = self.string("general.architecture")?.unwrap_or_default();
+        let architecture = format!("{}.", architecture.to_ascii_lowercase());
+        let read = [
+            "general.alignment",
+            "general.architecture",
+            "general.sampling.",
+            "general.type",
+            "tokenizer.ggml.",
+            "clip.",
+            &architecture,
+        ];
+        let is_wrong = |key: &&String| {
+            let small = key.to_ascii_lowercase();
+            small != **key
+                && (small == "tokenizer.chat_template"
+                    || read.iter().any(|start| small.starts_with(start)))
+        };
+        self.values.keys().find(is_wrong).map_or(Ok(()), |key| {
+            let small = key.to_ascii_lowercase();
+            let message = format!("metadata field `{key}` has capital letters, expected `{small}`");
+            Err(Error::new(ErrorKind::Malformed, message))
+        })
+    }
+
     fn typed<'a, T>(
         &'a self,
         key: &str,
@@ -89,13 +119,22 @@ impl Metadata {
         })
     }
 
-    /// Returns a float (also from an integer).
+    /// Returns a finite float (also from an integer).
     pub fn float(&self, key: &str) -> Result<Option<f32>> {
-        self.typed(key, "a float", |value| match value {
+        let float = self.typed(key, "a float", |value| match value {
             Value::Float(float) => Some(*float as f32),
             Value::Integer(integer) => Some(*integer as f32),
             _ => None,
-        })
+        })?;
+        match float {
+            Some(float) if !float.is_finite() => {
+                let message = format!(
+                    "metadata field `{key}` is {float} as a 32-bit float, expected a finite number"
+                );
+                Err(Error::new(ErrorKind::Malformed, message))
+            }
+            float => Ok(float),
+        }
     }
 
     /// Returns a boolean.

@@ -135,12 +135,11 @@ impl ChatTemplate {
             ..
         } = *options;
         let bytes = |value: &Json| value.to_string().len();
+        let listed: usize = tools.iter().chain(documents).map(bytes).sum();
         let given = messages
             .iter()
-            .chain(tools)
-            .chain(documents)
             .chain(variables.into_iter().flat_map(Map::values));
-        let text = given.map(bytes).sum();
+        let text = listed + given.map(bytes).sum::<usize>();
         let list = |values: &[Json]| match values {
             [] => Value::from(()),
             values => values.iter().map(from_json).collect(),
@@ -155,7 +154,7 @@ impl ChatTemplate {
         let (entries, tools) = (messages.iter().map(from_json).collect(), list(tools));
         on_a_deep_stack(|| {
             self.render_here(
-                (entries, text),
+                (entries, text, listed),
                 tools,
                 add_generation_prompt,
                 (values, clock),

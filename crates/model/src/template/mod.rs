@@ -61,9 +61,12 @@ const MAX_ELIFS: usize = 512;
 /// Bytes of stack of the thread that compiles and renders. Every recursion is bounded: by the words of a tag, by the
 /// engine's own limits, and by [`steps::DEEPEST`]. A test uses all of them.
 const STACK: usize = 16 << 20;
-/// Maximum steps of a rendering: a constant plus a number per message.
+/// Maximum steps of a rendering: a constant plus a number per message, and per byte of tools and documents. A template that
+/// writes schemas itself takes up to 10 steps per byte. The bytes count up to a limit, which steps of a second reach.
 const FUEL: u64 = 150_000;
 const FUEL_PER_MESSAGE: u64 = 15_000;
+const FUEL_PER_BYTE: u64 = 24;
+const MAX_FUEL_OF_BYTES: u64 = 50_000_000;
 /// Maximum bytes that a rendering may build, including captured strings and intermediate values: a constant plus a
 /// multiple of the text of the messages.
 const MAX_BUILT: usize = 1 << 23;
@@ -222,7 +225,7 @@ impl ChatTemplate {
         let entries = entries.collect::<Vec<_>>();
         on_a_deep_stack(|| {
             self.render_here(
-                (entries, text),
+                (entries, text, 0),
                 Value::from(()),
                 add_generation_prompt,
                 (Vec::new(), &Clock::start(stop)),
@@ -250,10 +253,11 @@ impl ChatTemplate {
         self.render_conversation(messages, &options, stop)
     }
 
-    /// Renders on this thread. `text` is the number of bytes in `messages`; `variables` are further ones.
+    /// Renders on this thread. `text` is the number of bytes in all values, and `listed` that of tools and documents;
+    /// `variables` are further ones.
     fn render_here(
         &self,
-        (messages, text): (Vec<Value>, usize),
+        (messages, text, listed): (Vec<Value>, usize, usize),
         tools: Value,
         add_generation_prompt: bool,
         (variables, clock): (Vec<(&str, Value)>, &Clock),
@@ -261,7 +265,9 @@ impl ChatTemplate {
         let mut environment = self.environment.clone();
         let built = MAX_BUILT + MAX_BUILT_PER_BYTE * text;
         bounded::install(&mut environment, &Budget::new(built, clock.for_text(text)));
-        environment.set_fuel(Some(FUEL + FUEL_PER_MESSAGE * messages.len() as u64));
+        let of_bytes = (FUEL_PER_BYTE * listed as u64).min(MAX_FUEL_OF_BYTES);
+        let fuel = FUEL + FUEL_PER_MESSAGE * messages.len() as u64 + of_bytes;
+        environment.set_fuel(Some(fuel));
         // Compiled each time: with the template in the environment, it could include itself in its original form.
         let (instructions, blocks) = rebuild::compile(NAME, &self.source, syntax()?)?;
         // `documents` is defined but empty, as in `transformers`: templates read it.

@@ -183,7 +183,7 @@ pub(super) fn object(folder: &Path, file: &str) -> Result<Map<String, Value>> {
     let bytes = files::read(&path, MAX_FILE).map_err(|error| {
         Error::new(ErrorKind::Io, format!("cannot read the file: {error}")).at(&path)
     })?;
-    match serde_json::from_slice(&bytes) {
+    match serde_json::from_slice(files::without_mark(&bytes)) {
         Ok(Value::Object(object)) => Ok(object),
         Ok(_) => Err(malformed("expected an object".into())),
         Err(error) => Err(malformed(format!("expected JSON: {error}"))),

@@ -201,6 +201,7 @@ pub(super) fn build(
     stated_end_tokens: &[u32],
 ) -> Result<Tokenizer> {
     let malformed = |message: String| Error::new(ErrorKind::Malformed, message);
+    let bytes = files::without_mark(bytes);
     let parts = Parts::read(bytes)?;
     let text = std::str::from_utf8(bytes)
         .map_err(|_| malformed("expected a JSON file in UTF-8".into()))?;

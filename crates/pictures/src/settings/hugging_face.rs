@@ -89,10 +89,11 @@ fn read(path: &Path) -> Result<Option<Map<String, Value>>> {
         return Ok(None);
     }
     let bytes = files::read(path, MAX_BYTES).map_err(io)?;
-    let fields = serde_json::from_slice(&bytes).map_err(|source| Error::Json {
-        file: path.to_owned(),
-        source,
-    })?;
+    let fields =
+        serde_json::from_slice(files::without_mark(&bytes)).map_err(|source| Error::Json {
+            file: path.to_owned(),
+            source,
+        })?;
     Ok(Some(fields))
 }
 

@@ -220,7 +220,7 @@ pub(crate) struct Shown {
     details: Details,
     #[schema(value_type = Object)]
     model_info: Map<String, Value>,
-    /// Some of `completion`, `tools`, `thinking` and `insert`.
+    /// Some of `completion`, `tools`, `vision`, `thinking` and `insert`; or `embedding`, of an encoder.
     capabilities: Vec<&'static str>,
     modified_at: String,
 }
@@ -263,6 +263,9 @@ fn capabilities(model: &ServedModel, template: Option<&str>) -> ApiResult<Vec<&'
     let mut capabilities = vec!["completion"];
     if template.is_some() {
         capabilities.push("tools");
+    }
+    if model.reads_pictures() {
+        capabilities.push("vision");
     }
     if Reasoning::of_model(template, model.model().tokenizer()?).is_some() {
         capabilities.push("thinking");

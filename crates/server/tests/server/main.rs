@@ -14,6 +14,7 @@ mod host_tools;
 mod housekeeping;
 mod image_urls;
 mod item_ids;
+mod left_out;
 mod library;
 mod little_memory;
 mod llama;

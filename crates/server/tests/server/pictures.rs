@@ -346,3 +346,17 @@ fn a_model_that_reads_only_text_refuses_pictures() {
     let error = server.post("/api/generate", &body);
     assert_eq!(error.status, 400);
 }
+
+#[test]
+fn props_and_capabilities_say_whether_the_model_reads_pictures() {
+    for (server, reads) in [(server(), true), (Server::start(), false)] {
+        let props = server.get("/props").good();
+        assert_eq!(
+            props["modalities"],
+            json!({"vision": reads, "audio": false})
+        );
+        let shown = server.post("/api/show", &json!({})).good();
+        let capabilities = shown["capabilities"].as_array().unwrap();
+        assert_eq!(capabilities.contains(&json!("vision")), reads, "{shown}");
+    }
+}

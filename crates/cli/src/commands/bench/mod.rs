@@ -365,6 +365,7 @@ fn by_operator(
 
 fn load(name: &str, threads: usize, float: FloatArguments) -> Result<(String, Model, f64)> {
     let path = ModelArgument { model: name.into() }.path()?;
+    float.check(&path)?;
     let prepared = |path: &Path| {
         let package = preparing::package_of(path, name, Threads::Count(threads));
         package.with_context(|| format!("cannot prepare {name}; --no-quantize skips this step"))

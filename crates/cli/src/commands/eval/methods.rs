@@ -32,8 +32,9 @@ enum Method {
 /// The arguments that choose methods.
 #[derive(clap::Args)]
 pub struct MethodArguments {
-    /// Method of the linear layers; several, separated by commas, are compared, float first
-    #[arg(long, value_enum, default_value = "float", value_delimiter = ',')]
+    /// Method of the linear layers; several, separated by commas, are compared, float first [default: float; a package
+    /// as it was prepared]
+    #[arg(long, value_enum, value_delimiter = ',')]
     method: Vec<Method>,
     /// Shadows that --method shadow leaves out: a share of them from 0 to 1, the least important first; none; or auto,
     /// as many as a loss of 0.3 % on held-out text allows; several, separated by commas, are compared [default: auto]
@@ -107,7 +108,12 @@ impl MethodArguments {
             &self.prune
         };
         let mut variants: Vec<Variant> = Vec::new();
-        for method in &self.method {
+        let methods = if self.method.is_empty() {
+            &[Method::Float][..]
+        } else {
+            &self.method
+        };
+        for method in methods {
             // Only shadows are pruned. The other methods have one variant.
             let rates = if *method == Method::Shadow {
                 rates
@@ -138,7 +144,7 @@ impl MethodArguments {
     /// Returns the single variant of a package. `name` is the user's name for it.
     pub fn package(&self, name: &str) -> Result<Variant> {
         ensure!(
-            self.method == [Method::Float] && self.prune.is_empty() && self.smoothing.is_none(),
+            self.method.is_empty() && self.prune.is_empty() && self.smoothing.is_none(),
             "{name} is a package, which is quantized already: expected no --method, --prune or --smoothing"
         );
         Ok(Variant::as_it_is("package"))

@@ -32,6 +32,7 @@ use report::{Decode, Needs, Prediction, Prompt, Report, Source};
 use triad_console::arguments::{self, KvArgument, MAX_CHUNKS, ModelArgument, ThreadArguments};
 use triad_console::arithmetic::Arithmetic;
 use triad_console::device::DeviceArguments;
+use triad_console::device_profile;
 use triad_console::vision::VisionArguments;
 use triad_console::{output, progress};
 
@@ -101,7 +102,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let device = arguments
         .device
         .as_deref()
-        .map(arguments::device)
+        .map(device_profile::device)
         .transpose()?;
     let (subject, encoder) = match &arguments.shape {
         Some(_) if arguments.vision.mmproj.is_some() => {

@@ -204,7 +204,8 @@ impl SessionFile {
 }
 
 fn parse(text: &str) -> Result<Vec<Saved>> {
-    let Conversation { messages } = serde_json::from_str(text)?;
+    let Conversation { messages } =
+        serde_json::from_str(text.strip_prefix('\u{feff}').unwrap_or(text))?;
     for (index, Saved { role, .. }) in messages.iter().enumerate() {
         if !ROLES.contains(&role.as_str()) {
             let role: String = role.chars().take(40).collect();

@@ -41,7 +41,10 @@ impl FormArguments {
             file.take(LONGEST)
                 .read_to_string(&mut text)
                 .with_context(context)?;
-            Ok(text)
+            Ok(match text.strip_prefix('\u{feff}') {
+                Some(without_mark) => without_mark.to_owned(),
+                None => text,
+            })
         };
         Ok(match (&self.schema, &self.grammar, &self.regex) {
             (Some(path), ..) => Some((GrammarSource::JsonSchema(from(path)?), Some(path))),

@@ -190,7 +190,9 @@ fn load(arguments: &Arguments) -> Result<(Arc<Model>, Option<Later>)> {
     let ModelArguments { name, threads } = &arguments.model;
     let needs_package = arguments.several.processors.is_some();
     let mode = PreparationMode::from(arguments.float.float, needs_package, PreparationMode::Later)?;
+    threads.note_processors(needs_package);
     let given = name.path()?;
+    arguments.float.check(&given)?;
     let vision = arguments.vision.encoder(&given);
     let Ready { path, later } = Ready::find(given, &name.model, threads, mode, RUN)?;
     let options = LoadOptions {

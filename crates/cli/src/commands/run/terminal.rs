@@ -127,7 +127,9 @@ fn edit(text: &str) -> Result<String> {
         status.success(),
         "the editor {command} ended with an error: the message is unchanged"
     );
-    std::fs::read_to_string(file.path()).context("cannot read the edited file")
+    let text = std::fs::read_to_string(file.path()).context("cannot read the edited file")?;
+    // Some editors write a byte order mark.
+    Ok(text.strip_prefix('\u{feff}').unwrap_or(&text).to_owned())
 }
 
 struct Chat<'a> {

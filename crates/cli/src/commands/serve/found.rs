@@ -56,6 +56,7 @@ impl Found {
         let mode =
             PreparationMode::from(arguments.float.float, needs_package, PreparationMode::First)?;
         let (path, threads) = (given.path()?, &arguments.threads);
+        arguments.float.check(&path)?;
         let vision = arguments.vision.encoder(&path);
         let ready = |mode| Ready::find(path.clone(), &given.model, threads, mode, "start");
         let names = arguments.names(index);

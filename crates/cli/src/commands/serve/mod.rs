@@ -47,6 +47,8 @@ pub fn run(arguments: Arguments) -> Result<()> {
             .with_context(|| format!("cannot make the folder {}", folder.display()))?;
     }
     arguments.several.check(arguments.float.float)?;
+    let has_processors = arguments.several.processors.is_some();
+    arguments.threads.note_processors(has_processors);
     ensure!(
         arguments.several.timeline.is_none(),
         "--timeline is for one prompt: expected it with triad run"

@@ -12,6 +12,7 @@ use triad_plan::schedule::Policy;
 use triad_plan::timeline::{Kind, ProcessorSummary, Summary};
 
 use triad_console::device::DeviceArguments;
+use triad_console::device_profile;
 use triad_console::processors::Processors;
 use triad_console::timeline_file::TimelineFile;
 use triad_console::{arguments, output, processors, progress};
@@ -62,7 +63,7 @@ pub struct Arguments {
     #[arg(long, value_name = "NAME", default_value = Policy::default().name(), value_parser = processors::policy)]
     policy: Policy,
     /// Processor of float operators: cpu or gpu
-    #[arg(long, value_name = "NAME", default_value = "cpu", value_parser = arguments::floats_on, conflicts_with = "processors")]
+    #[arg(long, value_name = "NAME", default_value = "cpu", value_parser = device_profile::floats_on, conflicts_with = "processors")]
     floats: FloatsOn,
     /// Share of the shadows that are omitted, those far from input and output first [default: those that the model's
     /// package omits, by importance, or 0.85 without a package]
@@ -181,7 +182,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         ..arguments.devices.clone()
     }
     .check(false)?;
-    let device = arguments::device(&arguments.device)?;
+    let device = device_profile::device(&arguments.device)?;
     let (name, description) = arguments.model.describe()?;
     let prompt = arguments::prompt_tokens(arguments.prompt, &description)?;
     arguments::check_chunks(prompt, arguments.chunk, MAX_CHUNKS)?;
@@ -233,7 +234,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 }
 
 fn options(arguments: &Arguments, device: &DeviceProfile) -> Result<Options> {
-    arguments::check_floats(arguments.floats, device)?;
+    device_profile::check_floats(arguments.floats, device)?;
     let processors = prefill::processors(device, arguments.floats, arguments.devices.window);
     let contention = |other: &Contend| {
         let Contend {

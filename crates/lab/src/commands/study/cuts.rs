@@ -12,9 +12,10 @@ use triad_plan::partition::solve::{Choice, Restriction, Solver};
 use triad_plan::partition::{Participant, Phase, ROW_MULTIPLE, Strategy, products};
 
 use super::{OutputArguments, Report, title_of};
-use triad_console::arguments::{self, ModelArguments};
+use triad_console::arguments::ModelArguments;
 use triad_console::chart::{Axis, Chart, Figure, Mark, Panel, Series, Tiles};
 use triad_console::device::DeviceArguments;
+use triad_console::device_profile;
 use triad_console::output;
 use triad_console::processors::Processors;
 
@@ -124,7 +125,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         }
         None => {
             arguments.devices.check(false)?;
-            let device = arguments::device(&arguments.device)?;
+            let device = device_profile::device(&arguments.device)?;
             output.show(&arguments.shape, |_| simulated(&arguments.shape, &device))
         }
     }

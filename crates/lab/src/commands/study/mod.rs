@@ -37,8 +37,9 @@ use triad_model::description::ModelDescription;
 use triad_model::family;
 use triad_plan::device::DeviceProfile;
 
-use triad_console::arguments::{self, CalibrationArguments};
+use triad_console::arguments::CalibrationArguments;
 use triad_console::chart::Figure;
+use triad_console::device_profile;
 use triad_console::failure;
 use triad_console::interrupt::on_interrupt;
 use triad_console::output_file::OutputFile;
@@ -114,7 +115,7 @@ impl SimulationArguments {
             .map(|name| Ok((name.to_owned(), family::shape(name)?)));
         Ok((
             models.collect::<triad_model::Result<_>>()?,
-            arguments::device(&self.device)?,
+            device_profile::device(&self.device)?,
         ))
     }
 }

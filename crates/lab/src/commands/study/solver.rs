@@ -21,6 +21,7 @@ use super::{OutputArguments, Report, title_of};
 use triad_console::arguments::{self, ModelArguments};
 use triad_console::chart::{Axis, Chart, Figure, Mark, Panel, Series};
 use triad_console::device::DeviceArguments;
+use triad_console::device_profile;
 use triad_console::processors::Processors;
 use triad_console::{output, progress};
 
@@ -207,7 +208,7 @@ fn measured(arguments: &Arguments, processors: &Processors) -> Result<()> {
 }
 
 fn simulated(arguments: &Arguments) -> Result<Found> {
-    let device = arguments::device(&arguments.device)?;
+    let device = device_profile::device(&arguments.device)?;
     let chosen = arguments.shape.iter().map(String::as_str);
     let names: Vec<_> = if arguments.shape.is_empty() {
         PAPERS.to_vec()
