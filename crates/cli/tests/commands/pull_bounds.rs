@@ -1,4 +1,4 @@
-//! What pulls and deletions of clients must not do, and what bounds a pull.
+//! Bounds of pulls, and of the changes that clients may make.
 
 use serde_json::json;
 

@@ -8,7 +8,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// The space of a file system, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Space {
-    /// What this user may still write.
+    /// The bytes that this user may still write.
     pub(super) available: u64,
     pub(super) total: u64,
 }

@@ -288,31 +288,10 @@ fn edits(one: &str, other: &str) -> usize {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use super::super::name::ModelName;
+    use super::super::tests::cache;
     use super::*;
-
-    pub(in crate::fetch) fn write(cache: &Path, path: &str, bytes: usize) {
-        let path = cache.join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, vec![b'x'; bytes]).unwrap();
-    }
-
-    /// Returns a cache with the default model, a whole repository, and files of others.
-    pub(in crate::fetch) fn cache() -> tempfile::TempDir {
-        let cache = tempfile::tempdir().unwrap();
-        let here = cache.path();
-        write(here, "smollm2-135m/SmolLM2-135M-Instruct.Q4_1.gguf", 5);
-        write(here, "hf/owner/folder/config.json", 2);
-        write(here, "hf/owner/folder/model.safetensors", 10);
-        let manifest = r#"{"open": "", "files": ["config.json", "model.safetensors"]}"#;
-        fs::write(here.join("hf/owner/folder/pulled.json"), manifest).unwrap();
-        write(here, "hf/owner/files/sub/a.gguf", 3);
-        write(here, "hf/owner/files/b-00001-of-00002.gguf", 4);
-        write(here, "hf/owner/files/b-00002-of-00002.gguf", 4);
-        write(here, "hf/owner/files/c-00001-of-00002.gguf", 4);
-        cache
-    }
 
     #[test]
     fn complete_models_are_listed_by_the_names_that_commands_take() {

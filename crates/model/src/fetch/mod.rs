@@ -212,28 +212,4 @@ fn existing(path: PathBuf) -> Result<PathBuf> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_path_resolves_to_itself() {
-        let folder = tempfile::tempdir().unwrap();
-        assert_eq!(
-            resolve(folder.path().to_str().unwrap(), &()).unwrap(),
-            folder.path()
-        );
-    }
-
-    #[test]
-    fn a_path_that_does_not_exist_is_an_error_that_lists_what_a_name_may_be() {
-        let error = resolve("no/such/model.gguf", &()).unwrap_err().to_string();
-        assert!(
-            error.starts_with("no/such/model.gguf: no such file"),
-            "{error}"
-        );
-        assert!(
-            error.contains("`smollm2-135m`") && error.contains("hf:owner/name"),
-            "{error}"
-        );
-    }
-}
+mod tests;

@@ -1,4 +1,4 @@
-//! What all fetches share: their progress, their options and their errors.
+//! The progress, the options and the errors of all fetches.
 
 use crate::error::{Error, ErrorKind};
 

@@ -178,8 +178,8 @@ fn remove_folder(folder: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::list::tests::{cache, write};
     use super::super::list::{all, unfinished};
+    use super::super::tests::{cache, write};
     use super::*;
 
     fn remove(cache: &Path, name: &str) -> Result<u64> {
