@@ -214,14 +214,14 @@ impl Serving {
     }
 
     /// Lets a model leave the memory.
-    pub fn unload(&self, name: &str) {
+    fn unload(&self, name: &str) {
         let body = json!({"model": name, "keep_alive": 0}).to_string();
         assert_eq!(self.ask("POST", "/api/generate", &body).0, 200);
         wait_for(|| !self.ask("GET", "/api/ps", "").1.contains(name));
     }
 }
 
-pub fn wait_for(mut is_so: impl FnMut() -> bool) {
+fn wait_for(mut is_so: impl FnMut() -> bool) {
     for _ in 0..3000 {
         if is_so() {
             return;
