@@ -65,7 +65,7 @@ impl CacheLibrary {
         };
         let (found, bytes) = find().map_err(|error| unusable(name, error))?;
         let (arguments, source) = (Arc::clone(&self.arguments), path.to_owned());
-        let load = move || {
+        let load = move || -> anyhow::Result<LoadedModel> {
             let pulled = fetch::pulled(&source)?;
             let loaded = find()?.0.load(&arguments)?;
             Ok(LoadedModel {
@@ -74,7 +74,7 @@ impl CacheLibrary {
             })
         };
         Ok(HostedModel {
-            load: Box::new(move || load().map_err(|error: anyhow::Error| error.into())),
+            load: Box::new(move || load().map_err(Into::into)),
             ..found.hosted(bytes, &self.arguments)
         })
     }
