@@ -26,6 +26,10 @@ pub enum ErrorKind {
     Missing,
     /// A model could not be found under its name or fetched.
     Fetch,
+    /// A hub or the network failed, or a hub did not send what it states.
+    Hub,
+    /// The disk has no room for a file.
+    Full,
     /// A chat template could not be parsed or rendered.
     Template,
     /// Text could not be converted to tokens or back.

@@ -45,7 +45,7 @@ impl App {
         let registry = Arc::new(ModelRegistry::new(options.clone(), &metrics, models)?);
         registry.load_first()?;
         if let Some(library) = &options.library {
-            registry.add_all(library.models(), &metrics);
+            registry.add_all(library.models(None), &metrics);
         }
         metrics.watch(Box::new(Engines(Arc::clone(&registry))));
         let bodies = Bodies::new(options.bodies_bytes, threads);

@@ -182,6 +182,11 @@ impl ApiError {
         }
     }
 
+    /// Returns the error of another server, whose answer this one needs.
+    pub(crate) fn other_server(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_GATEWAY, "server_error", None, message)
+    }
+
     /// Returns an internal error. Its message is fixed, because the cause may name files of this machine:
     /// [`ApiError::failed`] logs the cause.
     pub(crate) fn internal(message: &'static str) -> Self {

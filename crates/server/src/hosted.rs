@@ -10,12 +10,22 @@ use triad_engine::{Adapter, Engine};
 pub type LoadError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A model in memory.
-#[derive(Debug)]
 pub struct LoadedModel {
     /// The engine that runs the model.
     pub engine: Engine,
     /// The LoRA adapters that were opened for the model, each with the unique name that requests use.
     pub adapters: Vec<(String, Arc<Adapter>)>,
+    /// Returns whether the model is that of its files now. Once they are replaced, the next request loads the new ones.
+    pub is_current: Box<dyn Fn() -> bool + Send + Sync>,
+}
+
+impl fmt::Debug for LoadedModel {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.debug_struct("LoadedModel")
+            .field("engine", &self.engine)
+            .field("adapters", &self.adapters)
+            .finish_non_exhaustive()
+    }
 }
 
 /// A model to serve.

@@ -126,7 +126,7 @@ mod vectors;
 pub use host_tools::{HostTool, ToolHost, ToolResult};
 pub use hosted::{HostedModel, LoadError, LoadedModel, ModelFacts};
 pub use image_host::ImageHost;
-pub use library::{LibraryError, ModelLibrary, repository};
+pub use library::{Deletion, LibraryError, ModelLibrary, repository};
 pub use listener::{Shutdown, serve};
 pub use options::{ServerOptions, StartError};
 pub use route::{Access, Route};

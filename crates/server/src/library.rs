@@ -15,14 +15,19 @@ const MAX_CHANGES: usize = 2;
 
 /// A folder of models that clients may change.
 pub trait ModelLibrary: fmt::Debug + Send + Sync {
-    /// Returns the models that are there, except for those that the server is started with.
-    fn models(&self) -> Vec<HostedModel>;
+    /// Returns the models that are there, or those of one repository, except for those that the server is started with.
+    fn models(&self, repository: Option<&str>) -> Vec<HostedModel>;
 
-    /// Fetches what is missing of the model `name`. Returns the model under this name. Blocks until it is there.
+    /// Fetches what is missing of the model `name`. Returns the model under this name; `None` for a file that is a part of
+    /// other models. Blocks until it is there.
     ///
     /// # Errors
-    /// If there is no such model, it can't be fetched or served, or `progress` cancels.
-    fn pull(&self, name: &str, progress: &dyn Progress) -> Result<HostedModel, LibraryError>;
+    /// If clients may not change it, there is no such model, it can't be fetched or served, or `progress` cancels.
+    fn pull(
+        &self,
+        name: &str,
+        progress: &dyn Progress,
+    ) -> Result<Option<HostedModel>, LibraryError>;
 
     /// Returns whether the model `name` is one that the server is started with, or its folder has such a model in it.
     /// Whether its files are complete does not matter.
@@ -31,11 +36,34 @@ pub trait ModelLibrary: fmt::Debug + Send + Sync {
     /// If there is no such name, or the folder can't be read.
     fn is_given(&self, name: &str) -> Result<bool, LibraryError>;
 
-    /// Deletes the files of the model `name`.
+    /// Checks that clients may fetch and delete the model `name`, whether it is there or not: its files are no part of what
+    /// the server is started with.
     ///
     /// # Errors
-    /// If it is not there, its files can't be deleted, or `progress` cancels.
-    fn delete(&self, name: &str, progress: &dyn Progress) -> Result<(), LibraryError>;
+    /// The reason why they may not.
+    fn check_change(&self, name: &str) -> Result<(), LibraryError>;
+
+    /// Begins the deletion of the model `name`. Until its end, no other program fetches it.
+    ///
+    /// # Errors
+    /// If clients may not change it, it is not there, or `progress` cancels.
+    fn delete(&self, name: &str, progress: &dyn Progress) -> Result<Deletion, LibraryError>;
+}
+
+/// A deletion that has begun. Without its end, all files stay.
+pub struct Deletion {
+    /// The names of all models that have no files afterwards.
+    pub names: Vec<String>,
+    /// Deletes the files.
+    pub end: Box<dyn FnOnce() -> Result<(), LibraryError>>,
+}
+
+impl fmt::Debug for Deletion {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.debug_struct("Deletion")
+            .field("names", &self.names)
+            .finish_non_exhaustive()
+    }
 }
 
 /// The reason why a model can't be fetched or deleted. The texts are for clients and name no files of this machine.
@@ -43,10 +71,16 @@ pub trait ModelLibrary: fmt::Debug + Send + Sync {
 pub enum LibraryError {
     /// There is no such model here.
     Missing(String),
-    /// The hub, the network or the model is the reason.
+    /// The name or the model is the reason.
     Refused(String),
-    /// The files belong to a model that the server is started with.
+    /// The hub or the network is the reason.
+    Hub(String),
+    /// The disk has no room.
+    Full(String),
+    /// The files belong to a repository of which the server is started with a model.
     Given,
+    /// The files lie outside of the library: its owner has made a link to them.
+    Linked,
     /// This machine is the reason, which is logged.
     Failed(LoadError),
 }
@@ -58,10 +92,19 @@ impl From<LibraryError> for ApiError {
                 Self::refused(StatusCode::NOT_FOUND, "model_not_found", message)
             }
             LibraryError::Refused(message) => Self::invalid(message).with_code("pull_failed"),
+            LibraryError::Hub(message) => Self::other_server(message).with_code("hub_failed"),
+            LibraryError::Full(message) => {
+                Self::refused(StatusCode::INSUFFICIENT_STORAGE, "disk_full", message)
+            }
             LibraryError::Given => Self::refused(
                 StatusCode::FORBIDDEN,
                 "model_given",
-                "the server was started with a model of this folder, so its files stay as they are",
+                "the server was started with a model of this repository, so its files stay as they are",
+            ),
+            LibraryError::Linked => Self::refused(
+                StatusCode::FORBIDDEN,
+                "model_linked",
+                "the owner of this machine has linked files of this model, so they stay as they are",
             ),
             LibraryError::Failed(cause) => {
                 Self::failed("the files of the model can't be changed", &*cause)
@@ -136,6 +179,21 @@ pub fn repository(name: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_status_tells_who_has_to_act() {
+        let status = |error: LibraryError| ApiError::from(error).status.as_u16();
+        let text = || "why".to_owned();
+        assert_eq!(status(LibraryError::Missing(text())), 404);
+        assert_eq!(status(LibraryError::Refused(text())), 400);
+        assert_eq!(status(LibraryError::Hub(text())), 502);
+        assert_eq!(status(LibraryError::Full(text())), 507);
+        assert_eq!(status(LibraryError::Given), 403);
+        assert_eq!(status(LibraryError::Linked), 403);
+        assert_eq!(status(LibraryError::Failed(text().into())), 500);
+        let hub = ApiError::from(LibraryError::Hub(text())).detail;
+        assert_eq!((hub.kind, hub.code), ("server_error", Some("hub_failed")));
+    }
 
     #[test]
     fn a_model_has_one_change_at_a_time_and_few_models_have_one() {

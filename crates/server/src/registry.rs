@@ -347,10 +347,12 @@ impl ModelRegistry {
         self.sweep();
     }
 
-    /// Drops models whose files were changed by another program. Such a model refuses to compute, and the next request
-    /// loads it again.
+    /// Drops models whose files were changed by another program, which refuse to compute, and models whose files a pull has
+    /// replaced, under whatever name. The next request loads them again.
     fn unload_changed(&self) {
-        let is_changed = |model: &mut Arc<ServedModel>| model.model().check_unchanged().is_err();
+        let is_changed = |model: &mut Arc<ServedModel>| {
+            model.model().check_unchanged().is_err() || !model.is_current()
+        };
         let mut models = self.lock();
         let slots = models.slots.iter_mut();
         let changed: Vec<_> = slots

@@ -24,6 +24,7 @@ pub(crate) struct ServedModel {
     name: String,
     engine: Engine,
     adapters: Vec<(String, Arc<Adapter>)>,
+    is_current: Box<dyn Fn() -> bool + Send + Sync>,
     queue: Arc<Queue>,
     context: usize,
     most_choices: usize,
@@ -47,7 +48,11 @@ impl ServedModel {
         (options, preparers): (&ServerOptions, &Arc<Preparers>),
         metrics: ModelMetrics,
     ) -> Self {
-        let LoadedModel { engine, adapters } = model;
+        let LoadedModel {
+            engine,
+            adapters,
+            is_current,
+        } = model;
         let KvUse {
             budget, page_bytes, ..
         } = engine.usage().kv;
@@ -66,6 +71,7 @@ impl ServedModel {
             keeps_letters: options.keeps_letters,
             engine,
             adapters,
+            is_current,
             timelines: Timelines::default(),
             preparers: Arc::clone(preparers),
             grammar_checker: options.grammar_checker.clone(),
@@ -85,6 +91,11 @@ impl ServedModel {
 
     pub(crate) fn engine(&self) -> &Engine {
         &self.engine
+    }
+
+    /// Returns whether the model is that of its files now.
+    pub(crate) fn is_current(&self) -> bool {
+        (self.is_current)()
     }
 
     /// Returns the adapters that requests may select.

@@ -106,10 +106,10 @@ fn is_missing(error: &ModelError) -> bool {
 fn model_kind(error: &ModelError) -> ErrorKind {
     match error.kind() {
         ModelErrorKind::Io if is_missing(error) => ErrorKind::NotFound,
-        ModelErrorKind::Io => ErrorKind::Io,
+        ModelErrorKind::Io | ModelErrorKind::Full => ErrorKind::Io,
         ModelErrorKind::Malformed | ModelErrorKind::Missing => ErrorKind::Damaged,
         ModelErrorKind::Unsupported => ErrorKind::Unsupported,
-        ModelErrorKind::Fetch => ErrorKind::NotFound,
+        ModelErrorKind::Fetch | ModelErrorKind::Hub => ErrorKind::NotFound,
         ModelErrorKind::Exhausted => ErrorKind::Memory,
         _ => ErrorKind::InvalidArgument,
     }

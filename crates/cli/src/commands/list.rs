@@ -9,9 +9,9 @@ use triad_model::fetch;
 
 use triad_console::output;
 
-/// Show the models in the cache, with their sizes.
+/// Show the models in the cache, with their sizes, and those whose fetch has not ended.
 ///
-/// The last line has the packages that were prepared from model files, which `triad remove` removes with their model.
+/// `triad pull` continues such a fetch, and `triad remove` deletes what is there of it. The last line has the packages that were prepared from model files, which `triad remove` removes with their model.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad list
@@ -26,21 +26,31 @@ pub struct Arguments {
 struct Listed {
     name: String,
     bytes: u64,
-    path: String,
+    /// The file or folder; none for a model whose fetch has not ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<String>,
+    complete: bool,
 }
 
 /// Prints the models.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let models = fetch::cached()?;
+    let (models, unfinished) = (fetch::cached()?, fetch::unfinished()?);
     if arguments.json {
         let models = models.into_iter().map(|model| Listed {
             name: model.name,
             bytes: model.bytes,
-            path: model.path.display().to_string(),
+            path: Some(model.path.display().to_string()),
+            complete: true,
         });
-        return output::json(&models.collect::<Vec<_>>());
+        let unfinished = unfinished.into_iter().map(|model| Listed {
+            name: model.name,
+            bytes: model.bytes,
+            path: None,
+            complete: false,
+        });
+        return output::json(&models.chain(unfinished).collect::<Vec<_>>());
     }
-    if models.is_empty() {
+    if models.is_empty() && unfinished.is_empty() {
         output::note("there are no models in the cache; triad pull fetches one");
         return Ok(());
     }
@@ -48,8 +58,26 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         let age = model.modified.map_or_else(String::new, age);
         vec![model.name.clone(), output::bytes(model.bytes), age]
     };
-    let rows: Vec<_> = models.iter().map(row).collect();
+    let unfinished_row = |model: &fetch::UnfinishedModel| {
+        let state = match model.is_running {
+            true => "being fetched",
+            false => "unfinished",
+        };
+        vec![
+            model.name.clone(),
+            output::bytes(model.bytes),
+            state.to_owned(),
+        ]
+    };
+    let rows = models.iter().map(row);
+    let rows: Vec<_> = rows.chain(unfinished.iter().map(unfinished_row)).collect();
     output::text(&output::table(&["name", "size", "changed"], 1, &rows))?;
+    if let Some(model) = unfinished.iter().find(|model| !model.is_running) {
+        let name = &model.name;
+        output::note(&format!(
+            "unfinished: triad pull {name} continues it, triad remove {name} deletes what is there"
+        ));
+    }
     let (count, bytes) = packages(&fetch::packages_folder()?);
     if count > 0 {
         output::note(&format!(

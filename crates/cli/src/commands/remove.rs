@@ -14,8 +14,8 @@ use triad_console::{output, preparing, progress};
 
 /// Remove a model from the cache, with the package that was prepared from it.
 ///
-/// A repository of the hub is removed with all of its files; `hf:owner/name:file` removes one file. Model files
-/// outside of the cache are never removed. The package stays if another model of the cache has the same content. A copy of
+/// A repository of the hub is removed with all of its files; `hf:owner/name:file` removes one file. So are models whose
+/// fetch has not ended. Model files outside of the cache are never removed. The package stays if another model of the cache has the same content. A copy of
 /// the same file elsewhere is prepared again when it next runs.
 #[derive(clap::Args)]
 #[command(visible_alias = "rm")]
@@ -31,20 +31,18 @@ pub struct Arguments {
 /// Removes the model.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let name = &arguments.model;
-    let bytes = progress::fetch(|progress| remove(name, &[], progress))?;
+    let bytes = progress::fetch(|progress| remove(name, progress))?;
     output::note(&format!("removed {name}, {}", output::bytes(bytes)));
     Ok(())
 }
 
-/// Removes the model called `name` with its packages, except for packages of `kept` and those of other models in the cache.
-/// Returns the bytes that they had.
-///
-/// # Errors
-/// If it is not in the cache, or a file cannot be removed.
-pub fn remove(name: &str, kept: &[PathBuf], progress: &dyn Progress) -> Result<u64> {
+/// Removes the model called `name` with its packages, except for those of other models in the cache. Returns the bytes that
+/// they had.
+fn remove(name: &str, progress: &dyn Progress) -> Result<u64> {
+    let removal = fetch::removal(name, progress)?;
     // Packages are named by the files that they were prepared from, so they are found before these are removed.
-    let packages = packages_of(name, kept)?;
-    let mut bytes = fetch::remove(name, progress)?;
+    let packages = packages_of(removal.models())?;
+    let mut bytes = removal.finish()?;
     for path in packages.iter().flat_map(|package| remains_of(package)) {
         let name = path.display();
         if is_in_use(&path) {
@@ -64,22 +62,19 @@ pub fn remove(name: &str, kept: &[PathBuf], progress: &dyn Progress) -> Result<u
     Ok(bytes)
 }
 
-/// Returns the paths of packages, finished or not, that were prepared with the default options from the model of this
-/// name, or from any file of the repository of this name, and from which neither another model of the cache nor one of
-/// `kept` runs.
-fn packages_of(name: &str, kept: &[PathBuf]) -> Result<Vec<PathBuf>> {
+/// Returns the paths of packages, finished or not, that were prepared with the default options from the models `removed`,
+/// and from which no other model of the cache runs.
+fn packages_of(removed: &[CachedModel]) -> Result<Vec<PathBuf>> {
     // Without packages, no file needs to be hashed.
     if fs::read_dir(fetch::packages_folder()?).is_ok_and(|mut all| all.next().is_none()) {
         return Ok(Vec::new());
     }
     let (options, text) = (PrepareOptions::default(), CalibrationText::builtin());
     let package_of = |path: &Path| preparing::cached(path, &options, (&text, None));
-    let of_repository = format!("{name}:");
-    let is_meant =
-        |model: &CachedModel| model.name == *name || model.name.starts_with(&of_repository);
-    let (removed, others): (Vec<_>, Vec<_>) = fetch::cached()?.into_iter().partition(is_meant);
+    let mut others = fetch::cached()?;
+    others.retain(|model| !removed.contains(model));
     let mut packages = Vec::new();
-    for CachedModel { path, .. } in &removed {
+    for CachedModel { path, .. } in removed {
         let package = package_of(path)?;
         // Files of other lengths have another content, and need not be hashed.
         let mut similar = others
@@ -89,11 +84,7 @@ fn packages_of(name: &str, kept: &[PathBuf]) -> Result<Vec<PathBuf>> {
         let is_same = |other: &CachedModel| {
             package_of(&other.path).map_or(true, |other| key(&other) == key(&package))
         };
-        let is_kept = || {
-            kept.iter()
-                .any(|kept| key(&canonical(kept)) == key(&package))
-        };
-        if !packages.contains(&package) && !is_kept() && !similar.any(is_same) {
+        if !packages.contains(&package) && !similar.any(is_same) {
             packages.push(package);
         }
     }
@@ -111,19 +102,4 @@ fn lengths(path: &Path) -> Vec<Option<u64>> {
 fn key(package: &Path) -> Option<String> {
     let name = package.file_name()?.to_string_lossy();
     name.rsplit_once('-').map(|(_, key)| key.to_owned())
-}
-
-/// Returns a path by which files can be compared, without links. The file may not exist.
-pub fn canonical(path: &Path) -> PathBuf {
-    let there = path.ancestors().find_map(|parent| {
-        let rest = path.strip_prefix(parent).ok()?;
-        // Joining nothing would append a separator.
-        let parent = parent.canonicalize().ok()?;
-        Some(if rest == Path::new("") {
-            parent
-        } else {
-            parent.join(rest)
-        })
-    });
-    there.unwrap_or_else(|| path.to_owned())
 }

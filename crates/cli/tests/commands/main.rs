@@ -23,6 +23,8 @@ mod packages;
 mod pictures;
 mod processors;
 #[cfg(feature = "server")]
+mod pull_bounds;
+#[cfg(feature = "server")]
 mod pulls;
 #[cfg(feature = "mcp")]
 #[path = "../support/scripted.rs"]

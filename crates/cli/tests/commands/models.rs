@@ -231,6 +231,7 @@ fn ps_shows_what_a_server_has_in_memory() {
 #[test]
 fn clients_delete_models_of_the_cache_where_allowed_but_not_what_the_server_was_started_with() {
     let place = cached();
+    place.write("cache/hf/owner/free/c.gguf", &Gguf::tiny().bytes());
     let given = "hf:owner/name:a.gguf";
     let serve = [
         "--allow-pull",
@@ -253,26 +254,36 @@ fn clients_delete_models_of_the_cache_where_allowed_but_not_what_the_server_was_
     let ask = r#"{"model": "hf:owner/name:b.gguf", "prompt": "Hi", "max_tokens": 2}"#;
     let (status, answer) = server.ask("POST", "/v1/completions", ask);
     assert_eq!(status, 200, "{answer}");
-    // Its own name, the repository with it, the name of its file, and a path.
+    // Its own name, the repository with it and another file of that, the name of its file, and a path.
     for (name, status) in [
         (given, 403),
         ("hf:owner/name", 403),
+        ("hf:owner/name:b.gguf", 403),
         ("name:a.gguf", 403),
         ("model.gguf", 404),
     ] {
         assert_eq!(delete(name).0, status, "{name}");
     }
-    let file = |name: &str| place.path("cache/hf/owner/name").join(name).is_file();
-    assert_eq!(delete("hf:owner/name:b.gguf").0, 200);
-    assert!(file("a.gguf") && !file("b.gguf"));
-    assert_eq!(server.ask("POST", "/v1/completions", ask).0, 404);
-    for (name, reason) in [
-        ("/etc/passwd", "expected hf:owner/name"),
-        ("hf:owner/other", "cannot reach http://127.0.0.1:9"),
+    let file = |name: &str| place.path("cache/hf/owner").join(name).is_file();
+    let free = "hf:owner/free:c.gguf";
+    let ask = ask.replace("hf:owner/name:b.gguf", free);
+    assert_eq!(server.ask("POST", "/v1/completions", &ask).0, 200);
+    let (_, tags) = server.ask("GET", "/api/tags", "");
+    let tags: serde_json::Value = serde_json::from_str(&tags).unwrap();
+    let tags = tags["models"].as_array().unwrap().iter();
+    let deletable = tags.filter(|tag| tag["deletable"] == true);
+    let deletable: Vec<_> = deletable.map(|tag| tag["name"].as_str().unwrap()).collect();
+    assert_eq!(deletable, [free]);
+    assert_eq!(delete(free).0, 200);
+    assert!(file("name/a.gguf") && file("name/b.gguf") && !file("free/c.gguf"));
+    assert_eq!(server.ask("POST", "/v1/completions", &ask).0, 404);
+    for (name, expected, reason) in [
+        ("/etc/passwd", 404, "expected hf:owner/name"),
+        ("hf:owner/other", 200, "cannot reach http://127.0.0.1:9"),
     ] {
         let (status, lines) = server.ask("POST", "/api/pull", &format!(r#"{{"model": "{name}"}}"#));
         assert!(
-            status == 200 && lines.contains(reason) && lines.contains("error"),
+            status == expected && lines.contains(reason) && lines.contains("error"),
             "{lines}"
         );
     }

@@ -11,6 +11,9 @@ use crate::outcome::succeed;
 use crate::support::gguf::{Gguf, Value};
 use crate::support::{Place, stderr};
 
+/// The token of the server's owner.
+pub const TOKEN: &str = "hf_of_the_owner";
+
 /// A server, which is stopped when this is dropped.
 pub struct Serving {
     process: std::process::Child,
@@ -23,7 +26,9 @@ impl Serving {
     /// Starts `triad serve` with `arguments`. Its hub is at the address `hub`.
     pub fn start(place: &Place, arguments: &[&str], hub: &str) -> Self {
         let mut command = place.command(&[&["serve", "--port", "0"], arguments].concat());
-        command.env("HF_ENDPOINT", format!("http://{hub}"));
+        command
+            .env("HF_ENDPOINT", format!("http://{hub}"))
+            .env("HF_TOKEN", TOKEN);
         let mut process = command
             .stderr(std::process::Stdio::piped())
             .spawn()
@@ -65,43 +70,51 @@ impl Drop for Serving {
     }
 }
 
-/// A hub with the repository `owner/name`, whose only file is `m.gguf`.
-struct Hub {
-    address: String,
-    state: Arc<Mutex<HubState>>,
+/// A hub with the repository `owner/name`, whose only file is `m.gguf` unless it has another name.
+pub struct Hub {
+    pub address: String,
+    pub state: Arc<Mutex<HubState>>,
 }
 
 #[derive(Default)]
-struct HubState {
-    file: Vec<u8>,
+pub struct HubState {
+    pub name: String,
+    pub file: Vec<u8>,
+    /// The stated length of the file, if it is another one.
+    pub stated: Option<u64>,
     /// Whether the file is announced and not sent.
     stalls: bool,
     requests: usize,
+    /// The requests for the file, and those with a token.
+    pub fetches: usize,
+    pub with_token: usize,
+    /// The first byte of the last request for the file.
+    pub from: usize,
     stalled: Vec<TcpStream>,
 }
 
 impl Hub {
-    fn start(file: Vec<u8>) -> Self {
+    pub fn start(file: Vec<u8>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let state = Arc::new(Mutex::new(HubState {
             file,
+            name: "m.gguf".into(),
             ..HubState::default()
         }));
         let own = Arc::clone(&state);
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let mut lines = BufReader::new(&stream).lines().map_while(Result::ok);
-                let first = lines.next().unwrap_or_default();
-                lines.find(String::is_empty);
+                let head: Vec<_> = lines.by_ref().take_while(|line| !line.is_empty()).collect();
                 drop(lines);
-                own.lock().unwrap().answer(stream, &first);
+                own.lock().unwrap().answer(stream, &head);
             }
         });
         Self { address, state }
     }
 
-    fn requests(&self) -> usize {
+    pub fn requests(&self) -> usize {
         self.state.lock().unwrap().requests
     }
 
@@ -111,19 +124,48 @@ impl Hub {
 }
 
 impl HubState {
-    fn answer(&mut self, mut stream: TcpStream, request: &str) {
+    fn answer(&mut self, mut stream: TcpStream, head: &[String]) {
+        let header = |name: &str| {
+            let mut pairs = head.iter().filter_map(|line| line.split_once(": "));
+            let found = pairs.find(|(key, _)| key.eq_ignore_ascii_case(name));
+            found.map(|(_, value)| value.to_owned())
+        };
         self.requests += 1;
-        let is_list = request.contains("/api/models/");
+        self.with_token += usize::from(header("authorization").is_some());
+        let is_list = head
+            .first()
+            .is_some_and(|line| line.contains("/api/models/"));
+        let mut status = "200 OK".to_owned();
         let body = if is_list {
-            let file = json!({"rfilename": "m.gguf", "size": self.file.len()});
+            let size = self.stated.unwrap_or(self.file.len() as u64);
+            let sha256 = triad_engine::package::sha256(&self.file);
+            let lfs = json!({"sha256": sha256, "size": size});
+            let file = json!({"rfilename": self.name, "size": size, "lfs": lfs});
             json!({"sha": "a".repeat(40), "siblings": [file]})
                 .to_string()
                 .into_bytes()
         } else {
-            self.file.clone()
+            self.fetches += 1;
+            let range = header("range");
+            let from = range.and_then(|range| {
+                range
+                    .strip_prefix("bytes=")?
+                    .strip_suffix('-')?
+                    .parse()
+                    .ok()
+            });
+            self.from = from.unwrap_or(0);
+            if self.from > 0 {
+                let (from, all) = (self.from, self.file.len());
+                status = format!(
+                    "206 Partial Content\r\nContent-Range: bytes {from}-{}/{all}",
+                    all - 1
+                );
+            }
+            self.file[self.from..].to_vec()
         };
         let head = format!(
-            "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
+            "HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
             body.len()
         );
         stream.write_all(head.as_bytes()).unwrap();
@@ -136,11 +178,11 @@ impl HubState {
     }
 }
 
-const MODEL: &str = "hf:owner/name";
-const OPTIONS: [&str; 3] = ["--allow-pull", "--context", "64"];
+pub const MODEL: &str = "hf:owner/name";
+pub const OPTIONS: [&str; 3] = ["--allow-pull", "--context", "64"];
 
 /// Returns a place with the model `model.gguf`, and with the same file in the cache as `hf:owner/name`.
-fn fetched() -> Place {
+pub fn fetched() -> Place {
     let place = Place::new();
     let file = Gguf::tiny().bytes();
     place.write("model.gguf", &file);
@@ -156,17 +198,17 @@ fn record(place: &Place, more: &str) {
 }
 
 /// Returns another version of the file.
-fn changed() -> Vec<u8> {
+pub fn changed() -> Vec<u8> {
     let name = Value::Text("another version".into());
     Gguf::tiny().with("general.name", name).bytes()
 }
 
-fn model(name: &str) -> String {
+pub fn model(name: &str) -> String {
     json!({"model": name}).to_string()
 }
 
 impl Serving {
-    fn complete(&self, name: &str) -> (u16, String) {
+    pub fn complete(&self, name: &str) -> (u16, String) {
         let body = json!({"model": name, "prompt": "Hi", "max_tokens": 2}).to_string();
         self.ask("POST", "/v1/completions", &body)
     }

@@ -4,7 +4,7 @@ use std::fs::{self, File, TryLockError};
 use std::path::Path;
 use std::time::Duration;
 
-use super::{Progress, cancelled};
+use super::progress::{Progress, cancelled};
 pub(super) use crate::cache_folder::folder;
 use crate::error::{Error, ErrorKind, Result};
 use crate::output;

@@ -1,4 +1,6 @@
 //! Downloads one file over HTTPS: resumes an earlier attempt, checks the file, and renames it when it is complete.
+//!
+//! After a broken connection it reconnects, with growing pauses. Of a hub that asks for a pause, it keeps that one.
 
 use std::io::Read;
 use std::path::Path;
@@ -8,14 +10,13 @@ use std::time::{Duration, Instant};
 use ureq::http::StatusCode;
 use ureq::{Agent, Body, http};
 
+use super::disk::Disk;
 use super::get::{Get, without_login};
 use super::part::{BLOCK, Expected, Part};
-use super::waiting::{receive, spawn, wait};
-use super::{Progress, fetch_error};
-use crate::error::{Error, Result};
-
-/// Maximum number of consecutive attempts that get no further; after a broken connection, the download reconnects.
-const FRUITLESS_ATTEMPTS: usize = 3;
+use super::progress::{Progress, fetch_error, hub_error};
+use super::retry::{Interruption, Pauses, interrupted};
+use super::waiting::{pause, receive, spawn, wait};
+use crate::error::{Error, ErrorKind, Result};
 
 /// Limits for a hub: a fetch that violates them is aborted.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +26,8 @@ pub(super) struct Bounds {
     pub(super) within: Duration,
     /// Maximum bytes of a file whose size the hub does not state; it states those of weights.
     pub(super) unstated: u64,
+    /// The pauses between attempts.
+    pub(super) pauses: Pauses,
 }
 
 impl Default for Bounds {
@@ -34,6 +37,7 @@ impl Default for Bounds {
             least: 16 << 10,
             within: Duration::from_secs(60),
             unstated: 256 << 20,
+            pauses: Pauses::default(),
         }
     }
 }
@@ -47,22 +51,7 @@ pub(super) struct Download<'a> {
     pub(super) name: &'a str,
     pub(super) expected: Expected,
     pub(super) bounds: Bounds,
-}
-
-/// The reason why an attempt ended before the file was complete.
-enum Interruption {
-    /// The network failed: the received bytes are valid, and the rest may follow later.
-    Network(String),
-    /// The server is too slow: the received bytes are valid, but another attempt would take as long.
-    Slow,
-    /// Another attempt would fail in the same way.
-    Final(Error),
-}
-
-impl From<Error> for Interruption {
-    fn from(error: Error) -> Self {
-        Self::Final(error)
-    }
+    pub(super) disk: Disk,
 }
 
 impl Download<'_> {
@@ -76,26 +65,31 @@ impl Download<'_> {
         if self.expected.is_met_by(destination) {
             return Ok(());
         }
-        let resumable = self.expected.is_resumable();
-        let mut part = if resumable {
-            Part::resume(destination)?
-        } else {
-            Part::create(destination)?
-        };
-        match self.fill(&mut part, progress) {
-            Ok(()) => part.finish(&self.expected),
-            Err(error) => {
+        if !self.expected.is_resumable() {
+            let mut part = Part::create(destination)?;
+            if let Err(error) = self.fill(&mut part, destination, progress) {
                 // The next pull begins such a file again.
-                if !resumable {
-                    part.remove();
-                }
-                Err(error)
+                part.remove();
+                return Err(error);
             }
+            return part.finish(&self.expected);
+        }
+        let mut part = Part::resume(destination)?;
+        let is_continued = part.length() > 0;
+        self.fill(&mut part, destination, progress)?;
+        match part.finish(&self.expected) {
+            // The first bytes were of another version of the file.
+            Err(error) if is_continued && error.kind() == ErrorKind::Hub => {
+                let mut part = Part::create(destination)?;
+                self.fill(&mut part, destination, progress)?;
+                part.finish(&self.expected)
+            }
+            finished => finished,
         }
     }
 
     /// Fetches all bytes of the file that `part` does not have yet.
-    fn fill(&self, part: &mut Part, progress: &dyn Progress) -> Result<()> {
+    fn fill(&self, part: &mut Part, destination: &Path, progress: &dyn Progress) -> Result<()> {
         let resumable = self.expected.is_resumable();
         // An attempt that starts again has to get further than those before it: a server that always ends at the same
         // byte would be asked for ever.
@@ -106,7 +100,7 @@ impl Download<'_> {
             } else {
                 ""
             };
-            let reason = match self.attempt(part, progress) {
+            let (reason, asked) = match self.attempt(part, destination, progress) {
                 Ok(()) => return Ok(()),
                 Err(Interruption::Final(error)) => return Err(error),
                 Err(Interruption::Slow) => {
@@ -117,9 +111,9 @@ impl Download<'_> {
                         part.length(),
                         within.as_secs_f64()
                     );
-                    return Err(fetch_error(message));
+                    return Err(hub_error(message));
                 }
-                Err(Interruption::Network(reason)) => reason,
+                Err(Interruption::Network { reason, wait }) => (reason, wait),
             };
             let is_further = part.length() >= furthest.saturating_add(self.bounds.least);
             furthest = furthest.max(part.length());
@@ -128,14 +122,16 @@ impl Download<'_> {
             } else {
                 fruitless + 1
             };
-            if fruitless == FRUITLESS_ATTEMPTS {
+            let Some(time) = self.bounds.pauses.after(fruitless, asked) else {
                 let message = format!(
                     "{}: the network failed at byte {}: {reason}{kept}",
                     self.shown_url(),
                     part.length()
                 );
-                return Err(fetch_error(message));
-            }
+                return Err(hub_error(message));
+            };
+            self.bounds.pauses.report(progress, &reason, time);
+            pause(progress, time)?;
             if !resumable {
                 part.restart()?;
             }
@@ -143,7 +139,12 @@ impl Download<'_> {
     }
 
     /// Appends to `part` until the server has no more.
-    fn attempt(&self, part: &mut Part, progress: &dyn Progress) -> Result<(), Interruption> {
+    fn attempt(
+        &self,
+        part: &mut Part,
+        destination: &Path,
+        progress: &dyn Progress,
+    ) -> Result<(), Interruption> {
         if self.expected.bytes == Some(part.length()) && part.length() > 0 {
             return Ok(());
         }
@@ -157,16 +158,14 @@ impl Download<'_> {
                 if part.length() > 0 =>
             {
                 part.restart()?;
-                return Err(Interruption::Network(
-                    "the server does not continue this file".into(),
+                return Err(Interruption::network(
+                    "the server does not continue this file",
                 ));
             }
-            status if status.is_server_error() => {
-                return Err(Interruption::Network(format!(
-                    "the server answered {status}"
-                )));
-            }
             status => {
+                if let Some(interruption) = interrupted(&response) {
+                    return Err(interruption);
+                }
                 return Err(refusal(
                     &format!("file `{}`", self.name),
                     &self.shown_url(),
@@ -183,12 +182,17 @@ impl Download<'_> {
         let stated = response.body().content_length();
         let blocks = blocks(response.into_body())?;
         let (mut start, mut came) = (Instant::now(), 0);
+        let (folder, mut looked_at) = (destination.parent().unwrap_or(destination), None);
         loop {
             progress.bytes(self.name, part.length(), total);
             let Some(block) = receive(&blocks, progress)? else {
                 break;
             };
-            let block = block.map_err(Interruption::Network)?;
+            let block = block.map_err(Interruption::network)?;
+            if self.disk.is_due(looked_at, part.length()) {
+                self.disk.check_kept(folder, self.name, part.length())?;
+                looked_at = Some(part.length());
+            }
             part.append(&block)?;
             let most = self.bounds.unstated;
             if self.expected.bytes.is_none() && part.length() > most {
@@ -196,7 +200,7 @@ impl Download<'_> {
                     "{}: longer than {most} bytes, and the hub states no size",
                     self.shown_url()
                 );
-                return Err(fetch_error(message).into());
+                return Err(hub_error(message).into());
             }
             if total.is_some_and(|total| part.length() > total) {
                 break;
@@ -212,8 +216,8 @@ impl Download<'_> {
         match total {
             // The server says that this is the whole file, so another attempt would get no more of it.
             _ if is_whole && stated == Some(part.length()) => Ok(()),
-            Some(total) if part.length() < total => Err(Interruption::Network(
-                "the connection ended before the file did".into(),
+            Some(total) if part.length() < total => Err(Interruption::network(
+                "the connection ended before the file did",
             )),
             _ => Ok(()),
         }
@@ -231,7 +235,7 @@ impl Download<'_> {
             from,
             time_out: None,
         };
-        wait(progress, move || get.call())?.map_err(Interruption::Network)
+        wait(progress, move || get.call())?.map_err(Interruption::network)
     }
 }
 
@@ -278,7 +282,11 @@ fn starts_at(response: &http::Response<Body>, from: u64) -> bool {
 
 /// Describes a status other than success for the user.
 pub(super) fn refusal(what: &str, url: &str, status: StatusCode, with_token: bool) -> Error {
-    fetch_error(match status {
+    let error = match status {
+        status if status.is_client_error() => fetch_error,
+        _ => hub_error,
+    };
+    error(match status {
         StatusCode::NOT_FOUND => format!("there is no {what} at {url}"),
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN if with_token => {
             format!(
@@ -287,7 +295,7 @@ pub(super) fn refusal(what: &str, url: &str, status: StatusCode, with_token: boo
         }
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
             format!(
-                "{what} is not there, or needs a token (accept its terms on the hub, then set HF_TOKEN): {url} answered {status}"
+                "{what} is not there, or needs a token, and this fetch has none (accept its terms on the hub, then set HF_TOKEN): {url} answered {status}"
             )
         }
         status => format!("cannot fetch {what}: {url} answered {status}"),

@@ -1,22 +1,20 @@
-//! The models in the cache: their names, and their removal.
+//! The models in the cache: their names, those that are not finished, and suggestions for names.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use super::cache::FolderLock;
-use super::hub;
-use super::name::{DEFAULT_MODEL, ModelName, Repository};
+use super::cache::{self, is_locked};
+use super::hub::{self, Manifest};
+use super::name::{DEFAULT_MODEL, Repository};
 use super::package::PackagedModel;
-use super::{Progress, fetch_error};
+use super::part::{PART, part_of};
 use crate::error::{Error, ErrorKind, Result};
 use crate::gguf::PartName;
 
-/// The beginning of the name of a folder that is being removed.
-const REMOVED: &str = ".removed-";
-
 /// Maximum depth of folders in a repository.
-const DEPTH: usize = 8;
+pub(super) const DEPTH: usize = 8;
 
 /// A model in the cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +27,102 @@ pub struct CachedModel {
     pub bytes: u64,
     /// The time of its last change.
     pub modified: Option<SystemTime>,
+}
+
+/// A model in the cache whose fetch has not ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnfinishedModel {
+    /// The name by which a pull continues, and a removal deletes what is there.
+    pub name: String,
+    /// The bytes that are there.
+    pub bytes: u64,
+    /// Whether a process fetches it now.
+    pub is_running: bool,
+}
+
+/// Returns the models in `cache` whose fetch has not ended, sorted by name.
+pub(super) fn unfinished(cache: &Path) -> Result<Vec<UnfinishedModel>> {
+    let mut models = Vec::new();
+    let default = part_of(&PackagedModel::DEFAULT.path(cache));
+    if default.is_file() {
+        models.push(UnfinishedModel {
+            name: DEFAULT_MODEL.into(),
+            bytes: length(&default),
+            is_running: is_locked(&cache.join(DEFAULT_MODEL)),
+        });
+    }
+    for owner in folders(&cache.join("hf"))? {
+        for folder in folders(&owner)? {
+            let name = format!("hf:{}/{}", last(&owner), last(&folder));
+            models.extend(unfinished_of(&name, &folder)?);
+        }
+    }
+    models.sort_by(|one, other| one.name.cmp(&other.name));
+    Ok(models)
+}
+
+/// Returns the unfinished models in the folder of the repository `name`.
+fn unfinished_of(name: &str, folder: &Path) -> Result<Vec<UnfinishedModel>> {
+    let manifest = Manifest::read(folder).unwrap_or_default();
+    // The bytes of each model, by the name of its first file; empty for the repository.
+    let mut models = BTreeMap::new();
+    let mut add = |file: &str| {
+        let parts: Vec<_> = hub::parts(file).collect();
+        let first = match (manifest.has_file(file), &parts[..]) {
+            (true, _) => String::new(),
+            (false, [first, ..]) => first.clone(),
+            (false, []) => return,
+        };
+        models.entry(first).or_insert_with_key(|first| {
+            let bytes = |file: &str| {
+                let path = folder.join(file);
+                length(&path) + length(&part_of(&path))
+            };
+            match first.is_empty() {
+                true => manifest.files().map(bytes).sum::<u64>(),
+                false => parts.iter().map(|file| bytes(file)).sum(),
+            }
+        });
+    };
+    manifest.unfinished().for_each(&mut add);
+    for path in files(folder, DEPTH)? {
+        let file = inside(folder, &path);
+        let file = file.as_deref().and_then(|file| file.strip_suffix(PART));
+        if let Some(file) = file.filter(|file| manifest.has_file(file) || is_gguf(file)) {
+            add(file);
+        }
+    }
+    let is_running = is_locked(folder);
+    let model = |(file, bytes): (String, u64)| UnfinishedModel {
+        name: match file.is_empty() {
+            true => name.to_owned(),
+            false => format!("{name}:{file}"),
+        },
+        bytes,
+        is_running,
+    };
+    Ok(models.into_iter().map(model).collect())
+}
+
+/// Returns the length of a file, 0 if it is not there.
+fn length(path: &Path) -> u64 {
+    fs::metadata(path).map_or(0, |data| data.len())
+}
+
+fn last(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default();
+    name.to_string_lossy().into_owned()
+}
+
+/// Returns the name of a file in a repository's folder.
+fn inside(folder: &Path, file: &Path) -> Option<String> {
+    let inside = file.strip_prefix(folder).ok()?;
+    Some(inside.to_string_lossy().replace('\\', "/"))
+}
+
+/// Returns whether a file can be a model by its own name.
+pub(super) fn is_gguf(file: &str) -> bool {
+    file.to_ascii_lowercase().ends_with(".gguf")
 }
 
 /// Returns the models in `cache`, sorted by name.
@@ -49,15 +143,12 @@ pub(super) fn all(cache: &Path) -> Result<Vec<CachedModel>> {
 
 /// Returns the model of a repository, and the GGUF files that were fetched by their names.
 fn of_repository(cache: &Path, owner: &Path, folder: &Path) -> Result<Vec<CachedModel>> {
-    let name_of = |path: &Path| {
-        let name = path.file_name().unwrap_or_default();
-        name.to_string_lossy().into_owned()
-    };
     let mut repository = Repository {
-        owner: name_of(owner),
-        name: name_of(folder),
+        owner: last(owner),
+        name: last(folder),
         file: None,
     };
+    let manifest = Manifest::read(folder).unwrap_or_default();
     let name = format!("hf:{}/{}", repository.owner, repository.name);
     let mut models = Vec::new();
     let whole = hub::cached(cache, &repository);
@@ -67,13 +158,13 @@ fn of_repository(cache: &Path, owner: &Path, folder: &Path) -> Result<Vec<Cached
         models.push(model(name.clone(), path.clone(), own)?);
     }
     for file in &files {
-        let Ok(inside) = file.strip_prefix(folder) else {
+        let Some(inside) = inside(folder, file).filter(|name| is_gguf(name)) else {
             continue;
         };
-        let inside = inside.to_string_lossy().replace('\\', "/");
         let is_first = PartName::parse(&inside).is_none_or(|part| part.number == 1);
-        let is_gguf = inside.to_ascii_lowercase().ends_with(".gguf");
-        if !is_gguf || !is_first || whole.as_ref() == Some(file) {
+        // The file of the repository's own model has a second name if it was pulled by that.
+        let is_own = whole.as_ref() == Some(file) && !manifest.is_named(&inside);
+        if !is_first || is_own {
             continue;
         }
         repository.file = Some(inside.clone());
@@ -111,101 +202,13 @@ fn parts(path: &Path) -> Vec<PathBuf> {
     }
 }
 
-/// Removes a model from `cache`.
-pub(super) fn remove(cache: &Path, name: &str, progress: &dyn Progress) -> Result<u64> {
-    remove_left(cache)?;
-    let missing = || {
-        let meant = closest(
-            name,
-            all(cache).unwrap_or_default().into_iter().map(|it| it.name),
-        );
-        let meant = meant.map_or_else(String::new, |name| format!("; did you mean `{name}`?"));
-        fetch_error(format!(
-            "there is no model `{name}` in the cache{meant}: `triad list` shows those that are there"
-        ))
-    };
-    let (folder, files) = match ModelName::parse(name)? {
-        // A path names a file of the user, which is not the cache's.
-        ModelName::Path(_) => return Err(missing()),
-        ModelName::Default => (cache.join(DEFAULT_MODEL), None),
-        ModelName::Hub(repository) => {
-            let folder = cache
-                .join("hf")
-                .join(&repository.owner)
-                .join(&repository.name);
-            // Others in the folder, such as the list of what was fetched, are no models.
-            let file = repository.file.is_some().then(|| {
-                let is_listed = all(cache).is_ok_and(|all| all.iter().any(|it| it.name == name));
-                hub::cached(cache, &repository).filter(|_| is_listed)
-            });
-            match file {
-                Some(None) => return Err(missing()),
-                Some(Some(path)) => (folder, Some(parts(&path))),
-                None => (folder, None),
-            }
-        }
-    };
-    if !folder.is_dir() {
-        return Err(missing());
-    }
-    let lock = FolderLock::acquire(&folder, progress)?;
-    let removed = match &files {
-        Some(files) => files.clone(),
-        None => self::files(&folder, DEPTH)?,
-    };
-    let bytes = removed
-        .iter()
-        .filter_map(|file| fs::metadata(file).ok())
-        .map(|data| data.len())
-        .sum();
-    let cannot = |path: &Path, error: &std::io::Error| {
-        Error::new(ErrorKind::Io, format!("cannot remove it: {error}")).at(path)
-    };
-    if let Some(files) = &files {
-        for file in files {
-            fs::remove_file(file).map_err(|error| cannot(file, &error))?;
-        }
-        return Ok(bytes);
-    }
-    // Under another name no other process fetches into it. Windows renames no folder with an open file, and removes none.
-    let renamed = cache.join(format!("{REMOVED}{}", std::process::id()));
-    let folder = match fs::rename(&folder, &renamed) {
-        Ok(()) => renamed,
-        Err(_) => folder,
-    };
-    drop(lock);
-    remove_folder(&folder)?;
-    Ok(bytes)
-}
-
-/// Removes the folders that ended removals have left.
-fn remove_left(cache: &Path) -> Result<()> {
-    for folder in folders(cache)? {
-        let name = folder.file_name().unwrap_or_default().to_string_lossy();
-        if name.starts_with(REMOVED) {
-            remove_folder(&folder)?;
-        }
-    }
-    Ok(())
-}
-
-/// Removes a folder, which another process may remove at the same time.
-fn remove_folder(folder: &Path) -> Result<()> {
-    match fs::remove_dir_all(folder) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            let message = format!("cannot remove it: {error}");
-            Err(Error::new(ErrorKind::Io, message).at(folder))
-        }
-        _ => Ok(()),
-    }
-}
-
-fn unreadable(path: &Path, error: &std::io::Error) -> Error {
+/// Returns the error of a file or folder that cannot be read.
+pub(super) fn unreadable(path: &Path, error: &std::io::Error) -> Error {
     Error::new(ErrorKind::Io, format!("cannot read it: {error}")).at(path)
 }
 
 /// Returns the folders in a folder, or none if it is not there.
-fn folders(path: &Path) -> Result<Vec<PathBuf>> {
+pub(super) fn folders(path: &Path) -> Result<Vec<PathBuf>> {
     let entries = match fs::read_dir(path) {
         Ok(entries) => entries,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -216,7 +219,7 @@ fn folders(path: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// Returns all files in a folder and in its folders. Links to folders are not followed.
-fn files(folder: &Path, depth: usize) -> Result<Vec<PathBuf>> {
+pub(super) fn files(folder: &Path, depth: usize) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let entries = fs::read_dir(folder).map_err(|error| unreadable(folder, &error))?;
     for entry in entries.flatten() {
@@ -233,7 +236,9 @@ fn files(folder: &Path, depth: usize) -> Result<Vec<PathBuf>> {
 
 /// Returns the name of a model that is similar to `path`: the default model, one in the cache, or one next to the path.
 pub(super) fn similar(path: &Path) -> Option<String> {
-    let cached = super::cached().unwrap_or_default();
+    let cached = cache::folder()
+        .and_then(|cache| all(&cache))
+        .unwrap_or_default();
     let cached = cached.into_iter().map(|model| model.name);
     let folder = path
         .parent()
@@ -254,7 +259,7 @@ pub(super) fn similar(path: &Path) -> Option<String> {
 }
 
 /// Returns the name with the fewest edits from `given`, if these are few, or if it begins with `given`.
-fn closest(given: &str, names: impl Iterator<Item = String>) -> Option<String> {
+pub(super) fn closest(given: &str, names: impl Iterator<Item = String>) -> Option<String> {
     const SHORTEST: usize = 3;
     let given = given.to_lowercase();
     let most = (given.chars().count() / 4).clamp(1, 4);
@@ -284,29 +289,9 @@ fn edits(one: &str, other: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use super::super::name::ModelName;
+    use super::super::tests::cache;
     use super::*;
-
-    fn write(cache: &Path, path: &str, bytes: usize) {
-        let path = cache.join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, vec![b'x'; bytes]).unwrap();
-    }
-
-    /// Returns a cache with the default model, a whole repository, and files of others.
-    fn cache() -> tempfile::TempDir {
-        let cache = tempfile::tempdir().unwrap();
-        let here = cache.path();
-        write(here, "smollm2-135m/SmolLM2-135M-Instruct.Q4_1.gguf", 5);
-        write(here, "hf/owner/folder/config.json", 2);
-        write(here, "hf/owner/folder/model.safetensors", 10);
-        let manifest = r#"{"open": "", "files": ["config.json", "model.safetensors"]}"#;
-        fs::write(here.join("hf/owner/folder/pulled.json"), manifest).unwrap();
-        write(here, "hf/owner/files/sub/a.gguf", 3);
-        write(here, "hf/owner/files/b-00001-of-00002.gguf", 4);
-        write(here, "hf/owner/files/b-00002-of-00002.gguf", 4);
-        write(here, "hf/owner/files/c-00001-of-00002.gguf", 4);
-        cache
-    }
 
     #[test]
     fn complete_models_are_listed_by_the_names_that_commands_take() {
@@ -331,53 +316,6 @@ mod tests {
             ModelName::parse(&model.name).unwrap();
         }
         assert_eq!(all(&cache.path().join("none")).unwrap(), []);
-    }
-
-    #[test]
-    fn a_removed_model_is_gone_and_others_stay() {
-        let cache = cache();
-        let names = || {
-            let models = all(cache.path()).unwrap();
-            models
-                .into_iter()
-                .map(|model| model.name)
-                .collect::<Vec<_>>()
-        };
-        assert_eq!(
-            remove(cache.path(), "hf:owner/files:b-00001-of-00002.gguf", &()).unwrap(),
-            8
-        );
-        assert_eq!(
-            names(),
-            [
-                "hf:owner/files:sub/a.gguf",
-                "hf:owner/folder",
-                "smollm2-135m"
-            ]
-        );
-        assert!(remove(cache.path(), "hf:owner/folder", &()).unwrap() > 12);
-        assert_eq!(remove(cache.path(), "smollm2-135m", &()).unwrap(), 5);
-        assert_eq!(names(), ["hf:owner/files:sub/a.gguf"]);
-        // A removal that was killed has left its folder.
-        write(cache.path(), ".removed-1/model.gguf", 5);
-        for missing in [
-            "smollm2-135m",
-            "hf:owner/folder",
-            "hf:owner/files:x.gguf",
-            "hf:owner/files:.lock",
-            "model.gguf",
-        ] {
-            let error = remove(cache.path(), missing, &()).unwrap_err().to_string();
-            assert!(error.contains("there is no model"), "{error}");
-        }
-        assert!(!cache.path().join(".removed-1").exists());
-        let error = remove(cache.path(), "hf:owner/files:sub/b.gguf", &()).unwrap_err();
-        assert!(
-            error
-                .to_string()
-                .contains("did you mean `hf:owner/files:sub/a.gguf`"),
-            "{error}"
-        );
     }
 
     #[test]

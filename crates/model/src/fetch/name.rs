@@ -2,11 +2,22 @@
 
 use std::path::PathBuf;
 
-use super::fetch_error;
+use super::progress::fetch_error;
 use crate::error::Result;
 
 /// The name of the default model: SmolLM2-135M-Instruct, Apache-2.0.
 pub const DEFAULT_MODEL: &str = "smollm2-135m";
+
+/// The end of a name that stands for no tag, as in Ollama.
+const LATEST: &str = ":latest";
+
+/// Returns the name of a model of the cache without `:latest`, which says nothing. Other names and paths stay.
+pub fn untagged(name: &str) -> &str {
+    match name.strip_suffix(LATEST) {
+        Some(rest) if rest == DEFAULT_MODEL || rest.starts_with("hf:") => rest,
+        _ => name,
+    }
+}
 
 /// A parsed model name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +41,7 @@ pub(super) struct Repository {
 
 impl ModelName {
     pub(super) fn parse(name: &str) -> Result<Self> {
+        let name = untagged(name);
         if name.is_empty() {
             return Err(fetch_error("the model's name is empty"));
         }
@@ -106,7 +118,14 @@ mod tests {
             ("smollm2-135m", ModelName::Default),
             ("./smollm2-135m", ModelName::Path("./smollm2-135m".into())),
             ("model.gguf", ModelName::Path("model.gguf".into())),
+            ("smollm2-135m:latest", ModelName::Default),
+            ("model:latest", ModelName::Path("model:latest".into())),
             ("hf:Qwen/Qwen2.5-0.5B_x", hub(None)),
+            ("hf:Qwen/Qwen2.5-0.5B_x:latest", hub(None)),
+            (
+                "hf:Qwen/Qwen2.5-0.5B_x:q4.gguf:latest",
+                hub(Some("q4.gguf")),
+            ),
             (
                 "hf:Qwen/Qwen2.5-0.5B_x:sub/q4.gguf",
                 hub(Some("sub/q4.gguf")),

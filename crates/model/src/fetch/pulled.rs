@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use super::cache::is_locked;
-use super::{fetch_error, hub};
+use super::hub;
+use super::progress::fetch_error;
 use crate::error::Result;
 
 /// The files of a model that pulls have fetched, as they were at one time. Empty for a model that was not fetched.
@@ -43,6 +44,11 @@ pub fn pulled(path: &Path) -> Result<PulledFiles> {
 }
 
 impl PulledFiles {
+    /// Returns whether a pull that has ended has replaced a file since then, or the files are gone.
+    pub fn is_replaced(&self) -> bool {
+        pulled(&self.model).is_ok_and(|now| now != *self)
+    }
+
     /// Checks that no pull has replaced a file since then.
     ///
     /// # Errors
@@ -103,7 +109,19 @@ mod tests {
         .unwrap();
         let before = pulled(folder.path()).unwrap();
         before.check().unwrap();
+        assert!(!before.is_replaced());
         fs::write(at("config.json"), "12").unwrap();
+        assert!(before.is_replaced());
+        // Until a pull has ended, the files are not yet those of another version.
+        let record = at("pulled.json");
+        let whole = fs::read_to_string(&record).unwrap();
+        fs::write(
+            &record,
+            r#"{"open": "", "files": ["config.json"], "unfinished": ["config.json"]}"#,
+        )
+        .unwrap();
+        assert!(!before.is_replaced());
+        fs::write(&record, whole).unwrap();
         assert!(
             before
                 .check()

@@ -2,9 +2,9 @@
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use super::{Progress, cancelled, fetch_error};
+use super::progress::{Progress, cancelled, fetch_error};
 use crate::error::Result;
 
 /// The interval at which a wait checks whether the user cancelled it.
@@ -25,6 +25,24 @@ pub(super) fn wait<T: Send + 'static>(
     })?;
     let result = receive(&results, progress)?;
     result.ok_or_else(|| fetch_error("a thread that waited for the network ended"))
+}
+
+/// Waits for `time`.
+///
+/// # Errors
+/// If the user cancels.
+pub(super) fn pause(progress: &dyn Progress, time: Duration) -> Result<()> {
+    let start = Instant::now();
+    loop {
+        if progress.cancelled() {
+            return Err(cancelled());
+        }
+        let rest = time.saturating_sub(start.elapsed());
+        if rest.is_zero() {
+            return Ok(());
+        }
+        thread::sleep(rest.min(POLL_INTERVAL));
+    }
 }
 
 /// Starts a thread that ends by itself.

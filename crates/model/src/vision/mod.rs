@@ -47,15 +47,17 @@ pub fn describe(config: &serde_json::Value) -> Result<VisionDescription> {
     Ok(hugging_face::describe(config, &BTreeMap::new())?.0)
 }
 
+/// Returns whether the file at `path` is an encoder of pictures for the models next to it, by its name.
+pub fn is_mmproj(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str());
+    name.is_some_and(|name| name.starts_with("mmproj") && name.ends_with(".gguf"))
+}
+
 /// Returns the files `mmproj*.gguf` next to the model at `path`, by name.
 pub fn mmproj_next_to(path: &Path) -> Vec<PathBuf> {
     let folder = path.parent().filter(|it| !it.as_os_str().is_empty());
     let files = std::fs::read_dir(folder.unwrap_or(Path::new(".")));
     let files = files.into_iter().flatten();
-    let is_mmproj = |file: &PathBuf| {
-        let name = file.file_name().and_then(|name| name.to_str());
-        name.is_some_and(|name| name.starts_with("mmproj") && name.ends_with(".gguf"))
-    };
     let files = files.filter_map(|file| Some(file.ok()?.path()));
     let mut found: Vec<_> = files
         .filter(|file| is_mmproj(file) && file != path)

@@ -116,9 +116,11 @@ fn tag(model: &HostedModel, size: u64, deletable: bool) -> Tag {
     }
 }
 
-/// Returns whether clients may delete a model.
+/// Returns whether `/api/delete` deletes a model, unless a request uses it then.
 fn is_deletable(app: &App, model: &Offered) -> bool {
-    app.options.library.is_some() && !model.is_given
+    let library = app.options.library.as_ref();
+    let may_change = library.is_some_and(|it| it.check_change(&model.hosted.name).is_ok());
+    may_change && !model.is_given
 }
 
 fn details(model: &HostedModel) -> Details {

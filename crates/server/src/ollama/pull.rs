@@ -14,8 +14,9 @@ use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use tokio::runtime::Handle;
 use tokio::sync::mpsc;
-use triad_model::fetch::Progress;
+use triad_model::fetch::{Progress, untagged};
 use utoipa::ToSchema;
 
 use super::error::{self, OllamaError};
@@ -24,7 +25,7 @@ use crate::blocking::{blocking, spawn};
 use crate::body::JsonBody;
 use crate::error::{ApiError, ApiResult};
 use crate::fields;
-use crate::library::{Change, ModelLibrary};
+use crate::library::{Change, Deletion, ModelLibrary, repository};
 
 /// Minimum time between two lines about the bytes of a file.
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -140,14 +141,15 @@ async fn begin(app: &App, name: &str) -> ApiResult<Change> {
 }
 
 /// Fetches a model into the cache of the server, which serves it from then on. For a model that the server was started
-/// with, it only succeeds. Without `--allow-pull`, others are refused. A client that disconnects ends the fetch; the next
-/// one continues it.
+/// with, it only succeeds, and other files of its repository are refused. Without `--allow-pull`, all others are. A client
+/// that disconnects ends the fetch; the next one continues it.
 #[utoipa::path(
     post, path = "/api/pull", tag = "ollama", request_body = PullRequest,
     responses(
         (status = 200, content((FetchStatus = "application/json"), (FetchStatus = "application/x-ndjson"))),
         (status = 400, body = OllamaError), (status = 403, body = OllamaError), (status = 404, body = OllamaError),
-        (status = 409, body = OllamaError), (status = 429, body = OllamaError),
+        (status = 409, body = OllamaError), (status = 429, body = OllamaError), (status = 502, body = OllamaError),
+        (status = 507, body = OllamaError),
     )
 )]
 pub(crate) async fn pull(State(app): State<Arc<App>>, body: JsonBody) -> ApiResult<Response> {
@@ -182,6 +184,8 @@ pub(crate) async fn pull(State(app): State<Arc<App>>, body: JsonBody) -> ApiResu
             message,
         ));
     };
+    let name = untagged(&name).to_owned();
+    library.check_change(&name)?;
     let change = begin(&app, &name).await?;
     let reporter = Reporter {
         lines: sender,
@@ -195,7 +199,8 @@ pub(crate) async fn pull(State(app): State<Arc<App>>, body: JsonBody) -> ApiResu
     respond(lines, streams).await
 }
 
-/// Fetches a model and adds it to those that are served. Returns the last line.
+/// Fetches a model and adds it to those that are served. Others of its repository are described again: they may run from
+/// the same files. Returns the last line.
 fn fetch(
     app: &App,
     library: &dyn ModelLibrary,
@@ -203,10 +208,16 @@ fn fetch(
     name: &str,
     reporter: &Reporter,
 ) -> ApiResult<FetchStatus> {
-    let model = library.pull(name, reporter)?;
-    let metrics = app.metrics().of_model(&model.name);
-    let added = app.registry().add(model, metrics);
-    added.map_err(|why| ApiError::invalid(format!("{name} is fetched, but not served: {why}")))?;
+    let pulled = library.pull(name, reporter);
+    let others = library.models(Some(repository(name)));
+    app.registry().add_all(others, app.metrics());
+    if let Some(model) = pulled? {
+        let metrics = app.metrics().of_model(&model.name);
+        let added = app.registry().add(model, metrics);
+        added.map_err(|why| {
+            ApiError::invalid(format!("{name} is fetched, but not served: {why}"))
+        })?;
+    }
     tracing::info!(model = name, "a client fetched the model");
     Ok(FetchStatus::new(SUCCESS))
 }
@@ -268,14 +279,8 @@ impl Progress for NoWait {
     }
 }
 
-/// Returns whether `model` is the model `name`, or a file of the repository `name`.
-fn is_of(model: &str, name: &str) -> bool {
-    let rest = model.strip_prefix(name);
-    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
-}
-
 /// Deletes the files of a model in the server's cache. Models that the server was started with stay, and without
-/// `--allow-pull`, all stay. A repository is deleted with all of its models.
+/// `--allow-pull`, all stay. A repository is deleted with all of its models, and a file with all of its names.
 #[utoipa::path(
     delete, path = "/api/delete", tag = "ollama", request_body = DeleteRequest,
     responses(
@@ -303,39 +308,36 @@ pub(crate) async fn delete(
     let body = body?.checked(&fields::OLLAMA_DELETE)?;
     let DeleteRequest { model, name } = body.parse()?;
     let name = required(model, name)?;
-    let change = begin(&app, &name).await?;
     let mut offered = app.registry().offered().into_iter();
-    let is_given = offered.any(|model| model.is_given && model.hosted.is_called(&name));
-    let (of_library, called) = (Arc::clone(&library), name.clone());
-    if is_given || blocking(move || Ok(of_library.is_given(&called)?)).await? {
+    if offered.any(|model| model.is_given && model.hosted.is_called(&name)) {
         return not_allowed("the server was started with this model, so it stays");
     }
-    let removed = app.registry().remove(|model| is_of(model, &name)).await;
-    removed.map_err(|in_use| {
-        let message = format!("a request uses {in_use}: try again later");
-        ApiError::refused(StatusCode::CONFLICT, "model_in_use", message)
-    })?;
-    blocking(move || {
-        let _change = change;
-        let no_wait = NoWait::default();
-        let deleted = library.delete(&name, &no_wait).inspect_err(|_| {
-            // What is left stays offered.
-            let mut left = library.models();
-            left.retain(|model| is_of(&model.name, &name));
-            app.registry().add_all(left, app.metrics());
-        });
-        if deleted.is_err() && no_wait.0.load(Ordering::Relaxed) {
-            let message = format!("another program fetches {name}: try again later");
-            return Err(ApiError::refused(
-                StatusCode::CONFLICT,
-                "model_in_use",
-                message,
-            ));
-        }
-        deleted?;
-        tracing::info!(model = name, "a client deleted the model");
-        Ok(())
-    })
-    .await?;
+    let name = untagged(&name).to_owned();
+    let change = begin(&app, &name).await?;
+    blocking(move || delete_now(&app, &*library, change, &name)).await?;
     Ok(StatusCode::OK)
+}
+
+/// Deletes the files of a model that no request uses and no other program fetches.
+fn delete_now(app: &App, library: &dyn ModelLibrary, _change: Change, name: &str) -> ApiResult<()> {
+    let in_use = |message: String| ApiError::refused(StatusCode::CONFLICT, "model_in_use", message);
+    library.check_change(name)?;
+    let no_wait = NoWait::default();
+    let begun = library.delete(name, &no_wait);
+    if begun.is_err() && no_wait.0.load(Ordering::Relaxed) {
+        let message = format!("another program fetches {name}: try again later");
+        return Err(in_use(message));
+    }
+    let Deletion { names, end } = begun?;
+    // Only now, when nothing but a request can keep the files, models leave the memory.
+    let is_meant = |model: &str| model == name || names.iter().any(|name| name == model);
+    let removed = Handle::current().block_on(app.registry().remove(is_meant));
+    removed.map_err(|model| in_use(format!("a request uses {model}: try again later")))?;
+    let ended = end();
+    // What is left stays offered, and may have lost a part.
+    let left = library.models(Some(repository(name)));
+    app.registry().add_all(left, app.metrics());
+    ended?;
+    tracing::info!(model = name, "a client deleted the model");
+    Ok(())
 }

@@ -163,6 +163,7 @@ fn a_model_has_several_names_and_all_are_listed() {
                 Ok(LoadedModel {
                     engine: engine.clone(),
                     adapters: Vec::new(),
+                    is_current: Box::new(|| true),
                 })
             }),
         }

@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 use triad_engine::Engine;
 use triad_model::fetch::Progress;
 use triad_server::{
-    HostedModel, LibraryError, LoadedModel, ModelFacts, ModelLibrary, ServerOptions, StartError,
+    Deletion, HostedModel, LibraryError, LoadedModel, ModelFacts, ModelLibrary, ServerOptions,
+    StartError, repository,
 };
 
 use crate::support::{NAME, Reply, Server, delete, engine, post};
@@ -20,28 +21,39 @@ const BEFORE: &str = "hf:here/before";
 const NEW: &str = "hf:here/new";
 const SLOW: &str = "hf:here/slow";
 const LARGE: &str = "hf:here/large";
+/// A model that another program fetches.
+const BUSY: &str = "hf:here/busy";
+/// A file of the repository of a given model.
+const NEXT_TO_GIVEN: &str = "hf:here/given:other.gguf";
 
 /// Models whose files are only names.
 pub struct Library {
     engine: Engine,
-    files: Mutex<BTreeSet<String>>,
+    files: Arc<Mutex<BTreeSet<String>>>,
     cancelled: AtomicUsize,
     /// Loads end while this is not locked.
     loads: Arc<Mutex<()>>,
+    /// The number of loads.
+    loaded: Arc<AtomicUsize>,
+    /// The version of all files.
+    version: Arc<AtomicUsize>,
 }
 
 impl Library {
     pub fn new(engine: &Engine) -> Arc<Self> {
         Arc::new(Self {
             engine: engine.clone(),
-            files: Mutex::new([BEFORE.to_owned()].into()),
+            files: Arc::new(Mutex::new([BEFORE.to_owned()].into())),
             cancelled: AtomicUsize::new(0),
             loads: Arc::default(),
+            loaded: Arc::default(),
+            version: Arc::default(),
         })
     }
 
     fn model(&self, name: &str) -> HostedModel {
         let (engine, loads) = (self.engine.clone(), Arc::clone(&self.loads));
+        let (loaded, version) = (Arc::clone(&self.loaded), Arc::clone(&self.version));
         HostedModel {
             name: name.into(),
             aliases: Vec::new(),
@@ -50,9 +62,12 @@ impl Library {
             check: Box::new(|| Ok(())),
             load: Box::new(move || {
                 let _end = loads.lock().unwrap();
+                loaded.fetch_add(1, Ordering::Relaxed);
+                let (now, version) = (version.load(Ordering::Relaxed), Arc::clone(&version));
                 Ok(LoadedModel {
                     engine: engine.clone(),
                     adapters: Vec::new(),
+                    is_current: Box::new(move || version.load(Ordering::Relaxed) == now),
                 })
             }),
         }
@@ -66,17 +81,30 @@ impl std::fmt::Debug for Library {
 }
 
 impl ModelLibrary for Library {
-    fn models(&self) -> Vec<HostedModel> {
+    fn models(&self, of: Option<&str>) -> Vec<HostedModel> {
         let files = self.files.lock().unwrap();
-        files.iter().map(|name| self.model(name)).collect()
+        let files = files
+            .iter()
+            .filter(|name| of.is_none_or(|of| repository(name) == of));
+        files.map(|name| self.model(name)).collect()
     }
 
-    fn pull(&self, name: &str, progress: &dyn Progress) -> Result<HostedModel, LibraryError> {
+    fn pull(
+        &self,
+        name: &str,
+        progress: &dyn Progress,
+    ) -> Result<Option<HostedModel>, LibraryError> {
         progress.step("asking for the files");
         match name {
             NEW | LARGE | SLOW => {}
             "hf:here/full" => {
                 return Err(LibraryError::Failed("/secret/folder is full".into()));
+            }
+            "hf:here/wrong" => {
+                return Err(LibraryError::Hub("another hash is expected".into()));
+            }
+            "hf:here/huge" => {
+                return Err(LibraryError::Full("9 bytes are missing".into()));
             }
             _ => return Err(LibraryError::Refused("there is no such repository".into())),
         }
@@ -91,27 +119,51 @@ impl ModelLibrary for Library {
         progress.bytes("model.gguf", 2, Some(3));
         progress.bytes("model.gguf", 3, Some(3));
         self.files.lock().unwrap().insert(name.into());
-        Ok(self.model(name))
+        Ok(Some(self.model(name)))
     }
 
     fn is_given(&self, name: &str) -> Result<bool, LibraryError> {
         Ok(name == "hf:here/given")
     }
 
-    fn delete(&self, name: &str, _: &dyn Progress) -> Result<(), LibraryError> {
-        let mut files = self.files.lock().unwrap();
-        let before = files.len();
-        files.retain(|file| file != name && !file.starts_with(&format!("{name}:")));
-        if files.len() == before {
+    fn check_change(&self, name: &str) -> Result<(), LibraryError> {
+        match repository(name) {
+            "hf:here/given" => Err(LibraryError::Given),
+            _ => Ok(()),
+        }
+    }
+
+    fn delete(&self, name: &str, progress: &dyn Progress) -> Result<Deletion, LibraryError> {
+        if name == BUSY && progress.cancelled() {
+            return Err(LibraryError::Missing("it waits".into()));
+        }
+        let is_meant = |file: &&String| *file == name || repository(file) == name;
+        let files = self.files.lock().unwrap();
+        let names: Vec<_> = files.iter().filter(is_meant).cloned().collect();
+        if names.is_empty() {
             return Err(LibraryError::Missing(format!("there is no model {name}")));
         }
-        Ok(())
+        let (files, own) = (Arc::clone(&self.files), names.clone());
+        Ok(Deletion {
+            names,
+            end: Box::new(move || {
+                files.lock().unwrap().retain(|file| !own.contains(file));
+                Ok(())
+            }),
+        })
     }
 }
 
 fn server() -> (Server, Arc<Library>) {
+    server_with(&[])
+}
+
+/// Starts a server whose library also has these files.
+fn server_with(files: &[&str]) -> (Server, Arc<Library>) {
     let (engine, folder) = engine(None);
     let library = Library::new(&engine);
+    let files = files.iter().map(|name| (*name).to_owned());
+    library.files.lock().unwrap().extend(files);
     let own = Arc::clone(&library) as Arc<dyn ModelLibrary>;
     let first = library.model(NAME);
     let change = |options: &mut ServerOptions| {
@@ -202,6 +254,12 @@ fn a_pull_that_fails_says_why() {
     );
     let (status, large) = pull(LARGE);
     assert!(status == 400 && large.contains("--model-memory"), "{large}");
+    // The hub and the disk are no faults of the client.
+    assert_eq!(
+        pull("hf:here/wrong"),
+        (502, "another hash is expected".into())
+    );
+    assert_eq!(pull("hf:here/huge"), (507, "9 bytes are missing".into()));
     let (status, full) = pull("hf:here/full");
     assert!(status == 500 && !full.contains("secret"), "{full}");
     assert_eq!(names(&server).1, [BEFORE]);
@@ -259,6 +317,69 @@ fn models_in_use_and_models_of_the_start_stay() {
         assert!(gone);
     }
     assert!(library.files.lock().unwrap().is_empty());
+}
+
+#[test]
+fn the_list_says_of_each_model_whether_its_deletion_succeeds() {
+    let (server, _) = server_with(&[NEXT_TO_GIVEN, NEW]);
+    let pull = server.post("/api/pull", &json!({"model": NEXT_TO_GIVEN}));
+    assert_eq!(pull.status, 403, "{pull:?}");
+    let (all, deletable) = names(&server);
+    assert!(all.iter().any(|name| name == NEXT_TO_GIVEN));
+    for name in &all {
+        let status = deleted(&server, name).status;
+        let expected = if deletable.contains(name) { 200 } else { 403 };
+        assert_eq!(status, expected, "{name}");
+    }
+    assert_eq!(deletable, [BEFORE, NEW]);
+}
+
+#[test]
+fn a_model_has_one_name_for_chats_and_for_changes() {
+    let (server, library) = server();
+    let latest = format!("{NEW}:latest");
+    lines(&server.post("/api/pull", &json!({"model": latest})));
+    assert!(library.files.lock().unwrap().contains(NEW));
+    let ask = |name: &str| server.post("/tokenize", &json!({"model": name, "content": "a"}));
+    for name in [NEW, &latest] {
+        ask(name).good();
+    }
+    assert_eq!(deleted(&server, &latest).status, 200);
+    assert_eq!(names(&server).1, [BEFORE]);
+    assert_eq!(ask(&latest).status, 404);
+}
+
+#[test]
+fn a_refused_deletion_leaves_a_model_in_memory() {
+    let (server, library) = server();
+    library.files.lock().unwrap().insert(BUSY.into());
+    // The library describes all models of a repository after a pull of one of them.
+    let pulled = server.post("/api/pull", &json!({"model": BUSY, "stream": false}));
+    assert_eq!(pulled.status, 400, "{pulled:?}");
+    server
+        .post("/tokenize", &json!({"model": BUSY, "content": "a"}))
+        .good();
+    let is_loaded = || server.get("/api/ps").good().to_string().contains(BUSY);
+    assert!(is_loaded());
+    server.wait_until_idle();
+    let refused = deleted(&server, BUSY);
+    assert_eq!(refused.status, 409, "{refused:?}");
+    assert!(refused.body.contains("another program fetches"));
+    assert!(is_loaded());
+    assert_eq!(library.loaded.load(Ordering::Relaxed), 2);
+}
+
+#[test]
+fn no_name_answers_with_files_that_were_replaced() {
+    let (server, library) = server();
+    let ask = |name: &str| {
+        let body = json!({"model": name, "content": "a"});
+        server.post("/tokenize", &body).good();
+        library.loaded.load(Ordering::Relaxed)
+    };
+    assert_eq!((ask(NAME), ask(BEFORE), ask(BEFORE)), (1, 2, 2));
+    library.version.fetch_add(1, Ordering::Relaxed);
+    assert_eq!((ask(BEFORE), ask(NAME), ask(BEFORE)), (3, 4, 4));
 }
 
 #[test]

@@ -29,6 +29,7 @@ fn models(engine: &Engine, count: usize) -> (Vec<HostedModel>, Arc<Vec<AtomicUsi
                 Ok(LoadedModel {
                     engine: engine.clone(),
                     adapters: Vec::new(),
+                    is_current: Box::new(|| true),
                 })
             }),
         }
@@ -384,6 +385,7 @@ fn a_model_whose_file_is_truncated_is_unloaded_and_the_server_goes_on() {
         Ok(LoadedModel {
             engine,
             adapters: Vec::new(),
+            is_current: Box::new(|| true),
         })
     });
     let server = Server::with_models((engine, folder), models, |_| {});

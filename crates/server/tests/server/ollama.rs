@@ -324,6 +324,7 @@ fn a_keep_alive_of_0_without_a_prompt_loads_no_model() {
         Ok(LoadedModel {
             engine: own.clone(),
             adapters: Vec::new(),
+            is_current: Box::new(|| true),
         })
     };
     let hosted = HostedModel {

@@ -176,6 +176,7 @@ impl Script {
             Ok(LoadedModel {
                 engine: loaded.clone(),
                 adapters: Vec::new(),
+                is_current: Box::new(|| true),
             })
         };
         let hosted = HostedModel {

@@ -297,7 +297,11 @@ impl Server {
         let own = (engine.clone(), adapters.clone());
         let load = move || {
             let (engine, adapters) = own.clone();
-            Ok(LoadedModel { engine, adapters })
+            Ok(LoadedModel {
+                engine,
+                adapters,
+                is_current: Box::new(|| true),
+            })
         };
         let hosted = HostedModel {
             name: NAME.into(),

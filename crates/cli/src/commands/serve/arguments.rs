@@ -144,10 +144,17 @@ pub struct Arguments {
     #[arg(long, value_name = "SERVER")]
     pub(super) mcp: Vec<String>,
     /// Let clients and the page at / fetch models into the cache and delete them there, by /api/pull and /api/delete; all
-    /// models of the cache are served then. Needs a key if other machines or pages of all origins can reach the server, and
+    /// models of the cache are served then, but clients change none of the repositories of -m. Needs a key if other machines or pages of all origins can reach the server, and
     /// one key alone
     #[arg(long, conflicts_with_all = ["lora", "mmproj", "processors"])]
     pub(super) allow_pull: bool,
+    /// Share of the cache's disk, in percent, that fetches of clients leave free (--allow-pull)
+    #[arg(long, value_name = "PERCENT", default_value = "5", value_parser = clap::value_parser!(u8).range(0..=99), requires = "allow_pull")]
+    pub(super) keep_free: u8,
+    /// Use HF_TOKEN for fetches of clients (--allow-pull), which may then fetch and read each private and gated model that
+    /// the token may read; by default, their fetches have no token
+    #[arg(long, requires = "allow_pull")]
+    pub(super) pull_token: bool,
     /// Let clients save the keys and values of prompts in files in this folder
     #[arg(long, value_name = "FOLDER")]
     pub(super) sessions: Option<PathBuf>,
@@ -220,7 +227,7 @@ impl Arguments {
 
     /// Returns the names of the model at `index` for clients.
     pub(super) fn names(&self, index: usize) -> Vec<String> {
-        let given = &self.model[index];
+        let given = fetch::untagged(&self.model[index]);
         let last = given
             .rsplit(['/', '\\'])
             .find(|part| !part.is_empty())

@@ -11,7 +11,7 @@ use triad_engine::{EngineOptions, LoadOptions, SessionOptions, memory};
 use triad_frontend::{answer, first_run, models};
 use triad_hetero::HeteroOptions;
 use triad_model::fetch;
-use triad_model::vision::VisionFile;
+use triad_model::vision::{VisionFile, mmproj_next_to};
 use triad_server::{HostedModel, LoadedModel, ModelFacts};
 
 use super::arguments::{Arguments, CONTEXT, default_model_memory};
@@ -28,6 +28,22 @@ fn facts(path: &Path) -> Result<ModelFacts> {
         modified: files.modified,
         ..ModelFacts::default()
     })
+}
+
+/// Prints a note if the model at `path` reads no pictures since several encoders are next to it.
+fn note_encoders(path: &Path, name: &str) {
+    let encoders = match path.extension() {
+        Some(extension) if extension == "gguf" => mmproj_next_to(path),
+        _ => Vec::new(),
+    };
+    if encoders.len() > 1 {
+        let names = encoders.iter().filter_map(|file| file.file_name());
+        let names: Vec<_> = names.map(|name| name.to_string_lossy()).collect();
+        output::note(&format!(
+            "note: {name} has several encoders of pictures next to it ({}) and reads no pictures; --mmproj names one",
+            names.join(", ")
+        ));
+    }
 }
 
 /// A model that is found, prepared and described, but not loaded.
@@ -58,6 +74,9 @@ impl Found {
         let (path, threads) = (given.path()?, &arguments.threads);
         arguments.float.check(&path)?;
         let vision = arguments.vision.encoder(&path);
+        if vision.is_none() {
+            note_encoders(&path, &given.model);
+        }
         let ready = |mode| Ready::find(path.clone(), &given.model, threads, mode, "start");
         let names = arguments.names(index);
         let source = (&*path, vision);
@@ -172,7 +191,8 @@ impl Found {
         ))
     }
 
-    fn load(&self, arguments: &Arguments) -> Result<LoadedModel> {
+    /// Loads the model. One that runs from its package goes on with that when its own files are replaced.
+    pub(super) fn load(&self, arguments: &Arguments) -> Result<LoadedModel> {
         let Self {
             path,
             vision,
@@ -182,6 +202,7 @@ impl Found {
             ..
         } = self;
         let name = names.first().map_or("", String::as_str);
+        let pulled = fetch::pulled(path)?;
         let options = LoadOptions {
             vision: vision.clone(),
             ..arguments.float.options(arguments.threads.chosen())
@@ -226,6 +247,10 @@ impl Found {
         if !adapters.is_empty() {
             adapters::note_processors(&engine);
         }
-        Ok(LoadedModel { engine, adapters })
+        Ok(LoadedModel {
+            engine,
+            adapters,
+            is_current: Box::new(move || !pulled.is_replaced()),
+        })
     }
 }

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use triad_console::output;
 use triad_model::ErrorKind;
-use triad_model::fetch::{self, CachedModel, DEFAULT_MODEL, Progress};
-use triad_server::{HostedModel, LibraryError, ModelLibrary, repository};
+use triad_model::fetch::{self, DEFAULT_MODEL, Placing, Progress, PullOptions};
+use triad_model::vision::{is_mmproj, mmproj_next_to};
+use triad_server::{Deletion, HostedModel, LibraryError, LoadedModel, ModelLibrary, repository};
 
 use super::arguments::Arguments;
 use super::found::Found;
-use crate::commands::remove::{self, canonical};
 
 /// The models of the cache.
 pub(super) struct CacheLibrary {
@@ -52,25 +52,61 @@ impl CacheLibrary {
         self.has_given(path) || given.any(|given| inside.starts_with(canonical(given)))
     }
 
-    /// Checks that a client may change the model `name`: it is not the path of a file of this machine, and its files
-    /// are not those of a model that the server is started with.
-    fn check_changeable(&self, name: &str) -> Result<(), LibraryError> {
-        if name != DEFAULT_MODEL && !name.starts_with("hf:") {
-            return Err(LibraryError::Missing(format!(
-                "there is no model {name:?}: expected hf:owner/name, hf:owner/name:file or {DEFAULT_MODEL}"
-            )));
-        }
+    /// Returns the model of the cache at `path`. Each load finds the files again that it runs from: a pull may have replaced
+    /// them, and then its package is that of another version.
+    fn hosted(&self, name: &str, path: &Path) -> Result<HostedModel, LibraryError> {
+        let find = {
+            let (arguments, name, path) = (
+                Arc::clone(&self.arguments),
+                name.to_owned(),
+                path.to_owned(),
+            );
+            move || Found::of_cache(&arguments, &name, &path)
+        };
+        let (found, bytes) = find().map_err(|error| unusable(name, error))?;
+        let (arguments, source) = (Arc::clone(&self.arguments), path.to_owned());
+        let load = move || -> anyhow::Result<LoadedModel> {
+            let pulled = fetch::pulled(&source)?;
+            let loaded = find()?.0.load(&arguments)?;
+            Ok(LoadedModel {
+                is_current: Box::new(move || !pulled.is_replaced()),
+                ..loaded
+            })
+        };
+        Ok(HostedModel {
+            load: Box::new(move || load().map_err(Into::into)),
+            ..found.hosted(bytes, &self.arguments)
+        })
+    }
+
+    /// Checks that a file that a client asks for takes the pictures from no model next to it: of two encoders, none is
+    /// chosen.
+    fn check_encoder(name: &str) -> Result<(), LibraryError> {
         match place(name)? {
-            Some(path) if self.is_of_given(&path) => Err(LibraryError::Given),
+            Some(path) if is_mmproj(&path) && !mmproj_next_to(&path).is_empty() => {
+                Err(LibraryError::Refused(format!(
+                    "there is another encoder of pictures in the folder of {name}, and of two, models use none: delete \
+                     that one first"
+                )))
+            }
             _ => Ok(()),
         }
     }
+}
 
-    fn hosted(&self, name: &str, path: &Path) -> Result<HostedModel, LibraryError> {
-        let found = Found::of_cache(&self.arguments, name, path);
-        let (found, bytes) = found.map_err(|error| unusable(name, error))?;
-        Ok(found.hosted(bytes, &self.arguments))
-    }
+/// Returns a path by which files can be compared, without links. The file may not exist.
+fn canonical(path: &Path) -> PathBuf {
+    let there = path.ancestors().find_map(|parent| {
+        let rest = path.strip_prefix(parent).ok()?;
+        // Joining nothing would append a separator.
+        let parent = parent.canonicalize().ok()?;
+        Some(if rest == Path::new("") {
+            parent
+        } else {
+            parent.join(rest)
+        })
+    });
+    there.unwrap_or_else(|| path.to_owned())
 }
 
 /// Returns the file or folder that a pull of the model `name` writes and its deletion deletes.
@@ -100,60 +136,37 @@ fn is_of_file(kind: ErrorKind) -> bool {
     matches!(kind, Malformed | Missing | Unsupported)
 }
 
-/// Returns the error of a fetch. The hub's reasons name no files of this machine, apart from their paths.
+/// Returns the error of a fetch. The hub's reasons, and those of the disk, name no files of this machine, apart from their
+/// paths.
 fn unfetched(error: triad_model::Error) -> LibraryError {
+    let message = error.message().to_owned();
     match error.kind() {
-        ErrorKind::Fetch => LibraryError::Refused(error.message().to_owned()),
+        ErrorKind::Fetch => LibraryError::Refused(message),
+        ErrorKind::Hub => LibraryError::Hub(message),
+        ErrorKind::Full => LibraryError::Full(message),
         _ => LibraryError::Failed(error.into()),
     }
 }
 
-/// Returns the models in the cache.
-fn cached() -> Result<Vec<CachedModel>, LibraryError> {
-    fetch::cached().map_err(|error| LibraryError::Failed(error.into()))
-}
-
-/// Returns the repository in a model's name as a file system may read it that does not tell apart small and capital letters,
-/// or drops dots at the end.
-fn folded(name: &str) -> String {
-    let parts = repository(name)
-        .split('/')
-        .map(|part| part.trim_end_matches('.'));
-    parts.collect::<Vec<_>>().join("/").to_lowercase()
-}
-
-/// Checks that a client's name is not another spelling of the folder of a model, which the server may be started with.
-fn check_letters(name: &str) -> Result<(), LibraryError> {
-    let is_other = |it: &&CachedModel| {
-        folded(&it.name) == folded(name) && repository(&it.name) != repository(name)
-    };
-    match cached()?.iter().find(is_other) {
-        Some(other) => Err(LibraryError::Missing(format!(
-            "there is no model {name:?}: did you mean {:?}?",
-            other.name
-        ))),
-        None => Ok(()),
-    }
-}
-
 impl ModelLibrary for CacheLibrary {
-    fn models(&self) -> Vec<HostedModel> {
+    fn models(&self, of: Option<&str>) -> Vec<HostedModel> {
         let cached = fetch::cached().unwrap_or_else(|error| {
             output::note(&format!(
                 "note: the models of the cache are not served: {error}"
             ));
             Vec::new()
         });
-        let others = cached
-            .into_iter()
-            .filter(|model| !self.is_of_given(&model.path));
+        let others = cached.into_iter().filter(|model| {
+            let is_meant = of.is_none_or(|name| repository(&model.name) == name);
+            is_meant && !self.is_of_given(&model.path)
+        });
         let hosted = others.filter_map(|model| {
             let hosted = self.hosted(&model.name, &model.path);
             let explain = |error: &LibraryError| {
                 let why = match error {
-                    LibraryError::Missing(why) | LibraryError::Refused(why) => why.clone(),
-                    LibraryError::Given => format!("{} is given", model.name),
+                    LibraryError::Refused(why) => why.clone(),
                     LibraryError::Failed(why) => format!("{} is not served: {why}", model.name),
+                    other => format!("{} is not served: {other:?}", model.name),
                 };
                 output::note(&format!("note: {why}"));
             };
@@ -162,41 +175,64 @@ impl ModelLibrary for CacheLibrary {
         hosted.collect()
     }
 
-    fn pull(&self, name: &str, progress: &dyn Progress) -> Result<HostedModel, LibraryError> {
-        self.check_changeable(name)?;
-        let path = fetch::pull(name, progress).map_err(unfetched)?;
-        self.hosted(name, &path)
+    fn pull(
+        &self,
+        name: &str,
+        progress: &dyn Progress,
+    ) -> Result<Option<HostedModel>, LibraryError> {
+        self.check_change(name)?;
+        Self::check_encoder(name)?;
+        let options = PullOptions {
+            kept_free: self.arguments.keep_free,
+            uses_token: self.arguments.pull_token,
+        };
+        let path = fetch::pull_with(name, options, progress).map_err(unfetched)?;
+        match is_mmproj(&path) {
+            true => Ok(None),
+            false => self.hosted(name, &path).map(Some),
+        }
     }
 
     fn is_given(&self, name: &str) -> Result<bool, LibraryError> {
         Ok(place(name)?.is_some_and(|path| self.has_given(&path)))
     }
 
-    fn delete(&self, name: &str, progress: &dyn Progress) -> Result<(), LibraryError> {
-        self.check_changeable(name)?;
-        check_letters(name)?;
-        let removed = remove::remove(name, &self.given, progress);
-        removed
-            .map(drop)
-            .map_err(|error| match error.downcast::<triad_model::Error>() {
-                Ok(error) if error.kind() == ErrorKind::Fetch && error.path().is_none() => {
-                    LibraryError::Missing(error.message().to_owned())
-                }
-                Ok(error) => LibraryError::Failed(error.into()),
-                Err(error) => LibraryError::Failed(error.into()),
-            })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn other_spellings_of_a_folder_are_one_name() {
-        for name in ["hf:O/n", "hf:o/N:a.gguf", "hf:o./n.."] {
-            assert_eq!(folded(name), "hf:o/n", "{name}");
+    fn check_change(&self, name: &str) -> Result<(), LibraryError> {
+        let missing = |why: &str| {
+            Err(LibraryError::Missing(format!(
+                "there is no model {name:?}{why}"
+            )))
+        };
+        let own = repository(name);
+        // Other files of its folder decide what a given model is: its encoder of pictures is found there.
+        if place(own)?.is_some_and(|folder| self.is_of_given(&folder)) {
+            return Err(LibraryError::Given);
         }
-        assert_ne!(folded("hf:o/n-1"), folded("hf:o/n"));
+        let placing = fetch::placing(name).map_err(|error| LibraryError::Failed(error.into()))?;
+        match placing {
+            Placing::Own => Ok(()),
+            Placing::Linked => Err(LibraryError::Linked),
+            Placing::OtherSpelling => missing(", but one whose name is spelled otherwise"),
+            Placing::Path => missing(&format!(
+                ": expected hf:owner/name, hf:owner/name:file or {DEFAULT_MODEL}"
+            )),
+        }
+    }
+
+    fn delete(&self, name: &str, progress: &dyn Progress) -> Result<Deletion, LibraryError> {
+        self.check_change(name)?;
+        // Packages stay: a pull made none, and they may be those of other files with the same content.
+        let removal = fetch::removal(name, progress).map_err(|error| match error.kind() {
+            ErrorKind::Fetch => LibraryError::Missing(error.message().to_owned()),
+            _ => LibraryError::Failed(error.into()),
+        })?;
+        let names = removal.models().iter().map(|model| model.name.clone());
+        Ok(Deletion {
+            names: names.collect(),
+            end: Box::new(move || {
+                let removed = removal.finish().map(drop);
+                removed.map_err(|error| LibraryError::Failed(error.into()))
+            }),
+        })
     }
 }

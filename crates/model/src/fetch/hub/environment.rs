@@ -2,8 +2,8 @@
 
 use ureq::http::Uri;
 
-use super::super::fetch_error;
 use super::super::get::without_login;
+use super::super::progress::fetch_error;
 use super::HUGGING_FACE;
 use crate::environment;
 use crate::error::Result;

@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::super::part::{Expected, Part};
-use super::{LARGEST_LISTING, stays_inside};
+use super::super::name::stays_inside;
+use super::super::part::{Expected, Part, part_of};
+use super::listing::LARGEST_LISTING;
 use crate::error::{Error, ErrorKind, Result};
 use crate::files;
 use crate::gguf::PartName;
@@ -38,20 +39,23 @@ pub(in crate::fetch) fn record(path: &Path) -> Option<Record> {
 }
 
 /// Returns the names of all files of the model whose first file is called `name`.
-pub(super) fn parts(name: &str) -> Box<dyn Iterator<Item = String> + '_> {
+pub(in crate::fetch) fn parts(name: &str) -> Box<dyn Iterator<Item = String> + '_> {
     match PartName::parse(name) {
         Some(part) => Box::new(part.all()),
         None => Box::new(std::iter::once(name.to_owned())),
     }
 }
 
-/// The files of a model in a repository's folder.
+/// The files of a repository's folder that pulls have fetched.
 #[derive(Default, Serialize, Deserialize)]
-pub(super) struct Manifest {
+pub(in crate::fetch) struct Manifest {
     /// The name of the GGUF file to open; empty for the folder itself.
     open: String,
-    /// Names of all files.
+    /// Names of all files of the folder's own model.
     files: BTreeSet<String>,
+    /// Names of files that were pulled by their own names. They stay when the folder's own model has them no more.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    named: BTreeSet<String>,
     /// Files of pulls that have begun and not ended: they may be of two versions of the model.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     unfinished: BTreeSet<String>,
@@ -62,7 +66,7 @@ impl Manifest {
     pub(super) const NAME: &str = "pulled.json";
 
     /// Reads the manifest in `folder`; `None` if there is no valid one.
-    fn read(folder: &Path) -> Option<Self> {
+    pub(in crate::fetch) fn read(folder: &Path) -> Option<Self> {
         let bytes = files::read(&folder.join(Self::NAME), LARGEST_LISTING).ok()?;
         serde_json::from_slice(&bytes).ok()
     }
@@ -77,8 +81,18 @@ impl Manifest {
     }
 
     /// Returns the names of the files of the folder's own model.
-    fn files(&self) -> impl Iterator<Item = &str> {
+    pub(in crate::fetch) fn files(&self) -> impl Iterator<Item = &str> {
         self.files.iter().map(String::as_str)
+    }
+
+    /// Returns whether the folder's own model has this file.
+    pub(in crate::fetch) fn has_file(&self, file: &str) -> bool {
+        self.files.contains(file)
+    }
+
+    /// Returns whether a file was pulled by its own name.
+    pub(in crate::fetch) fn is_named(&self, file: &str) -> bool {
+        self.named.contains(file)
     }
 
     /// Returns whether a pull of this file has begun and not ended.
@@ -86,9 +100,9 @@ impl Manifest {
         self.unfinished.contains(file)
     }
 
-    /// Returns whether `folder` has a valid manifest.
-    pub(super) fn is_in(folder: &Path) -> bool {
-        Self::read(folder).is_some()
+    /// Returns the names of the files of pulls that have begun and not ended.
+    pub(in crate::fetch) fn unfinished(&self) -> impl Iterator<Item = &str> {
+        self.unfinished.iter().map(String::as_str)
     }
 
     /// Returns the path of the complete model in `folder`.
@@ -119,9 +133,9 @@ impl Manifest {
         manifest.write(folder)
     }
 
-    /// Records that a pull of one model in several `files` begins, which does not change which files the folder's own
-    /// model has.
-    pub(super) fn begin_parts<'a>(
+    /// Records that a pull by name of one model in several `files` begins, which does not change which files the folder's
+    /// own model has.
+    pub(super) fn begin_named<'a>(
         folder: &Path,
         files: impl Iterator<Item = &'a str>,
     ) -> Result<()> {
@@ -130,24 +144,42 @@ impl Manifest {
         manifest.write(folder)
     }
 
-    /// Records that a pull of one model in several `files` has ended.
-    pub(super) fn end_parts<'a>(folder: &Path, files: impl Iterator<Item = &'a str>) -> Result<()> {
+    /// Records that a pull by name of the model in `files` has ended.
+    pub(super) fn end_named<'a>(folder: &Path, files: impl Iterator<Item = &'a str>) -> Result<()> {
         let mut manifest = Self::read(folder).unwrap_or_default();
         for file in files {
             manifest.unfinished.remove(file);
-        }
-        if manifest.files.is_empty() && manifest.unfinished.is_empty() {
-            let path = folder.join(Self::NAME);
-            let removed = fs::remove_file(&path);
-            return removed.map_err(|error| {
-                Error::new(ErrorKind::Io, format!("cannot remove: {error}")).at(path)
-            });
+            manifest.named.insert(file.to_owned());
         }
         manifest.write(folder)
     }
 
-    /// Records that the model in `folder` has `files`, and removes those that only earlier pulls fetched: readers look for
-    /// files by their names. Returns the path to open, of `open` or of the folder.
+    /// Removes `files`, which are deleted, from the record. Without any file left, the record goes too.
+    pub(in crate::fetch) fn forget(folder: &Path, files: &[String]) -> Result<()> {
+        let Some(mut manifest) = Self::read(folder) else {
+            return Ok(());
+        };
+        for set in [
+            &mut manifest.files,
+            &mut manifest.named,
+            &mut manifest.unfinished,
+        ] {
+            set.retain(|file| !files.contains(file));
+        }
+        if [&manifest.files, &manifest.named, &manifest.unfinished]
+            .iter()
+            .any(|set| !set.is_empty())
+        {
+            return manifest.write(folder);
+        }
+        let path = folder.join(Self::NAME);
+        fs::remove_file(&path)
+            .map_err(|error| Error::new(ErrorKind::Io, format!("cannot remove: {error}")).at(path))
+    }
+
+    /// Records that the model in `folder` has `files`, and removes those that only earlier pulls of it fetched: readers
+    /// look for files by their names. Files that were pulled by their own names stay. Returns the path to open, of `open`
+    /// or of the folder.
     pub(super) fn end<'a>(
         folder: PathBuf,
         open: Option<&str>,
@@ -156,24 +188,30 @@ impl Manifest {
         let earlier = Self::read(&folder).unwrap_or_default();
         let files: BTreeSet<_> = files.map(str::to_owned).collect();
         // Those of a pull of another model in this folder stay.
-        let ended = |file: &&String| !files.contains(*file) && !earlier.files.contains(*file);
+        let is_of_another =
+            |file: &String| earlier.is_named(file) || !earlier.files.contains(file.as_str());
+        let goes_on = |file: &&String| !files.contains(*file) && is_of_another(file);
         let manifest = Self {
             open: open.unwrap_or_default().to_owned(),
-            unfinished: earlier.unfinished.iter().filter(ended).cloned().collect(),
+            unfinished: earlier.unfinished.iter().filter(goes_on).cloned().collect(),
             files,
+            named: earlier.named.clone(),
         };
         for name in earlier.files.difference(&manifest.files) {
-            if !stays_inside(name) {
+            if !stays_inside(name) || is_of_another(name) {
                 continue;
             }
-            match fs::remove_file(folder.join(name)) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    let message = format!(
-                        "the model has this file no more, and it cannot be removed: {error}"
-                    );
-                    return Err(Error::new(ErrorKind::Io, message).at(folder.join(name)));
+            let path = folder.join(name);
+            for path in [part_of(&path), path] {
+                match fs::remove_file(&path) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                        let message = format!(
+                            "the model has this file no more, and it cannot be removed: {error}"
+                        );
+                        return Err(Error::new(ErrorKind::Io, message).at(path));
+                    }
+                    _ => {}
                 }
-                _ => {}
             }
         }
         manifest.write(&folder)?;

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::super::test_server::{Request, Response, Server};
 use super::*;
 
+mod changes;
 mod hostile;
 
 /// Returns a model of 600,000 bytes and its sha256.
@@ -58,8 +59,15 @@ fn repository(file: Option<&str>) -> Repository {
     }
 }
 
+/// Returns the hub of a server, which is asked again without long pauses.
+fn hub_of(server: &Server) -> Hub {
+    let mut hub = Hub::new(&server.endpoint, None, None);
+    hub.bounds.pauses.first = Duration::from_millis(1);
+    hub
+}
+
 fn pull(server: &Server, cache: &Path) -> Result<PathBuf> {
-    Hub::new(&server.endpoint, None, None).pull(cache, &repository(None), &())
+    hub_of(&server).pull(cache, &repository(None), &())
 }
 
 /// Returns the files in the repository's folder except the lock.
@@ -220,13 +228,14 @@ fn what_is_not_there_or_not_allowed_is_an_error_in_a_sentence() {
         (
             401,
             None,
-            "model o/n is not there, or needs a token (accept its terms on the hub, then set HF_TOKEN)",
+            "model o/n is not there, or needs a token, and this fetch has none (accept its terms on the hub, then set HF_TOKEN)",
         ),
         (403, Some("t"), "the token in HF_TOKEN may not read it"),
-        (500, None, "cannot fetch model o/n"),
+        (500, None, "the server answered 500 Internal Server Error"),
     ] {
         let server = Server::start(move |_| Response::status(status));
-        let hub = Hub::new(&server.endpoint, token.map(str::to_owned), None);
+        let mut hub = hub_of(&server);
+        hub.token = token.map(str::to_owned);
         let error = hub
             .pull(cache.path(), &repository(None), &())
             .unwrap_err()
@@ -336,12 +345,9 @@ fn a_hub_that_sends_too_little_is_given_up_and_what_came_is_kept() {
         }
     });
     let cache = tempfile::tempdir().unwrap();
-    let mut hub = Hub::new(&server.endpoint, None, None);
-    hub.bounds = Bounds {
-        least: 100_000,
-        within: Duration::from_millis(50),
-        ..Bounds::default()
-    };
+    let mut hub = hub_of(&server);
+    hub.bounds.least = 100_000;
+    hub.bounds.within = Duration::from_millis(50);
     let error = hub
         .pull(cache.path(), &repository(None), &())
         .unwrap_err()
@@ -357,7 +363,7 @@ fn a_hub_that_sends_too_little_is_given_up_and_what_came_is_kept() {
     assert!((1..600_000).contains(&kept), "{kept}");
     drips.store(false, Ordering::Relaxed);
     // A server whose client disconnected still sends slowly.
-    let hub = Hub::new(&server.endpoint, None, None);
+    let hub = hub_of(&server);
     hub.pull(cache.path(), &repository(None), &()).unwrap();
     assert_eq!(
         server.requests().last().unwrap().header("range"),
@@ -372,7 +378,7 @@ fn a_listing_that_takes_too_long_is_given_up() {
         ..Response::ok(vec![b' '; 4000])
     });
     let cache = tempfile::tempdir().unwrap();
-    let mut hub = Hub::new(&server.endpoint, None, None);
+    let mut hub = hub_of(&server);
     hub.patience = Duration::from_millis(100);
     let error = hub
         .pull(cache.path(), &repository(None), &())
@@ -392,7 +398,7 @@ fn a_file_whose_size_is_not_stated_may_not_be_of_any_size() {
         },
     });
     let cache = tempfile::tempdir().unwrap();
-    let mut hub = Hub::new(&server.endpoint, None, None);
+    let mut hub = hub_of(&server);
     hub.bounds.unstated = 500_000;
     let error = hub
         .pull(cache.path(), &repository(None), &())
@@ -420,7 +426,7 @@ fn a_cancelled_pull_keeps_its_part() {
     let (bytes, hash) = content();
     let server = one_gguf(&hash, move |_| Response::ok(bytes.clone()));
     let cache = tempfile::tempdir().unwrap();
-    let hub = Hub::new(&server.endpoint, None, None);
+    let hub = hub_of(&server);
     let error = hub
         .pull(
             cache.path(),
@@ -681,7 +687,7 @@ fn all_files_of_a_split_gguf_model_are_fetched_and_the_first_is_opened() {
     };
     for file in [None, Some(first)] {
         let cache = tempfile::tempdir().unwrap();
-        let hub = Hub::new(&server.endpoint, None, None);
+        let hub = hub_of(&server);
         let path = hub.pull(cache.path(), &repository(file), &()).unwrap();
         let folder = cache.path().join("hf/o/n");
         assert_eq!(path, folder.join(first));
