@@ -87,16 +87,8 @@ pub fn unfinished() -> Result<Vec<UnfinishedModel>> {
     list::unfinished(&cache::folder()?)
 }
 
-/// Removes the model called `name` from the cache, complete or not, and returns the bytes that it had. A repository is
-/// removed with all of its files.
-///
-/// # Errors
-/// If it is not in the cache, or a file cannot be removed.
-pub fn remove(name: &str, progress: &dyn Progress) -> Result<u64> {
-    removal(name, progress)?.finish()
-}
-
-/// Begins the removal of the model called `name`: until its end, no pull of the model's repository begins.
+/// Begins the removal of the model called `name`, complete or not; a repository goes with all of its files. Until the end
+/// of the removal, no pull of the repository begins.
 ///
 /// # Errors
 /// If it is not in the cache, or `progress` cancels the wait for a pull of it.
@@ -104,7 +96,7 @@ pub fn removal(name: &str, progress: &dyn Progress) -> Result<Removal> {
     removal::begin(&cache::folder()?, name, progress)
 }
 
-/// Returns the file or folder of the cache that [`pull`] of `name` writes, and that [`remove`] deletes. It may not exist.
+/// Returns the file or folder of the cache that [`pull`] of `name` writes, and that [`removal`] deletes. It may not exist.
 /// `None` for a path.
 ///
 /// # Errors
