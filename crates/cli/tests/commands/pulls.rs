@@ -261,6 +261,24 @@ fn a_given_model_is_not_fetched_over_or_deleted_by_any_name() {
 }
 
 #[test]
+fn a_name_that_no_model_has_is_not_found() {
+    let place = fetched();
+    let arguments = [&OPTIONS[..], &["--no-quantize", "-m", "model.gguf"]].concat();
+    let server = Serving::start(&place, &arguments, "127.0.0.1:9");
+    for name in [
+        "hf:other/name:x.gguf/../y.gguf",
+        "hf:other/name:latest:latest",
+        "hf:other",
+        "/etc/hosts",
+    ] {
+        for (method, path) in [("POST", "/api/pull"), ("DELETE", "/api/delete")] {
+            let (status, error) = server.ask(method, path, &model(name));
+            assert_eq!(status, 404, "{method} {name}: {error}");
+        }
+    }
+}
+
+#[test]
 fn a_deleted_model_leaves_the_package_of_a_given_one() {
     let place = fetched();
     let arguments = [&OPTIONS[..], &["-m", "model.gguf"]].concat();

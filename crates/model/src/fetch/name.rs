@@ -14,6 +14,8 @@ const LATEST: &str = ":latest";
 /// Returns the name of a model of the cache without `:latest`, which says nothing. Other names and paths stay.
 pub fn untagged(name: &str) -> &str {
     match name.strip_suffix(LATEST) {
+        // Of two, none is dropped, so that a name without its tag stays what it is.
+        Some(rest) if rest.ends_with(LATEST) => name,
         Some(rest) if rest == DEFAULT_MODEL || rest.starts_with("hf:") => rest,
         _ => name,
     }
@@ -146,6 +148,7 @@ mod tests {
             "hf:a/b/c",
             "hf:a/b:",
             "hf:a/b:../c",
+            "hf:a/b:latest:latest",
             "hf:a/b c",
         ] {
             let error = ModelName::parse(name).unwrap_err().to_string();

@@ -208,7 +208,7 @@ impl ModelLibrary for CacheLibrary {
         if place(own)?.is_some_and(|folder| self.is_of_given(&folder)) {
             return Err(LibraryError::Given);
         }
-        let placing = fetch::placing(name).map_err(|error| LibraryError::Failed(error.into()))?;
+        let placing = fetch::placing(name).map_err(not_found)?;
         match placing {
             Placing::Own => Ok(()),
             Placing::Linked => Err(LibraryError::Linked),
@@ -222,10 +222,7 @@ impl ModelLibrary for CacheLibrary {
     fn delete(&self, name: &str, progress: &dyn Progress) -> Result<Deletion, LibraryError> {
         self.check_change(name)?;
         // Packages stay: a pull made none, and they may be those of other files with the same content.
-        let removal = fetch::removal(name, progress).map_err(|error| match error.kind() {
-            ErrorKind::Fetch => LibraryError::Missing(error.message().to_owned()),
-            _ => LibraryError::Failed(error.into()),
-        })?;
+        let removal = fetch::removal(name, progress).map_err(not_found)?;
         let names = removal.models().iter().map(|model| model.name.clone());
         Ok(Deletion {
             names: names.collect(),
@@ -234,5 +231,13 @@ impl ModelLibrary for CacheLibrary {
                 removed.map_err(|error| LibraryError::Failed(error.into()))
             }),
         })
+    }
+}
+
+/// Returns the reason why the files of a model are not found.
+fn not_found(error: triad_model::Error) -> LibraryError {
+    match error.kind() {
+        ErrorKind::Fetch => LibraryError::Missing(error.message().to_owned()),
+        _ => LibraryError::Failed(error.into()),
     }
 }
