@@ -10,6 +10,7 @@ use triad_model::tokenizer::{EncodeOptions, Encoded};
 use crate::error::{Error, Result};
 use crate::letters;
 use crate::pictures::{self, PicturePrompt, Pictures};
+use crate::plain_messages::{content, plain_messages, with_objects};
 use crate::tool_calls::{self, Tool};
 
 /// Returns the tokens of a conversation up to the model's answer, at most `context`, by the chat template of the model
@@ -136,6 +137,7 @@ pub(crate) fn encode_by(
             return render_conversation(template, name, conversation, cancel);
         };
         let mut messages = conversation.messages.to_vec();
+        let template = template_for(template, conversation.tools);
         pictures::mark(pictures.processor, template, &mut messages)?;
         let conversation = Conversation {
             messages: &messages,
@@ -227,6 +229,14 @@ pub fn render_with_tools(
     )
 }
 
+/// Returns the template of a model for a conversation with `tools`.
+pub fn template_for<'a>(template: &'a ChatTemplate, tools: &[Tool]) -> &'a ChatTemplate {
+    match tools {
+        [] => template,
+        _ => template.for_tools(),
+    }
+}
+
 /// Returns the text of a conversation, by the `template` of the model `name`.
 ///
 /// # Errors
@@ -245,11 +255,7 @@ pub fn render_conversation(
         end,
         ..
     } = *conversation;
-    let template = if tools.is_empty() {
-        template
-    } else {
-        template.for_tools()
-    };
+    let template = template_for(template, tools);
     let lists_tools = tool_calls::template_lists_tools(template.source());
     let cancel = cancel.clone();
     let stop: Stop = Arc::new(move || cancel.is_cancelled());
@@ -281,37 +287,6 @@ pub fn render_conversation(
         .map_err(|error| error.at(name))?)
 }
 
-/// Returns the message with objects as the arguments of its calls, as templates expect them.
-fn with_objects(message: &Value) -> Value {
-    let mut message = message.clone();
-    for call in message
-        .get_mut("tool_calls")
-        .and_then(Value::as_array_mut)
-        .into_iter()
-        .flatten()
-    {
-        let function = if call.get("function").is_some() {
-            &mut call["function"]
-        } else {
-            call
-        };
-        match function.get("arguments") {
-            // A call without arguments.
-            Some(Value::Null) => function["arguments"] = json!({}),
-            Some(Value::String(text)) if text.trim().is_empty() => {
-                function["arguments"] = json!({});
-            }
-            Some(Value::String(text)) => {
-                if let Ok(arguments @ Value::Object(_)) = serde_json::from_str(text) {
-                    function["arguments"] = arguments;
-                }
-            }
-            _ => {}
-        }
-    }
-    message
-}
-
 /// Returns the message with its reasoning in the field that the template reads.
 fn with_reasoning(template: &ChatTemplate, mut message: Value) -> Value {
     let reasoning = message["reasoning_content"].as_str().map(str::to_owned);
@@ -335,98 +310,6 @@ fn with_reasoning(template: &ChatTemplate, mut message: Value) -> Value {
         message["reasoning"] = reasoning.into();
     }
     message
-}
-
-/// Returns messages for a template that does not list functions: calls and results are text. The instructions are in
-/// the system message if the template `reads_system`, otherwise in the first user message.
-fn plain_messages(messages: &[Value], tools: &[Tool], reads_system: bool) -> Result<Vec<Value>> {
-    let (mut plain, mut is_results) = (Vec::<Value>::new(), false);
-    for message in messages {
-        let role = message["role"]
-            .as_str()
-            .ok_or(Error::Message { expected: "role" })?;
-        let mut calls = Vec::new();
-        for call in message["tool_calls"].as_array().into_iter().flatten() {
-            let call = with_objects(&json!({ "tool_calls": [call] }))["tool_calls"][0].clone();
-            let call = call.get("function").unwrap_or(&call);
-            let call = json!({ "name": call["name"], "arguments": call["arguments"] });
-            calls.push(format!("<tool_call>\n{call}\n</tool_call>"));
-        }
-        if role != "tool" {
-            let mut message = message.clone();
-            if !calls.is_empty() {
-                let text = Some(content(&message)).filter(|text| !text.is_empty());
-                message["content"] = text
-                    .into_iter()
-                    .chain(calls)
-                    .collect::<Vec<_>>()
-                    .join("\n")
-                    .into();
-            } else if message["content"].is_null() {
-                message["content"] = "".into();
-            }
-            if let Some(message) = message.as_object_mut() {
-                message.remove("tool_calls");
-            }
-            plain.push(message);
-            is_results = false;
-            continue;
-        }
-        let result = format!("<tool_response>\n{}\n</tool_response>", content(message));
-        // Consecutive results share one user turn: many templates refuse two in a row.
-        let earlier = plain.pop_if(|_| is_results);
-        let text = match &earlier {
-            Some(earlier) => format!("{}\n{result}", content(earlier)),
-            None => result,
-        };
-        let shown = [earlier.as_ref(), Some(message)].into_iter().flatten();
-        let shown = shown.flat_map(|message| message["content"].as_array());
-        let shown = shown.flatten().filter(|part| pictures::is_picture(part));
-        let mut parts: Vec<_> = shown.cloned().collect();
-        let content = if parts.is_empty() {
-            Value::from(text)
-        } else {
-            parts.push(json!({ "type": "text", "text": text }));
-            parts.into()
-        };
-        plain.push(json!({ "role": "user", "content": content }));
-        is_results = true;
-    }
-    if !tools.is_empty() {
-        let instructions = tool_calls::instructions(tools);
-        let system = plain.first_mut().filter(|first| first["role"] == "system");
-        match system {
-            Some(system) => {
-                system["content"] = format!("{}\n\n{instructions}", content(system)).into();
-            }
-            None if reads_system => {
-                plain.insert(0, json!({ "role": "system", "content": instructions }));
-            }
-            None => match plain.iter_mut().find(|message| message["role"] == "user") {
-                Some(first) => match &mut first["content"] {
-                    Value::Array(parts) if parts.iter().any(pictures::is_picture) => {
-                        let text = format!("{instructions}\n\n");
-                        parts.insert(0, json!({ "type": "text", "text": text }));
-                    }
-                    _ => first["content"] = format!("{instructions}\n\n{}", content(first)).into(),
-                },
-                None => plain.insert(0, json!({ "role": "user", "content": instructions })),
-            },
-        }
-    }
-    Ok(plain)
-}
-
-/// Returns the text of a message's content.
-fn content(message: &Value) -> String {
-    match &message["content"] {
-        Value::Array(parts) => parts
-            .iter()
-            .filter_map(|part| part["text"].as_str())
-            .collect::<Vec<_>>()
-            .join("\n"),
-        content => content.as_str().unwrap_or_default().to_owned(),
-    }
 }
 
 /// Returns the tokens of `text`, read as plain text, at most `context`.

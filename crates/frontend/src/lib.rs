@@ -29,6 +29,7 @@ pub mod open;
 pub mod packages;
 pub mod picture_reader;
 pub mod pictures;
+mod plain_messages;
 pub mod pressure;
 pub mod reasoning;
 pub mod reranking;

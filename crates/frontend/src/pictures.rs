@@ -18,6 +18,7 @@ use triad_model::vision::{VisionFile, mmproj_next_to};
 use triad_pictures::{Piece, Prepared, Processor, View};
 
 use crate::error::{Error, Result};
+use crate::tool_calls;
 
 /// The pictures of a conversation.
 #[derive(Clone, Copy, Debug)]
@@ -69,12 +70,25 @@ pub(crate) fn is_picture(part: &Value) -> bool {
     part["type"] == "image"
 }
 
-/// Puts text in place of the pictures in `messages`, if the `template` writes none.
+/// Puts text in place of the pictures in `messages`, if the `template` writes none. If it writes none in results of calls,
+/// these pictures follow the last result, as the user's.
 ///
 /// # Errors
 /// If the template takes too long for one picture.
-pub fn mark(processor: &Processor, template: &ChatTemplate, messages: &mut [Value]) -> Result<()> {
-    if template.writes_pictures(processor.placeholder())? {
+pub fn mark(
+    processor: &Processor,
+    template: &ChatTemplate,
+    messages: &mut Vec<Value>,
+) -> Result<()> {
+    let placeholder = processor.placeholder();
+    if template.writes_pictures(placeholder)? {
+        // A template that knows no calls has results in messages of the user.
+        if messages.iter().any(has_shown_result)
+            && tool_calls::template_lists_tools(template.source())
+            && !template.writes_pictures_of_results(placeholder)?
+        {
+            *messages = with_pictures_after_results(std::mem::take(messages));
+        }
         return Ok(());
     }
     let text = json!({"type": "text", "text": processor.marker()});
@@ -86,6 +100,41 @@ pub fn mark(processor: &Processor, template: &ChatTemplate, messages: &mut [Valu
             .for_each(|part| *part = text.clone());
     }
     Ok(())
+}
+
+/// Returns whether a message is the result of a call, with a picture.
+fn has_shown_result(message: &Value) -> bool {
+    let parts = message["content"].as_array();
+    message["role"] == "tool" && parts.is_some_and(|parts| parts.iter().any(is_picture))
+}
+
+/// Moves the pictures of results into the user's message after the last result.
+fn with_pictures_after_results(messages: Vec<Value>) -> Vec<Value> {
+    let (mut moved, mut shown) = (Vec::with_capacity(messages.len() + 1), Vec::new());
+    let user = |parts: Vec<Value>| json!({"role": "user", "content": parts});
+    for mut message in messages {
+        if message["role"] == "tool" {
+            if let Some(parts) = message["content"].as_array_mut() {
+                shown.extend(parts.extract_if(.., |part| is_picture(part)));
+            }
+        } else if !shown.is_empty() {
+            let mut parts = std::mem::take(&mut shown);
+            if message["role"] == "user" {
+                match message["content"].take() {
+                    Value::Array(said) => parts.extend(said),
+                    text => parts.push(json!({"type": "text", "text": text})),
+                }
+                message = user(parts);
+            } else {
+                moved.push(user(parts));
+            }
+        }
+        moved.push(message);
+    }
+    if !shown.is_empty() {
+        moved.push(user(shown));
+    }
+    moved
 }
 
 /// Checks that a rendered conversation has a place for each of its pictures, whose number is `pictures`.

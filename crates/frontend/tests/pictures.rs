@@ -13,6 +13,7 @@ use triad_frontend::chat::{self, Conversation};
 use triad_frontend::pictures::{self, PicturePrompt, Pictures};
 use triad_frontend::{Error, answer, models};
 use triad_kernels::BlockArithmetic;
+use triad_model::template::ChatTemplate;
 use triad_pictures::{Picture, Piece, Prepared, Processor, View};
 
 const CONTEXT: usize = 2048;
@@ -208,13 +209,66 @@ fn a_prompt_with_more_rows_than_the_context_is_refused() {
 }
 
 #[test]
+fn pictures_of_results_are_where_the_template_writes_them() {
+    let model = model();
+    let processor = pictures::processor(&model).unwrap();
+    let source = |results: &str| {
+        format!(
+            "{{% if tools %}}{{{{ tools }}}}{{% endif %}}{{% for message in messages %}}[{{{{ message.role }}}}]\
+             {{% if message.content is string %}}{{{{ message.content }}}}{{% else %}}{{% for part in message.content %}}\
+             {{% if part.type == 'image'{results} %}}<image>{{% else %}}{{{{ part.text }}}}{{% endif %}}{{% endfor %}}\
+             {{% endif %}}{{% endfor %}}"
+        )
+    };
+    let text = |text: &str| json!({"type": "text", "text": text});
+    let image = json!({"type": "image"});
+    let messages = vec![
+        json!({"role": "tool", "content": [text("a"), image]}),
+        json!({"role": "tool", "content": [image, text("b")]}),
+        json!({"role": "user", "content": "c"}),
+        json!({"role": "tool", "content": [image]}),
+    ];
+    for (results, expected) in [
+        ("", "[tool]a<image>[tool]<image>b[user]c[tool]<image>"),
+        (
+            " and message.role != 'tool'",
+            "[tool]a[tool]b[user]<image><image>c[tool][user]<image>",
+        ),
+    ] {
+        let template = ChatTemplate::new(&source(results), None, None).unwrap();
+        let mut messages = messages.clone();
+        pictures::mark(&processor, &template, &mut messages).unwrap();
+        let conversation = Conversation {
+            messages: &messages,
+            ..Conversation::default()
+        };
+        let rendered =
+            chat::render_conversation(&template, "model", &conversation, &Cancel::new()).unwrap();
+        assert_eq!(rendered, expected);
+    }
+    // In messages of the user, a result is between its marks.
+    let plain = model.chat_template().unwrap();
+    let mut messages = messages;
+    pictures::mark(&processor, plain, &mut messages).unwrap();
+    let conversation = Conversation {
+        messages: &messages,
+        ..Conversation::default()
+    };
+    let rendered =
+        chat::render_conversation(plain, "model", &conversation, &Cancel::new()).unwrap();
+    let first =
+        "<tool_response>\na<image>\n</tool_response>\n<tool_response>\n<image>b\n</tool_response>";
+    assert!(rendered.contains(first), "{rendered}");
+}
+
+#[test]
 fn templates_without_pictures_get_their_token_as_text() {
     let model = model();
     let processor = pictures::processor(&model).unwrap();
     let source = "{% for message in messages %}{{ message.content }}{% endfor %}";
-    let plain = triad_model::template::ChatTemplate::new(source, None, None).unwrap();
+    let plain = ChatTemplate::new(source, None, None).unwrap();
     let part = json!({"type": "text", "text": "Hi"});
-    let mut messages = [json!({"role": "user", "content": [{"type": "image"}, part]})];
+    let mut messages = vec![json!({"role": "user", "content": [{"type": "image"}, part]})];
     let writes = model.chat_template().unwrap();
     let before = messages.clone();
     pictures::mark(&processor, writes, &mut messages).unwrap();

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
 use crate::error::{ApiError, ApiResult};
-use crate::messages::{Content, PictureSource, check_count, result, with_lines};
+use crate::messages::{Content, PictureSource, check_count, lines, with_lines};
 use crate::turns::{Role, Turns};
 use crate::values::TextOrArray;
 
@@ -119,11 +119,11 @@ fn add(turns: &mut Turns, field: &str, role: Role, blocks: Vec<Block>) -> ApiRes
                 is_said = true;
                 let id = block.tool_use_id.ok_or_else(|| missing("tool_use_id"))?;
                 let content = block.content.unwrap_or_else(Content::empty);
-                let (mut text, pictures) = result(&format!("{field}.content"), content)?;
+                let mut result = lines(&format!("{field}.content"), content)?;
                 if block.is_error.unwrap_or(false) {
-                    text = format!("Error: {text}");
+                    result = failed(result);
                 }
-                turns.show_result(&id, (text, pictures));
+                turns.result(&id, result);
             }
             (kind, _) => {
                 let message = format!(
@@ -145,31 +145,17 @@ fn say(turns: &mut Turns, role: Role, said: &mut Vec<Value>, must: bool) {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pictures_of_results_follow_the_last_result() {
-        let source = json!({"type": "base64", "media_type": "image/png", "data": "aGk="});
-        let image = json!({"type": "image", "source": source});
-        let text = json!({"type": "text", "text": "done"});
-        let result =
-            |id: &str| json!({"type": "tool_result", "tool_use_id": id, "content": [text, image]});
-        let given = json!([{"role": "user", "content": [result("a"), result("b"), text]}]);
-        let messages = turns(serde_json::from_value(given).unwrap()).unwrap();
-        let messages = messages.messages(None);
-        let roles: Vec<_> = messages
-            .iter()
-            .map(|it| it["role"].as_str().unwrap())
-            .collect();
-        assert_eq!(roles, ["tool", "tool", "user"]);
-        assert_eq!(messages[0]["content"], "done");
-        let parts = messages[2]["content"].as_array().unwrap();
-        let kinds: Vec<_> = parts
-            .iter()
-            .map(|it| it["type"].as_str().unwrap())
-            .collect();
-        assert_eq!(kinds, ["image", "image", "text"]);
+/// Returns the content of a result that is an error.
+fn failed(result: Value) -> Value {
+    const ERROR: &str = "Error: ";
+    match result {
+        Value::Array(mut parts) => {
+            match parts.first_mut().map(|part| &mut part["text"]) {
+                Some(Value::String(text)) => text.insert_str(0, ERROR),
+                _ => parts.insert(0, json!({"type": "text", "text": ERROR.trim_end()})),
+            }
+            parts.into()
+        }
+        text => format!("{ERROR}{}", text.as_str().unwrap_or_default()).into(),
     }
 }

@@ -268,18 +268,14 @@ pub(crate) fn parts(field: &str, content: Content) -> ApiResult<Value> {
     parts.collect()
 }
 
-/// Returns the text and the pictures of the result of a call.
+/// Returns the content in `field`: the text if there are no pictures, a line for each part.
 ///
 /// # Errors
 /// As [`parts`].
-pub(crate) fn result(field: &str, content: Content) -> ApiResult<(String, Vec<Value>)> {
+pub(crate) fn lines(field: &str, content: Content) -> ApiResult<Value> {
     Ok(match parts(field, content)? {
-        Value::Array(parts) => {
-            let text = joined(&parts);
-            let is_picture = |part: &Value| part["type"] == "image";
-            (text, parts.into_iter().filter(is_picture).collect())
-        }
-        content => (content.as_str().unwrap_or_default().to_owned(), Vec::new()),
+        Value::Array(parts) => with_lines(parts),
+        text => text,
     })
 }
 
@@ -302,7 +298,7 @@ pub(crate) fn with_lines(parts: Vec<Value>) -> Value {
 }
 
 /// Returns the texts of parts, a line each.
-pub(crate) fn joined(parts: &[Value]) -> String {
+fn joined(parts: &[Value]) -> String {
     let texts = parts.iter().filter_map(|part| part["text"].as_str());
     texts.collect::<Vec<_>>().join("\n")
 }

@@ -17,7 +17,7 @@ use crate::error::{ApiError, ApiResult};
 use crate::guard::Caller;
 use crate::json_errors;
 use crate::left_out;
-use crate::messages::{Content, MAX_MESSAGES, check_count, parts, result, text, with_lines};
+use crate::messages::{Content, MAX_MESSAGES, check_count, lines, text};
 use crate::owner::{Owner, Tenant};
 use crate::prepare::Work;
 use crate::served::ServedModel;
@@ -304,7 +304,7 @@ pub(crate) fn add(turns: &mut Turns, field: &str, item: &Value) -> ApiResult<()>
             // The assistant may only have called functions.
             let content = content.or_else(|| (role == Role::Assistant).then(Content::empty));
             let content = content.ok_or_else(|| missing("content"))?;
-            turns.say(role, said(&format!("{field}.content"), content)?);
+            turns.say(role, lines(&format!("{field}.content"), content)?);
         }
         "reasoning" => {
             let content = content.map(|content| text(&format!("{field}.content"), content));
@@ -323,7 +323,7 @@ pub(crate) fn add(turns: &mut Turns, field: &str, item: &Value) -> ApiResult<()>
         "function_call_output" => {
             let id = call_id.ok_or_else(|| missing("call_id"))?;
             let output = output.ok_or_else(|| missing("output"))?;
-            turns.show_result(&id, result(&format!("{field}.output"), output)?);
+            turns.result(&id, lines(&format!("{field}.output"), output)?);
         }
         // The assistant's next message says what came of it.
         kind if HOSTED.contains(&kind) => {}
@@ -335,14 +335,6 @@ pub(crate) fn add(turns: &mut Turns, field: &str, item: &Value) -> ApiResult<()>
         }
     }
     Ok(())
-}
-
-/// Returns the content in `field`: parts if there are pictures, and otherwise the text.
-fn said(field: &str, content: Content) -> ApiResult<Value> {
-    Ok(match parts(field, content)? {
-        Value::Array(parts) => with_lines(parts),
-        text => text,
-    })
 }
 
 #[cfg(test)]

@@ -319,6 +319,7 @@ pub(crate) async fn apply_template(
             _ => Some(model.processor(&given)?),
         };
         if let Some(processor) = processor {
+            let template = chat::template_for(template, tools.listed());
             triad_frontend::pictures::mark(processor, template, &mut messages)?;
         }
         let conversation = options.conversation(&messages, tools.listed(), false);

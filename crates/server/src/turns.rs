@@ -41,8 +41,6 @@ pub(crate) struct Turns {
     called: BTreeMap<String, String>,
     /// Reasoning before the assistant's next message.
     reasoning: Option<String>,
-    /// Pictures of results, for the user's message that follows: templates write no pictures in results.
-    shown: Vec<Value>,
 }
 
 impl Turns {
@@ -56,19 +54,8 @@ impl Turns {
         if role != Role::Assistant {
             self.end_reasoning();
         }
-        let mut content = content.into();
-        let mut shown = std::mem::take(&mut self.shown);
-        if !shown.is_empty() && role == Role::User {
-            match content {
-                Value::Array(parts) => shown.extend(parts),
-                text => shown.push(json!({"type": "text", "text": text})),
-            }
-            content = shown.into();
-        } else {
-            self.show(shown);
-        }
         self.messages
-            .push(json!({"role": role.name(), "content": content}));
+            .push(json!({"role": role.name(), "content": content.into()}));
         let reasoning = self.reasoning.take();
         self.set("reasoning_content", reasoning);
     }
@@ -125,25 +112,9 @@ impl Turns {
         self.messages.push(message);
     }
 
-    /// Adds the result of the call `id`, whose pictures follow the last result, as the user's.
-    pub(crate) fn show_result(&mut self, id: &str, (text, pictures): (String, Vec<Value>)) {
-        self.result(id, text);
-        self.shown.extend(pictures);
-    }
-
-    /// Adds a user's message with pictures, if there are any.
-    fn show(&mut self, pictures: Vec<Value>) {
-        if !pictures.is_empty() {
-            self.messages
-                .push(json!({"role": Role::User.name(), "content": pictures}));
-        }
-    }
-
     /// Returns all messages, after a system message with `instructions` if given.
     pub(crate) fn messages(mut self, instructions: Option<&str>) -> Vec<Value> {
         self.end_reasoning();
-        let shown = std::mem::take(&mut self.shown);
-        self.show(shown);
         let system = instructions.map(|text| json!({"role": Role::System.name(), "content": text}));
         system.into_iter().chain(self.messages).collect()
     }

@@ -115,8 +115,36 @@ impl ChatTemplate {
     pub fn writes_pictures(&self, placeholder: &str) -> Result<bool> {
         let content = json!([{"type": "image"}, {"type": "text", "text": NEEDLE}]);
         let message = json!({"role": "user", "content": content});
+        self.writes(placeholder, &[message], &[])
+    }
+
+    /// Returns whether a picture in the result of a call becomes `placeholder` in the text.
+    ///
+    /// # Errors
+    /// As for [`ChatTemplate::reads_system`].
+    pub fn writes_pictures_of_results(&self, placeholder: &str) -> Result<bool> {
+        let content = json!([{"type": "image"}, {"type": "text", "text": NEEDLE}]);
+        let call =
+            json!({"id": "call", "type": "function", "function": {"name": "f", "arguments": {}}});
+        let messages = [
+            json!({"role": "user", "content": "f"}),
+            json!({"role": "assistant", "content": "", "tool_calls": [call]}),
+            json!({"role": "tool", "tool_call_id": "call", "name": "f", "content": content}),
+        ];
+        let parameters = json!({"type": "object", "properties": {}});
+        let function = json!({"name": "f", "description": "f", "parameters": parameters});
+        let tool = json!({"type": "function", "function": function});
+        self.writes(placeholder, &messages, &[tool])
+    }
+
+    /// Returns whether the text of these messages has [`NEEDLE`], and `placeholder` once.
+    fn writes(&self, placeholder: &str, messages: &[Json], tools: &[Json]) -> Result<bool> {
         let clock = Clock::start(None);
-        let text = self.render_values(&[message], &RenderOptions::default(), &clock);
+        let options = RenderOptions {
+            tools,
+            ..RenderOptions::default()
+        };
+        let text = self.render_values(messages, &options, &clock);
         clock.check().map_err(template_error)?;
         Ok(text.is_ok_and(|text| text.contains(NEEDLE) && text.matches(placeholder).count() == 1))
     }
