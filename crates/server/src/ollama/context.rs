@@ -55,7 +55,11 @@ impl Context {
     /// Adds a prompt of the user. A system prompt replaces an earlier one.
     pub(crate) fn ask(&mut self, system: Option<String>, prompt: &str) {
         if let Some(text) = system {
-            if self.messages.first().is_some_and(|it| it["role"] == "system") {
+            if self
+                .messages
+                .first()
+                .is_some_and(|it| it["role"] == "system")
+            {
                 self.messages.remove(0);
             }
             let system = json!({"role": "system", "content": text});
@@ -142,7 +146,13 @@ mod tests {
             let error = Context::read(numbers).err().unwrap();
             assert_eq!(error.detail.param.as_deref(), Some("context"));
         }
-        for text in ["[]x", "{}", "[1]", r#"[{"role":"user"}]"#, r#"[{"role":"x","content":""}]"#] {
+        for text in [
+            "[]x",
+            "{}",
+            "[1]",
+            r#"[{"role":"user"}]"#,
+            r#"[{"role":"x","content":""}]"#,
+        ] {
             let error = read(text).err().unwrap();
             assert_eq!(error.detail.param.as_deref(), Some("context"), "{text}");
         }

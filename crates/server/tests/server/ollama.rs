@@ -139,7 +139,8 @@ fn a_context_continues_its_conversation_as_the_messages_would() {
         json!({"role": "user", "content": "And then?"}),
     ];
     let chat = |messages: &[Value]| {
-        let body = hello(json!({"messages": messages, "stream": false, "options": {"num_predict": 8}}));
+        let body =
+            hello(json!({"messages": messages, "stream": false, "options": {"num_predict": 8}}));
         server.post(CHAT, &body).good()
     };
     let whole = chat(&messages);
@@ -158,7 +159,10 @@ fn a_context_continues_its_conversation_as_the_messages_would() {
     let mut messages = messages;
     messages[0]["content"] = "Be long.".into();
     let long = json!({"prompt": "And then?", "system": "Be long.", "context": context});
-    assert_eq!(ask(long).good()["response"], chat(&messages)["message"]["content"]);
+    assert_eq!(
+        ask(long).good()["response"],
+        chat(&messages)["message"]["content"]
+    );
     // A prompt as it is neither has a context nor returns one.
     let raw = ask(json!({"prompt": "Hi", "raw": true})).good();
     assert!(raw.get("context").is_none(), "{raw}");
