@@ -51,6 +51,17 @@ def a_text_is_completed_with_or_without_the_template(s):
 
 
 @case
+def a_context_continues_its_conversation(s):
+    first = s.ask("/api/generate", ASK | {"prompt": "Hi"}).json
+    more = s.ask("/api/generate", ASK | {"prompt": "More", "context": first["context"]}).json
+    messages = [*HI, {"role": "assistant", "content": "fine thing"}, {"role": "user", "content": "More"}]
+    chat = s.ask("/api/chat", ASK | {"messages": messages}).json
+    assert more["prompt_eval_count"] == chat["prompt_eval_count"] > first["prompt_eval_count"], (more, chat)
+    assert more["response"] == chat["message"]["content"]
+    s.ask("/api/generate", ASK | {"prompt": "More", "context": [1, 2, 3]}).refuses("context")
+
+
+@case
 def options_are_followed_or_refused(s):
     def answer(**options):
         return s.ask("/api/chat", ASK | {"messages": HI, "options": options})

@@ -1,13 +1,7 @@
-"""Completion in an editor, and web clients."""
+"""Completion in an editor."""
 
-import json
 import os
-import socket
-import subprocess
 import time
-import urllib.error
-import urllib.parse
-import urllib.request
 from pathlib import Path
 
 WAIT_SECONDS = 30
@@ -15,12 +9,9 @@ WAIT_SECONDS = 30
 
 def llama_vim(t):
     """llama.vim in Neovim: a person opens a file, goes to the end of a line, and accepts what the plugin suggests."""
-    folder = os.environ.get("LLAMA_VIM")
-    if not folder:
-        t.leaves_out("infill", "it is in no registry: --llama-vim FOLDER names a checkout of ggml-org/llama.vim")
-        return
     import pynvim
 
+    folder = os.environ["GIVEN"]
     Path("add.py").write_text("def add(a, b):\n    return \n\nprint(add(1, 2))\n")
     editor = pynvim.attach("child", argv=["nvim", "--embed", "--headless", "-u", "NONE", "-i", "NONE"])
 
@@ -54,48 +45,3 @@ def llama_vim(t):
         assert exchange["asked"]["input_prefix"].strip() == "def add(a, b):", exchange["asked"]
 
     editor.close()
-
-
-def ollama_chat(t):
-    """A web client of Ollama's API: its page's requests to its own program, which asks the server."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
-
-    def ask(action, **fields):
-        """Reads with GET and a query, or starts with a body."""
-        body = json.dumps(fields).encode() if action.startswith("start") else None
-        query = "" if body or not fields else "?" + urllib.parse.urlencode(fields)
-        request = urllib.request.Request(f"http://127.0.0.1:{port}/{action}{query}", body, {"content-type": "application/json"})
-        for _ in range(WAIT_SECONDS * 10):
-            try:
-                with urllib.request.urlopen(request, timeout=60) as reply:
-                    return json.load(reply)
-            except ConnectionRefusedError:
-                time.sleep(0.1)
-            except urllib.error.URLError as error:
-                if not isinstance(error.reason, ConnectionRefusedError):
-                    raise
-                time.sleep(0.1)
-        raise AssertionError(f"{action}: not within {WAIT_SECONDS} s")
-
-    program = subprocess.Popen(["ollama-chat", "-n", "-q", "-c", "config.json", "-p", str(port)], env=os.environ | {"OLLAMA_HOST": t.address})
-    try:
-
-        @t.tries
-        def models():
-            names = [model["id"] for model in ask("getModels")["models"]]
-            assert t.scripted in " ".join(names), names
-
-        @t.tries
-        def stream():
-            begun = ask("startConversation", user="Name three colours.", model=t.scripted)["id"]
-            for _ in range(WAIT_SECONDS * 10):
-                found = ask("getConversation", id=begun)["conversation"]
-                if not found["generating"]:
-                    break
-                time.sleep(0.1)
-            t.said(found["exchanges"][-1]["model"], streams=True)
-    finally:
-        program.terminate()
-        program.wait()

@@ -1,7 +1,5 @@
 """The packages of the APIs' makers, and clients of several APIs."""
 
-import os
-
 
 def openai(t):
     import openai
@@ -114,8 +112,6 @@ def ollama(t):
 
 
 def huggingface_hub(t):
-    # Offline, it would not speak to the server, either.
-    os.environ.pop("HF_HUB_OFFLINE", None)
     import huggingface_hub
 
     client = huggingface_hub.InferenceClient(base_url=t.base, api_key=t.key)

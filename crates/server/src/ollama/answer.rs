@@ -13,6 +13,7 @@ use serde_json::Value;
 use triad_engine::{Finish, LogProbabilities};
 use utoipa::ToSchema;
 
+use super::context::Context;
 use super::error;
 use super::time::{nanoseconds, now};
 use crate::error::ApiResult;
@@ -54,6 +55,9 @@ pub(crate) struct Line {
     done_reason: Option<&'static str>,
     #[serde(flatten)]
     durations: Durations,
+    /// The conversation so far, in the last part of `/api/generate`. A request with it continues the conversation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    context: Option<Vec<u32>>,
 }
 
 /// Times in nanoseconds and numbers of tokens, in the last part of a completion.
@@ -116,6 +120,8 @@ pub(crate) struct Answer {
     call: Option<(String, String, String)>,
     /// The number of complete calls.
     calls: usize,
+    /// The conversation to return at the end.
+    context: Option<Context>,
 }
 
 /// The parts of a line.
@@ -145,7 +151,13 @@ impl Answer {
             tokens: Vec::new(),
             call: None,
             calls: 0,
+            context: None,
         }
+    }
+
+    /// Returns the completion with the conversation that it returns at its end.
+    pub(crate) fn with_context(self, context: Option<Context>) -> Self {
+        Self { context, ..self }
     }
 
     /// Returns the response: a stream of lines, or one object.
@@ -324,6 +336,9 @@ impl Answer {
             thinking,
             calls,
         } = content;
+        if let Some(context) = &mut self.context {
+            context.add(&text, thinking.as_deref());
+        }
         let mut line = Line {
             model: self.reply.model.name().to_owned(),
             logprobs: logprobs.unwrap_or_default(),
@@ -366,6 +381,7 @@ impl Answer {
                 eval_count: Some(self.reply.usage.completion_tokens),
                 eval_duration: Some(timings.map_or(0, |it| nanoseconds_of(it.predicted_ms))),
             },
+            context: self.context.as_ref().map(Context::numbers),
             ..line
         })
     }

@@ -10,6 +10,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::answer::{Answer, Line, Shape, loaded};
+use super::context::Context;
 use super::error::OllamaError;
 use super::keep_alive::KeepAlive;
 use super::options::{Aliases, Options, Think, form, log_probabilities};
@@ -108,6 +109,7 @@ pub(crate) async fn chat(
         model,
         began,
         shape: Shape::Chat,
+        context: None,
     };
     settings.converse(&app, client, asked).await
 }
@@ -120,6 +122,8 @@ pub(crate) struct Asked {
     /// The time when the request arrived.
     pub(crate) began: Instant,
     pub(crate) shape: Shape,
+    /// The conversation to return with the answer.
+    pub(crate) context: Option<Context>,
 }
 
 impl How {
@@ -248,6 +252,7 @@ impl Settings {
             times,
             self.log_probabilities.is_some(),
         );
+        let answer = answer.with_context(asked.context);
         let response = answer.respond(answers, self.streams).await?;
         Ok(left_out.say(response))
     }

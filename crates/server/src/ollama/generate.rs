@@ -6,13 +6,13 @@ use std::time::Instant;
 use axum::extract::State;
 use axum::response::Response;
 use serde::Deserialize;
-use serde_json::json;
 use triad_engine::Adapters;
 use triad_frontend::infill::Gap;
 use utoipa::ToSchema;
 
 use super::answer::{Answer, Line, Shape};
 use super::chat::{Asked, How, Settings, of_options};
+use super::context::Context;
 use super::error::OllamaError;
 use super::options::Aliases;
 use super::turns::with_images;
@@ -26,6 +26,7 @@ use crate::infill;
 use crate::pieces::{AnswerStyle, PieceReader};
 use crate::prompts::{Prompts, TextFields, encode};
 use crate::tools::ToolUse;
+use crate::values::{Whole, numbers};
 
 /// A request for a completion of a text, without the fields of [`How`].
 #[derive(Debug, Deserialize, ToSchema)]
@@ -43,6 +44,9 @@ pub(crate) struct GenerateRequest {
     raw: Option<bool>,
     /// Pictures in base64, for models that read them.
     images: Option<Vec<String>>,
+    /// The `context` of the answer before, to continue its conversation.
+    #[schema(value_type = Option<Vec<u32>>)]
+    context: Option<Vec<Whole<u32>>>,
 }
 
 /// The body of a request for a completion of a text.
@@ -76,12 +80,17 @@ pub(crate) async fn generate(
     let settings = how.read(&app, body.parse()?)?;
     let GenerateRequest { model, system, .. } = request;
     let system = system.filter(|text| !text.is_empty());
+    let mut context = Context::read(&numbers(request.context.unwrap_or_default()))?;
     let Some(prompt) = request.prompt.filter(|text| !text.is_empty()) else {
         return settings.load(&app, model.as_deref(), Shape::Generate).await;
     };
     let images = request.images.unwrap_or_default();
     let suffix = request.suffix.filter(|text| !text.is_empty());
     if request.raw.unwrap_or(false) || suffix.is_some() {
+        if !context.is_empty() {
+            let message = "a prompt with raw or suffix is continued as it is, without a conversation before it";
+            return Err(ApiError::field("context", message));
+        }
         if system.is_some() {
             let message =
                 "a prompt with raw or suffix is continued as it is, without a system prompt";
@@ -96,14 +105,20 @@ pub(crate) async fn generate(
         let text = Text { prompt, suffix };
         return continued(&app, client, (model, text), (settings, began)).await;
     }
-    let system = system.map(|text| json!({"role": "system", "content": text}));
-    let user = json!({"role": "user", "content": with_images("", prompt, images)?});
+    context.ask(system, &prompt);
+    let mut messages = context.messages()?;
+    let has_images = !images.is_empty();
+    if let Some(last) = messages.last_mut().filter(|_| has_images) {
+        last["content"] = with_images("", prompt, images)?;
+    }
     let asked = Asked {
         model,
-        messages: system.into_iter().chain([user]).collect(),
+        messages,
         tools: ToolUse::default(),
         began,
         shape: Shape::Generate,
+        // It would not have the pictures.
+        context: (!has_images).then_some(context),
     };
     settings.converse(&app, client, asked).await
 }

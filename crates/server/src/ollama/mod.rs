@@ -5,6 +5,7 @@
 
 pub(crate) mod answer;
 pub(crate) mod chat;
+pub(crate) mod context;
 pub(crate) mod embed;
 pub(crate) mod error;
 pub(crate) mod generate;

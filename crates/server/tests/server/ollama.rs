@@ -122,6 +122,64 @@ fn a_prompt_is_a_message_of_the_user_unless_it_is_raw() {
 }
 
 #[test]
+fn a_context_continues_its_conversation_as_the_messages_would() {
+    let server = Server::start();
+    let ask = |more: Value| {
+        let mut body = json!({"model": NAME, "stream": false, "options": {"num_predict": 8}});
+        add(&mut body, more);
+        server.post(GENERATE, &body)
+    };
+    let first = ask(json!({"prompt": "Hi", "system": "Be short."})).good();
+    let context = &first["context"];
+    let second = ask(json!({"prompt": "And then?", "context": context})).good();
+    let messages = [
+        json!({"role": "system", "content": "Be short."}),
+        json!({"role": "user", "content": "Hi"}),
+        json!({"role": "assistant", "content": first["response"]}),
+        json!({"role": "user", "content": "And then?"}),
+    ];
+    let chat = |messages: &[Value]| {
+        let body =
+            hello(json!({"messages": messages, "stream": false, "options": {"num_predict": 8}}));
+        server.post(CHAT, &body).good()
+    };
+    let whole = chat(&messages);
+    assert_eq!(second["response"], whole["message"]["content"]);
+    assert_eq!(second["prompt_eval_count"], whole["prompt_eval_count"]);
+    // The context of a stream is in its last line, and goes on in the same way. Numbers may have a decimal point.
+    let body = json!({"model": NAME, "prompt": "Hi", "system": "Be short.", "options": {"num_predict": 8}});
+    let streamed = lines(&server.post(GENERATE, &body));
+    assert!(streamed[0].get("context").is_none());
+    assert_eq!(&streamed[streamed.len() - 1]["context"], context);
+    let numbers = context.as_array().unwrap().iter();
+    let floats: Vec<_> = numbers.map(|it| it.as_f64().unwrap()).collect();
+    let third = ask(json!({"prompt": "And then?", "context": floats})).good();
+    assert_eq!(third["context"], second["context"]);
+    // Another system prompt is in the place of the first one.
+    let mut messages = messages;
+    messages[0]["content"] = "Be long.".into();
+    let long = json!({"prompt": "And then?", "system": "Be long.", "context": context});
+    assert_eq!(
+        ask(long).good()["response"],
+        chat(&messages)["message"]["content"]
+    );
+    // A prompt as it is neither has a context nor returns one.
+    let raw = ask(json!({"prompt": "Hi", "raw": true})).good();
+    assert!(raw.get("context").is_none(), "{raw}");
+    for refused in [
+        json!({"prompt": "Hi", "raw": true, "context": context}),
+        json!({"prompt": "Hi", "context": [1, 2, 3]}),
+        json!({"prompt": "Hi", "context": [-1]}),
+        json!({"context": [1, 2, 3]}),
+    ] {
+        let reply = ask(refused.clone());
+        assert_eq!(reply.status, 400, "{refused}");
+        let error = reply.json()["error"].as_str().unwrap().to_owned();
+        assert!(error.contains("context"), "{error}");
+    }
+}
+
+#[test]
 fn a_last_message_of_the_assistant_is_continued() {
     let server = Server::start();
     let messages =
