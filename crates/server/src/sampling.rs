@@ -230,7 +230,8 @@ impl Sampling {
             suppressed_tokens: default.suppressed_tokens.clone(),
             seed: match self.seed {
                 Some(seed) => seed.cast_unsigned(),
-                None => getrandom::u64().unwrap_or(0),
+                // Within the numbers that all programs read in JSON.
+                None => getrandom::u32().map_or(0, u64::from),
             },
         })
     }

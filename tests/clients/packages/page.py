@@ -48,7 +48,7 @@ def write(clients, row):
 
 
 def differences(clients):
-    """What the page does not say as the table of clients does."""
+    """Returns the differences between the page and the table of clients."""
     known = rows()
     for client in clients:
         row = known.pop((client.package, client.origin), None)

@@ -1,6 +1,6 @@
 //! `triad info`: describes a model and the memory of a run, without loading the model.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use anyhow::{Result, ensure};
@@ -8,7 +8,7 @@ use serde::Serialize;
 use triad_engine::Error;
 use triad_engine::memory::{self, Memory};
 use triad_engine::package::{Manifest, Package};
-use triad_frontend::hashes;
+use triad_frontend::{hashes, pictures};
 use triad_model::ErrorKind;
 use triad_model::checkpoint::Checkpoint;
 use triad_model::description::{Attention, BlockDescription, Experts, ModelDescription};
@@ -16,6 +16,7 @@ use triad_model::fetch;
 use triad_model::quantized;
 use triad_model::template::ChatTemplate;
 use triad_model::tokenizer::Tokenizer;
+use triad_model::vision::VisionFile;
 
 use crate::first_run;
 use crate::package_fields;
@@ -71,7 +72,10 @@ struct Info {
     vocab: usize,
     context: usize,
     tied_output: bool,
-    /// The number of tensors that the model does not use, and the first one's name.
+    /// The encoder of pictures, if the model reads some.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pictures: Option<PicturesInfo>,
+    /// The number of tensors that neither the model nor this encoder uses, and the first one's name.
     unused_tensors: usize,
     #[serde(skip)]
     unused: Option<String>,
@@ -120,6 +124,15 @@ struct QuantizedInfo {
     bytes: usize,
     #[serde(skip)]
     text: String,
+}
+
+/// An encoder of pictures.
+#[derive(Serialize)]
+struct PicturesInfo {
+    /// The path of its file or folder.
+    encoder: String,
+    tensors: usize,
+    bytes: usize,
 }
 
 #[derive(Serialize)]
@@ -241,6 +254,11 @@ fn inspect(checkpoint: &Arc<Checkpoint>, arguments: &Arguments) -> Result<Info> 
         Ok(template) => (template.flatten(), None),
         Err(error) => (None, Some(error.to_string())),
     };
+    let encoder = pictures::encoder_of(checkpoint.path());
+    let encoder = encoder.and_then(|path| VisionFile::open(&path).ok());
+    let of_encoder: BTreeSet<_> = encoder.iter().flat_map(VisionFile::tensor_names).collect();
+    let unused = checkpoint.tensor_map().unused.iter();
+    let unused = unused.filter(|name| !of_encoder.contains(name.as_str()));
     let (arithmetic, package, runs) = first_run::next_run(checkpoint.path())?;
     Ok(Info {
         path: checkpoint.path().display().to_string(),
@@ -265,8 +283,13 @@ fn inspect(checkpoint: &Arc<Checkpoint>, arguments: &Arguments) -> Result<Info> 
         vocab: description.vocab,
         context: longest,
         tied_output: description.tied_output,
-        unused_tensors: checkpoint.tensor_map().unused.len(),
-        unused: checkpoint.tensor_map().unused.first().cloned(),
+        pictures: encoder.as_ref().map(|encoder| PicturesInfo {
+            encoder: encoder.path().display().to_string(),
+            tensors: of_encoder.len(),
+            bytes: encoder.bytes(),
+        }),
+        unused_tensors: unused.clone().count(),
+        unused: unused.clone().next().cloned(),
         more_tokens_tensors: checkpoint.tensor_map().more_tokens.len(),
         more_tokens: checkpoint.tensor_map().more_tokens.first().cloned(),
         mtp_refused: checkpoint.tensor_map().mtp_refused.clone(),
@@ -415,6 +438,13 @@ fn print(info: &Info) -> Result<()> {
         1 => format!("tensor {name}"),
         count => format!("{} tensors, such as {name}", output::count(count)),
     };
+    if let Some(PicturesInfo { tensors, bytes, .. }) = &info.pictures {
+        let size = output::bytes(*bytes as u64);
+        fields.push((
+            "pictures",
+            format!("read, by an encoder of {tensors} tensors ({size})"),
+        ));
+    }
     if let Some(name) = &info.unused {
         fields.push(("not used", tensors(name, info.unused_tensors)));
     }

@@ -147,6 +147,22 @@ fn a_conversation_moves_with_its_pictures_and_one_that_changed_or_is_gone_is_ref
 }
 
 #[test]
+fn info_says_that_a_model_reads_pictures_and_counts_its_encoder_among_what_is_used() {
+    let (place, model) = (Place::new(), golden().join("chat"));
+    let model = model.to_str().unwrap();
+    let text = succeed(&place.triad(&["info", model]));
+    assert!(
+        text.contains("read, by an encoder of") && !text.contains("not used"),
+        "{text}"
+    );
+    let info = json(&place.triad(&["info", model, "--json"]));
+    assert!(
+        info["pictures"]["tensors"].as_u64() > Some(0) && info["unused_tensors"] == 0,
+        "{info}"
+    );
+}
+
+#[test]
 fn fit_counts_the_tokens_of_a_picture_and_the_work_of_its_encoder() {
     let place = Place::new();
     let model = golden().join("chat");

@@ -174,9 +174,15 @@ impl VisionFile {
 
     /// Returns the bytes of all weights and biases, as they are stored.
     pub fn bytes(&self) -> usize {
+        let names = self.tensor_names();
+        names.map(|name| self.tensors[name].bytes.len()).sum()
+    }
+
+    /// Returns the names of all weights and biases in the files.
+    pub fn tensor_names(&self) -> impl Iterator<Item = &str> {
         let layers = self.layers.values();
         let names = layers.flat_map(|layer| layer.weights.iter().chain(&layer.bias));
-        names.map(|name| self.tensors[name].bytes.len()).sum()
+        names.map(String::as_str)
     }
 
     fn stored(&self, name: &str) -> Stored {

@@ -25,7 +25,11 @@ pub(super) const LORA: Field = Field {
     ..with(
         "lora",
         "L",
-        &[followed("name", "L"), followed("scale", "L")],
+        &[
+            followed("name", "L"),
+            followed("scale", "L"),
+            refused("id", "L", &[], "expected name: /props lists the names"),
+        ],
     )
 };
 
