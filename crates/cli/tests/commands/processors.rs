@@ -15,7 +15,8 @@ const POLICIES: [&str; 6] = [
     "planned",
 ];
 
-fn packaged() -> Place {
+/// Writes the tiny model and a package of it.
+pub(super) fn packaged() -> Place {
     let place = place();
     succeed(&place.triad(&[
         "prepare",
