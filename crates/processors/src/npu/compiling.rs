@@ -224,7 +224,7 @@ mod tests {
             Ok(())
         };
         let proved = AtomicUsize::new(0);
-        let prove = |compiled: &Compiled, _: &DeviceSubgraph, rows| {
+        let prove = |compiled: &Compiled, _: &DeviceSubgraph, rows: usize| {
             assert!(!folder.exists(), "it is not complete");
             proved.fetch_add(1, Ordering::Relaxed);
             assert_eq!(compiled.rows(rows - 1), rows);

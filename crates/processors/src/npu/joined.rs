@@ -218,7 +218,7 @@ pub(super) mod tests {
         }
     }
 
-    /// Returns what the provider makes of joined anchors, a node of each.
+    /// Returns the model that the provider makes of joined anchors: a node of each.
     pub fn compiled(joined: &[u8]) -> Vec<u8> {
         encoded(compiled_graph(joined))
     }
@@ -275,8 +275,8 @@ pub(super) mod tests {
     fn a_compiled_model_that_is_not_one_context_with_a_node_for_each_graph_is_refused_by_name() {
         let anchor = anchor();
         let joined = join("t", [(&anchor, 1), (&anchor, 4), (&anchor, 2)].into_iter()).unwrap();
-        let whole = || compiled(&joined, 3);
-        let (context, names) = split(&Model::new(whole(), WORDS).encode_to_vec(), &[1; 3]).unwrap();
+        let whole = || compiled_graph(&joined);
+        let (context, names) = split(&compiled(&joined), "t", &[1; 3]).unwrap();
         assert_eq!(context, b"context");
         assert_eq!(names, ["graph0", "graph1", "graph2"]);
         // Nothing was compiled.
