@@ -24,6 +24,8 @@ use npu::ROUNDING;
 pub use npu::{Chip, Npu, chip};
 
 use crate::cut::CutArgument;
+#[cfg(feature = "npu")]
+use crate::progress;
 #[cfg(not(feature = "gpu"))]
 use crate::version::without;
 use crate::{output, partition};
@@ -58,6 +60,7 @@ impl Opened {
     pub fn keep_contexts(&self) -> Result<()> {
         #[cfg(feature = "npu")]
         if let Some(npu) = &self.npu {
+            let _spinner = progress::spinner("compiling".to_owned());
             npu.keep_contexts()?;
         }
         Ok(())
@@ -160,7 +163,7 @@ pub enum ActivationArgument {
 }
 
 /// Parses the arithmetic between the linear layers of a feed-forward.
-pub fn npu_activation(text: &str) -> Result<ActivationArgument, String> {
+fn npu_activation(text: &str) -> Result<ActivationArgument, String> {
     match text.trim() {
         "float" => Ok(ActivationArgument::Float),
         "fixed" => Ok(ActivationArgument::Fixed),

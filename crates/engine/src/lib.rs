@@ -80,7 +80,7 @@ pub use log_probabilities::LogProbabilities;
 pub use model::Model;
 pub use picture_cost::PictureCost;
 pub use pictures::{Picture, PictureId, is_of_picture};
-pub use score::{Branch, Score, tokens_to_run};
+pub use score::{Branch, Score, ranges_to_run, tokens_to_run};
 pub use session::Session;
 pub use statistics::{Bytes, Int8Statistics, Operator, OperatorUse, Statistics};
 pub use threads::Threads;

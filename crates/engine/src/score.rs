@@ -27,6 +27,22 @@ pub struct Branch<'a> {
     pub scored_from: usize,
 }
 
+impl Branch<'_> {
+    /// Checks that there are tokens to score, each after another one.
+    ///
+    /// # Errors
+    /// If there are none, or one has no token before it.
+    pub fn check(&self) -> Result<()> {
+        if self.scored_from == 0 || self.scored_from >= self.tokens.len() {
+            return Err(Error::Unscorable {
+                tokens: self.tokens.len(),
+                scored_from: self.scored_from,
+            });
+        }
+        Ok(())
+    }
+}
+
 /// The model's probabilities of the scored tokens of a [`Branch`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Score {
@@ -37,12 +53,46 @@ pub struct Score {
 }
 
 impl Score {
+    /// Returns the score of no tokens yet.
+    pub fn new() -> Self {
+        Self {
+            log_probabilities: Vec::new(),
+            greedy: true,
+        }
+    }
+
+    /// Adds `token`, which follows `logits` `[vocab]`.
+    ///
+    /// # Errors
+    /// If its probability is not finite.
+    ///
+    /// # Panics
+    /// If `token` is outside the vocabulary.
+    pub fn add(&mut self, logits: &[f32], token: u32) -> Result<()> {
+        self.push(log_probability(logits, token), is_likeliest(logits, token))
+    }
+
+    fn push(&mut self, log_probability: f32, is_likeliest: bool) -> Result<()> {
+        if !log_probability.is_finite() {
+            return Err(Error::NotFinite);
+        }
+        self.log_probabilities.push(log_probability);
+        self.greedy &= is_likeliest;
+        Ok(())
+    }
+
     /// Returns the natural logarithm of the probability of all scored tokens together.
     pub fn log_likelihood(&self) -> f64 {
         self.log_probabilities
             .iter()
             .map(|value| f64::from(*value))
             .sum()
+    }
+}
+
+impl Default for Score {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
@@ -71,25 +121,13 @@ impl Session {
         cancel: &Cancel,
         mut progress: impl FnMut(usize),
     ) -> Result<Vec<Score>> {
-        for Branch {
-            tokens,
-            scored_from,
-        } in branches
-        {
-            if *scored_from == 0 || *scored_from >= tokens.len() {
-                return Err(Error::Unscorable {
-                    tokens: tokens.len(),
-                    scored_from: *scored_from,
-                });
-            }
+        for branch in branches {
+            branch.check()?;
+            let tokens = branch.tokens;
             self.check(&tokens[..tokens.len() - 1])?;
             self.check_vocabulary(tokens)?;
         }
-        let no_score = |branch: &Branch| Score {
-            log_probabilities: Vec::with_capacity(branch.tokens.len() - branch.scored_from),
-            greedy: true,
-        };
-        let mut scores: Vec<_> = branches.iter().map(no_score).collect();
+        let mut scores = vec![Score::new(); branches.len()];
         let model = Arc::clone(self.model());
         self.resume(cancel)?;
         let longest = branches.iter().map(|branch| branch.tokens.len() - 1).max();
@@ -165,13 +203,7 @@ impl Session {
                 (log_probability(logits, token), is_likeliest(logits, token))
             });
             for ((log_probability, likeliest), target) in scored.into_iter().zip(targets) {
-                if !log_probability.is_finite() {
-                    return Err(Error::NotFinite);
-                }
-                scores[target.branch]
-                    .log_probabilities
-                    .push(log_probability);
-                scores[target.branch].greedy &= likeliest;
+                scores[target.branch].push(log_probability, likeliest)?;
             }
         }
         drop(run);
@@ -181,8 +213,14 @@ impl Session {
 
 /// Returns the number of tokens that [`Session::score`] runs for these branches with a model of this description.
 pub fn tokens_to_run(description: &ModelDescription, branches: &[Branch]) -> usize {
-    let parts = parts_to_run(branches, has_states(description));
-    parts.map(|part| part.len()).sum()
+    let ranges = ranges_to_run(description, branches);
+    ranges.iter().map(Range::len).sum()
+}
+
+/// Returns the range of the tokens of each branch that has to run after the branch before it: those from its end of the
+/// prefix that both share, without the last token, which is only a target.
+pub fn ranges_to_run(description: &ModelDescription, branches: &[Branch]) -> Vec<Range<usize>> {
+    parts_to_run(branches, has_states(description)).collect()
 }
 
 fn has_states(description: &ModelDescription) -> bool {

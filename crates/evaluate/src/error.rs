@@ -12,6 +12,9 @@ pub enum Error {
     /// An error of a data file.
     #[error(transparent)]
     Data(#[from] DataError),
+    /// A processor failed, so that others would have computed a part of what was to be evaluated.
+    #[error("{0}: expected processors that compute everything that is scored")]
+    Processor(String),
 }
 
 impl Error {
@@ -19,7 +22,7 @@ impl Error {
     pub fn engine(&self) -> Option<&triad_engine::Error> {
         match self {
             Self::Engine(error) => Some(error),
-            Self::Data(_) => None,
+            Self::Data(_) | Self::Processor(_) => None,
         }
     }
 }

@@ -4,6 +4,7 @@ use serde::Serialize;
 use triad_engine::Score;
 
 use super::dataset::Task;
+use super::prompts::ProcessorWork;
 use super::question::{Judgement, Question};
 
 /// The result of an evaluation.
@@ -21,6 +22,9 @@ pub struct Evaluation {
     pub seconds: f64,
     /// `tokens / seconds`.
     pub tokens_per_second: f64,
+    /// The linear layers that each processor computed, if there were several.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub processors: Vec<ProcessorWork>,
     /// Remarks about the run.
     pub notes: Vec<String>,
     /// The result of each row, in the order of the file.

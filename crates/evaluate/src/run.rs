@@ -11,6 +11,7 @@ use triad_hetero::{HeteroEngine, HeteroOptions};
 use super::dataset::{Content, Dataset};
 use super::encode::{Encoded, Encoder};
 use super::perplexity::Text;
+use super::prompts::{self, ProcessorWork};
 use super::question::Question;
 use super::report::{self, Evaluation, Metric, Rows};
 use super::rows::DataError;
@@ -29,6 +30,9 @@ pub struct EvaluateOptions {
     pub kv_format: KvFormat,
     /// Whether feed-forwards are computed in fixed point between their products: see [`HeteroOptions::fixed_point`].
     pub fixed_point: bool,
+    /// An engine of the model, on whose processors texts are computed as prompts. Chunks, KV cache and fixed point are then
+    /// those of the engine, and no text may be longer than its context.
+    pub engine: Option<HeteroEngine>,
 }
 
 impl Default for EvaluateOptions {
@@ -39,6 +43,7 @@ impl Default for EvaluateOptions {
             chunk: 512,
             kv_format: KvFormat::F16,
             fixed_point: false,
+            engine: None,
         }
     }
 }
@@ -76,6 +81,7 @@ pub fn evaluate(
         progress: &mut progress,
         tokens: 0,
         seconds: 0.0,
+        processors: Vec::new(),
     };
     let mut notes = Vec::new();
     let (metrics, rows) = match &dataset.content {
@@ -83,7 +89,10 @@ pub fn evaluate(
         Content::Text(text) => run.text(dataset, text, &encoder)?,
     };
     let Run {
-        tokens, seconds, ..
+        tokens,
+        seconds,
+        processors,
+        ..
     } = run;
     let count = match &rows {
         Rows::Questions { correct, .. } => correct.len(),
@@ -97,6 +106,7 @@ pub fn evaluate(
         tokens,
         seconds,
         tokens_per_second,
+        processors,
         notes,
         rows,
     })
@@ -109,6 +119,7 @@ struct Run<'a> {
     progress: &'a mut dyn FnMut(usize, usize),
     tokens: usize,
     seconds: f64,
+    processors: Vec<ProcessorWork>,
 }
 
 impl Run<'_> {
@@ -155,7 +166,7 @@ impl Run<'_> {
     ) -> Result<(Vec<Encoded>, usize)> {
         let preamble = &question.preamble;
         let error = |message| DataError::new(&dataset.file, Some(question.line), message);
-        let longest = self.model.description().context;
+        let longest = self.longest();
         let mut examples = preamble.examples.len();
         loop {
             let before = preamble.description.clone() + &preamble.examples[..examples].concat();
@@ -177,7 +188,12 @@ impl Run<'_> {
             }
             if examples == 0 {
                 let message = format!(
-                    "the row needs a context of {needed} tokens: expected at most the model's {longest}"
+                    "the row needs a context of {needed} tokens: expected at most {} {longest}",
+                    if self.options.engine.is_some() {
+                        "the processors'"
+                    } else {
+                        "the model's"
+                    }
                 );
                 return Err(error(message).into());
             }
@@ -192,7 +208,7 @@ impl Run<'_> {
         encoder: &Encoder,
     ) -> Result<(Vec<Metric>, Rows)> {
         let text = Text::new(text, encoder)?;
-        let windows = text.windows(self.options.window.min(self.model.description().context));
+        let windows = text.windows(self.options.window.min(self.longest()));
         if windows.is_empty() {
             return Err(DataError::new(
                 &dataset.file,
@@ -220,9 +236,28 @@ impl Run<'_> {
         (0..count).map(move |index| &all[index * all.len() / count])
     }
 
+    /// Returns the context of the longest text.
+    fn longest(&self) -> usize {
+        let engine = self.options.engine.as_ref();
+        let longest = engine.map(|engine| engine.session().context());
+        longest.unwrap_or(self.model.description().context)
+    }
+
     /// Scores all in one call, so that passes are full and parts that neighbours share are run once.
     fn score(&mut self, encoded: &[&Encoded]) -> Result<Vec<Score>> {
         let branches: Vec<Branch> = encoded.iter().map(|encoded| encoded.branch()).collect();
+        self.tokens = tokens_to_run(self.model.description(), &branches);
+        let (total, progress) = (self.tokens, &mut *self.progress);
+        progress(0, total);
+        let start = Instant::now();
+        if let Some(engine) = &self.options.engine {
+            let mut progress = |done| progress(done, total);
+            let (scores, processors) =
+                prompts::score(engine, &branches, self.cancel, &mut progress)?;
+            self.seconds = start.elapsed().as_secs_f64();
+            self.processors = processors;
+            return Ok(scores);
+        }
         let context = encoded
             .iter()
             .map(|encoded| encoded.context())
@@ -256,9 +291,6 @@ impl Run<'_> {
         } else {
             Engine::new(self.model, &engine)?.session()
         };
-        self.tokens = tokens_to_run(self.model.description(), &branches);
-        let (total, progress) = (self.tokens, &mut *self.progress);
-        progress(0, total);
         let start = Instant::now();
         let scores = session.score(&branches, self.cancel, |done| progress(done, total))?;
         self.seconds = start.elapsed().as_secs_f64();

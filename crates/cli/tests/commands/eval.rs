@@ -12,11 +12,11 @@ use crate::{json, succeed};
 /// The tiny model's only special token.
 const END: u32 = VOCAB as u32 - 1;
 
-const LAMBADA: &str = r#"{"text": "We ate the cake"}
+pub(super) const LAMBADA: &str = r#"{"text": "We ate the cake"}
 {"text": "not alone"}
 {"text": "Then she said: \"no\""}
 "#;
-const HELLASWAG: &str = r#"{"activity_label": "Tea", "ctx": "A cup. he", "endings": ["sips.", "sips [sic] tea.", "is", "go"], "label": 2}
+pub(super) const HELLASWAG: &str = r#"{"activity_label": "Tea", "ctx": "A cup. he", "endings": ["sips.", "sips [sic] tea.", "is", "go"], "label": 2}
 "#;
 const WINOGRANDE: &str = r#"{"sentence": "Ann met Eve when _ was old.", "option1": "Ann", "option2": "Eve", "answer": "1"}
 {"sentence": "The bee bit Bob as _ sat.", "option1": "the bee", "option2": "Bob", "answer": "2"}
@@ -27,7 +27,7 @@ const MMLU: &str = r#"{"subject": "b", "question": "1?", "choice0": "w", "choice
 {"subject": "a", "question": "2?", "choice0": "w", "choice1": "x", "choice2": "y", "choice3": "z", "answer": 0}
 {"subject": "b", "question": "3?", "choice0": "w", "choice1": "x", "choice2": "y", "choice3": "z", "answer": 1}
 "#;
-const TEXT: &str = " = Ice = \n\n Ice is cold water .\n It floats .\n";
+pub(super) const TEXT: &str = " = Ice = \n\n Ice is cold water .\n It floats .\n";
 
 /// Writes a model whose tokens are bytes, and a file for every task.
 fn place(context: u32) -> Place {

@@ -3,6 +3,7 @@
 mod adapters;
 mod distribution;
 mod eval;
+mod eval_processors;
 #[cfg(unix)]
 mod first_run;
 mod fit;

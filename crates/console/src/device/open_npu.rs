@@ -64,7 +64,11 @@ impl DeviceArguments {
                 let options = npu::NpuOptions::new(npu::library_from_environment()?, provider);
                 let contexts = self.npu_contexts.clone();
                 let contexts = contexts.map(|folder| match self.compile_for {
-                    Some(chip) => npu::Contexts::Compile { chip, folder },
+                    Some(chip) => npu::Contexts::Compile {
+                        chip,
+                        folder,
+                        context_bytes: npu::Contexts::MAX_BYTES,
+                    },
                     None => npu::Contexts::Run { folder },
                 });
                 let cache = model.package().filter(|_| kept && contexts.is_none());

@@ -71,6 +71,19 @@ pub(super) fn encode(
     rows: &[usize],
     formulation: Formulation,
 ) -> Result<Vec<u8>> {
+    let graph = graph(subgraph, rows, formulation)?;
+    Ok(Model::new(graph, formulation.versions()).encode_to_vec())
+}
+
+/// Returns the graph that [`encode`] encodes.
+///
+/// # Errors
+/// As [`encode`].
+pub(super) fn graph(
+    subgraph: &DeviceSubgraph,
+    rows: &[usize],
+    formulation: Formulation,
+) -> Result<Graph> {
     let mut builder = Builder {
         formulation,
         graph: Graph {
@@ -102,7 +115,7 @@ pub(super) fn encode(
         }
         DeviceSubgraph::FeedForward(feed_forward) => builder.feed_forward(feed_forward, &input)?,
     }
-    Ok(Model::new(builder.graph, formulation.versions()).encode_to_vec())
+    Ok(builder.graph)
 }
 
 /// Returns the name of an output of the graph.

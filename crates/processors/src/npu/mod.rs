@@ -6,33 +6,42 @@
 //! outputs. All limits are errors: a library that is missing or too old (`library`), a provider that the library lacks
 //! or that finds no device, a graph that the provider refuses or takes only in part (`assignment`), or a full window
 //! (`window`). On Qualcomm's NPUs, outputs are rounded sums (`sums`). Compiled graphs can be kept in a folder
-//! (`cache`), or compiled ahead of time for another machine (`contexts`).
+//! (`cache`), or compiled ahead of time for another machine (`contexts`), all in one context (`joined`).
 
 mod assignment;
 mod cache;
+mod chip;
+mod compiled;
+mod compiling;
 mod contexts;
+mod devices;
 mod graph;
+mod index;
+mod joined;
 mod library;
 mod onnx;
+mod options;
 mod program;
 mod provider;
 mod rows;
 mod self_test;
 mod sums;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::OnceLock;
 use std::time::SystemTime;
 
-use ort::device::Device as OrtDevice;
 use ort::environment::Environment;
 use ort::logging::LogLevel;
 use ort::session::Session;
 use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
 use triad_model::seal;
 
-pub use contexts::{Chip, Contexts, KeptContexts};
+pub use chip::Chip;
+pub use compiling::KeptContexts;
+pub use contexts::Contexts;
 pub use graph::Formulation;
+pub use options::{LIBRARY, NpuOptions, library_from_environment};
 pub use provider::{DeviceKind, Provider};
 pub use rows::RowShapes;
 
@@ -42,84 +51,11 @@ use crate::layer_format::LayerFormat;
 use crate::subgraph::DeviceSubgraph;
 use crate::window::Window;
 use cache::Entry;
+use compiled::Compiled;
 use contexts::Folder;
-use program::{NpuProgram, seconds};
+use devices::{describe, devices, is_kind};
+use program::{CompiledAhead, NpuProgram, seconds};
 use sums::Epilogue;
-
-/// The environment variable with the path of ONNX Runtime's library.
-pub const LIBRARY: &str = "TRIAD_ONNXRUNTIME";
-
-/// Selects an NPU and configures how it is used.
-#[derive(Clone, Debug)]
-pub struct NpuOptions {
-    /// ONNX Runtime's library, 1.24 or later: `libonnxruntime.so`, `onnxruntime.dll`, `libonnxruntime.dylib`.
-    pub library: PathBuf,
-    /// The execution provider that runs the graphs.
-    pub provider: Provider,
-    /// The provider's own library, if it is not built into ONNX Runtime. A process can use one for each provider.
-    pub provider_library: Option<PathBuf>,
-    /// Options of the provider, with the names of its documentation.
-    pub provider_options: Vec<(String, String)>,
-    /// Required kind of device; any kind if `None`.
-    pub device: Option<DeviceKind>,
-    /// Version of the device's driver, on which compiled graphs depend. ONNX Runtime does not report it.
-    pub driver: String,
-    /// CPU threads that it computes with, including the calling one.
-    pub threads: usize,
-    /// Maximum number of bytes that all programs may take together, if there is a limit.
-    pub window: Option<usize>,
-    /// Folder for compiled graphs, if they are kept. If they can't be kept there, [`Npu::not_kept`] returns the reason.
-    pub cache: Option<PathBuf>,
-    /// Maximum number of bytes of the graphs in that folder. Beyond it, the least recently used graphs are removed,
-    /// except those that this process uses.
-    pub cache_bytes: u64,
-    /// Graphs compiled ahead of time, for Qualcomm's provider. There is no cache then.
-    pub contexts: Option<Contexts>,
-    /// Formulation of the graphs, if not the provider's default.
-    pub formulation: Option<Formulation>,
-    /// Shapes of the rows, if not the default: flat for the CPU, the fastest for other providers.
-    pub row_shapes: Option<RowShapes>,
-}
-
-impl NpuOptions {
-    /// Returns options for `provider` of the library at `library`, with one thread, no limit and no cache. The
-    /// provider's own library is the one that the environment names ([`Provider::library_variable`]), if it does.
-    pub fn new(library: impl Into<PathBuf>, provider: Provider) -> Self {
-        Self {
-            library: library.into(),
-            provider,
-            provider_library: provider.library_variable().and_then(path_from_environment),
-            provider_options: Vec::new(),
-            device: None,
-            driver: String::new(),
-            threads: 1,
-            window: None,
-            cache: None,
-            cache_bytes: u64::MAX,
-            contexts: None,
-            formulation: None,
-            row_shapes: None,
-        }
-    }
-
-    /// Returns the formulation of the graphs.
-    fn formulation(&self) -> Formulation {
-        self.formulation.unwrap_or(self.provider.formulation())
-    }
-}
-
-/// Returns the path in the environment variable [`LIBRARY`].
-///
-/// # Errors
-/// If it is not set.
-pub fn library_from_environment() -> Result<PathBuf> {
-    path_from_environment(LIBRARY).ok_or(Error::LibraryUnnamed { variable: LIBRARY })
-}
-
-fn path_from_environment(variable: &str) -> Option<PathBuf> {
-    let path = std::env::var_os(variable).filter(|path| !path.is_empty());
-    path.map(PathBuf::from)
-}
 
 /// An execution provider of ONNX Runtime.
 #[derive(Debug)]
@@ -227,10 +163,42 @@ impl Npu {
     /// # Errors
     /// If the folder can't be written, or exists by now.
     pub fn keep_contexts(&self) -> Result<Option<KeptContexts>> {
-        match &self.contexts {
-            Some(Folder::Compiling(compiling)) => compiling.finish().map(Some),
-            Some(Folder::Compiled(_)) | None => Ok(None),
-        }
+        let Some(Folder::Compiling(compiling)) = &self.contexts else {
+            return Ok(None);
+        };
+        let compile = |model: &[u8], path: &Path| {
+            let build = Build {
+                compiled: Some(path),
+                is_joined: true,
+                ..Build::default()
+            };
+            library::build_alone(|| self.commit(model, &build)).map(drop)
+        };
+        let prove = |compiled: &Compiled, subgraph: &DeviceSubgraph, rows| {
+            // Qualcomm's library has an emulator on this platform, and else no device for another chip.
+            if !cfg!(target_arch = "x86_64") {
+                return Ok(());
+            }
+            let graph = graph::encode(subgraph, &[rows], Formulation::RoundedSums)?;
+            self.of_contexts(compiled, &graph, (subgraph, rows))
+                .map(drop)
+        };
+        compiling.finish(compile, prove).map(Some)
+    }
+
+    /// Returns the session of a graph that was compiled ahead of time.
+    fn of_contexts(
+        &self,
+        compiled: &Compiled,
+        graph: &[u8],
+        subgraph: (&DeviceSubgraph, usize),
+    ) -> Result<program::Graph> {
+        let build = Build {
+            level: GraphOptimizationLevel::Disable,
+            shares: true,
+            ..Build::default()
+        };
+        compiled.session(graph, subgraph, |model| self.checked(model, &build))
     }
 
     /// Returns the session of the fastest of several equivalent graphs, compiled now or taken from the cache. The cache
@@ -241,7 +209,11 @@ impl Npu {
         };
         let entry = self.entry(folder, graphs);
         if let Some(compiled) = entry.read() {
-            let session = self.build(&compiled, None, GraphOptimizationLevel::Disable);
+            let build = Build {
+                level: GraphOptimizationLevel::Disable,
+                ..Build::default()
+            };
+            let session = self.build(&compiled, &build);
             // Some providers can't read what they wrote: OpenVINO 2025.4 can't on a CPU. The graph is then built again,
             // on the same provider and with the same checks.
             if self.options.provider == Provider::Cpu
@@ -262,8 +234,11 @@ impl Npu {
     /// must build; others that the provider refuses are skipped.
     fn fastest(&self, graphs: &[Vec<u8>], compiled: Option<&Path>) -> Result<Session> {
         let (first, others) = graphs.split_first().expect("there is at least one graph");
-        let level = GraphOptimizationLevel::All;
-        let mut fastest = self.build(first, compiled, level)?;
+        let to_file = Build {
+            compiled,
+            ..Build::default()
+        };
+        let mut fastest = self.build(first, &to_file)?;
         let slow = |error: &ort::Error| refused(self.options.provider, error);
         let mut least = if others.is_empty() {
             0.0
@@ -272,7 +247,11 @@ impl Npu {
         };
         for other in others {
             let tried = compiled.map(|path| path.with_extension("tried.onnx"));
-            let Ok(mut session) = self.build(other, tried.as_deref(), level) else {
+            let to_file = Build {
+                compiled: tried.as_deref(),
+                ..Build::default()
+            };
+            let Ok(mut session) = self.build(other, &to_file) else {
                 continue;
             };
             let Ok(seconds) = seconds(&mut session) else {
@@ -311,24 +290,26 @@ impl Npu {
         Entry::new(folder, &parts)
     }
 
-    /// Builds a session and writes its compiled graph to a file.
-    fn build(
-        &self,
-        graph: &[u8],
-        compiled: Option<&Path>,
-        level: GraphOptimizationLevel,
-    ) -> Result<Session> {
-        let provider = self.options.provider;
-        let builder = self
-            .builder(compiled, level)
-            .map_err(|error| refused(provider, &error))?;
-        let build = || { builder }.commit_from_memory(graph);
-        let session = if provider.builds_alone() {
-            library::build_alone(build)
+    /// Builds a session whose graph is on the provider as a whole.
+    fn build(&self, graph: &[u8], build: &Build) -> Result<Session> {
+        if self.options.provider.builds_alone() {
+            library::build_alone(|| self.checked(graph, build))
         } else {
-            build()
-        };
-        let session = session.map_err(|error| refused(provider, &error))?;
+            self.checked(graph, build)
+        }
+    }
+
+    /// Builds a session.
+    fn commit(&self, graph: &[u8], build: &Build) -> Result<Session> {
+        let refused = |error: ort::Error| refused(self.options.provider, &error);
+        let mut builder = self.builder(build).map_err(refused)?;
+        builder.commit_from_memory(graph).map_err(refused)
+    }
+
+    /// Builds a session, and checks that its graph is on the provider as a whole.
+    fn checked(&self, graph: &[u8], build: &Build) -> Result<Session> {
+        let provider = self.options.provider;
+        let session = self.commit(graph, build)?;
         let (elsewhere, nodes) = assignment::elsewhere(&session, provider.canonical())
             .map_err(|error| refused(provider, &error))?;
         if !elsewhere.is_empty() || nodes == 0 {
@@ -345,11 +326,13 @@ impl Npu {
         Ok(session)
     }
 
-    fn builder(
-        &self,
-        compiled: Option<&Path>,
-        level: GraphOptimizationLevel,
-    ) -> ort::Result<SessionBuilder> {
+    fn builder(&self, build: &Build) -> ort::Result<SessionBuilder> {
+        let Build {
+            compiled,
+            level,
+            is_joined,
+            shares,
+        } = build;
         let Self {
             options,
             environment,
@@ -357,7 +340,7 @@ impl Npu {
         } = self;
         let provider = options.provider;
         let mut builder = Session::builder(environment)?
-            .with_optimization_level(level)?
+            .with_optimization_level(*level)?
             .with_log_level(LogLevel::Fatal)?
             .with_intra_threads(options.threads)?
             .with_inter_threads(1)?
@@ -365,8 +348,11 @@ impl Npu {
         if pairs_overflow() {
             builder = builder.with_precise_qmm()?;
         }
-        if provider != Provider::Cpu {
+        if provider != Provider::Cpu && !is_joined {
             builder = builder.with_disable_cpu_fallback()?;
+        }
+        if *shares {
+            builder = builder.with_config_entry(joined::SHARE, "1")?;
         }
         if let Some(path) = compiled {
             builder = match provider {
@@ -412,8 +398,10 @@ impl Device for Npu {
                 processor: self.name.clone(),
             });
         }
-        let contexts = self.contexts.as_ref();
-        let rows = contexts.map_or(rows, |folder| folder.rows(rows));
+        let rows = match &self.contexts {
+            Some(Folder::Compiled(compiled)) => compiled.rows(rows),
+            Some(Folder::Compiling(_)) | None => rows,
+        };
         let shapes = ProgramShapes::new(subgraph, rows)?;
         let window = self.window.reserve(&self.name, subgraph.bytes(rows))?;
         let epilogues = match formulation {
@@ -427,15 +415,44 @@ impl Device for Npu {
             .into_iter()
             .map(|rows| graph::encode(subgraph, &rows, formulation));
         let graphs = graphs.collect::<Result<Vec<_>>>()?;
-        let build =
-            |graph: &[u8], compiled: Option<&Path>, level| self.build(graph, compiled, level);
-        let session = match contexts {
-            Some(folder) => folder.session(build, &graphs[0], (subgraph, rows))?,
-            None => self.session(&graphs)?,
+        let session = match &self.contexts {
+            Some(Folder::Compiling(compiling)) => {
+                compiling.add(&graphs[0], subgraph, rows);
+                return Ok(Box::new(CompiledAhead {
+                    processor: self.name.clone(),
+                    _window: window,
+                }));
+            }
+            Some(Folder::Compiled(compiled)) => {
+                self.of_contexts(compiled, &graphs[0], (subgraph, rows))?
+            }
+            None => self.session(&graphs)?.into(),
         };
         Ok(Box::new(NpuProgram::new(
             &self.name, shapes, epilogues, session, window,
         )))
+    }
+}
+
+/// How a session is built.
+struct Build<'a> {
+    /// The file to which its compiled graph is written.
+    compiled: Option<&'a Path>,
+    level: GraphOptimizationLevel,
+    /// Whether its graph is several ones that are [joined](joined::join).
+    is_joined: bool,
+    /// Whether it shares contexts with other sessions that do.
+    shares: bool,
+}
+
+impl Default for Build<'_> {
+    fn default() -> Self {
+        Self {
+            compiled: None,
+            level: GraphOptimizationLevel::All,
+            is_joined: false,
+            shares: false,
+        }
     }
 }
 
@@ -448,35 +465,6 @@ fn pairs_overflow() -> bool {
     #[cfg(not(target_arch = "x86_64"))]
     let overflow = false;
     overflow
-}
-
-/// Returns the devices that the environment lists for `provider`.
-fn devices(environment: &Environment, provider: Provider) -> Vec<OrtDevice<'_>> {
-    environment
-        .devices()
-        .filter(|device| device.ep().is_ok_and(|ep| ep == provider.canonical()))
-        .collect()
-}
-
-fn is_kind(device: &OrtDevice, kind: Option<DeviceKind>) -> bool {
-    kind.is_none_or(|kind| DeviceKind::from_provider(device.hardware_device().ty()) == Some(kind))
-}
-
-fn describe<'a, 'e: 'a>(devices: impl IntoIterator<Item = &'a OrtDevice<'e>>) -> String {
-    let describe = |device: &OrtDevice| {
-        let hardware = device.hardware_device();
-        let kind = DeviceKind::from_provider(hardware.ty()).map_or("other", DeviceKind::name);
-        format!(
-            "{kind} {} of {}",
-            hardware.id(),
-            hardware.vendor().unwrap_or("an unknown vendor")
-        )
-    };
-    devices
-        .into_iter()
-        .map(describe)
-        .collect::<Vec<_>>()
-        .join(", ")
 }
 
 /// Returns the error of a provider that did not build a session.

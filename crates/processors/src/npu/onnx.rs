@@ -20,6 +20,7 @@ pub(super) enum DataType {
     Uint8 = 2,
     Int8 = 3,
     Uint16 = 4,
+    Bool = 9,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -54,6 +55,9 @@ pub(super) struct Graph {
     pub input: Vec<ValueInfo>,
     #[prost(message, repeated, tag = "12")]
     pub output: Vec<ValueInfo>,
+    /// Shapes of tensors within the graph.
+    #[prost(message, repeated, tag = "13")]
+    pub value_info: Vec<ValueInfo>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -102,7 +106,7 @@ pub(super) struct Tensor {
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct ValueInfo {
     #[prost(string, tag = "1")]
-    name: String,
+    pub name: String,
     #[prost(message, optional, tag = "2")]
     value_type: Option<ValueType>,
 }
@@ -146,6 +150,65 @@ impl Model {
             opset_import: vec![operators("", opset), operators(MICROSOFT, 1)],
         }
     }
+
+    /// Returns the graph of an encoded model, with its nodes.
+    ///
+    /// # Errors
+    /// If it is no model with a graph.
+    pub fn graph_of(model: &[u8]) -> Result<Graph, String> {
+        let model = Self::decode(model).map_err(|error| error.to_string())?;
+        model
+            .graph
+            .ok_or_else(|| "expected a model with a graph".to_owned())
+    }
+}
+
+impl Graph {
+    /// Prepends `prefix` to the names of all nodes and tensors.
+    pub fn prefix(&mut self, prefix: &str) {
+        let prepend = |name: &mut String| {
+            if !name.is_empty() {
+                name.insert_str(0, prefix);
+            }
+        };
+        for node in &mut self.node {
+            prepend(&mut node.name);
+            node.input
+                .iter_mut()
+                .chain(&mut node.output)
+                .for_each(prepend);
+        }
+        for tensor in &mut self.initializer {
+            prepend(&mut tensor.name);
+        }
+        let values = self.input.iter_mut().chain(&mut self.output);
+        values
+            .chain(&mut self.value_info)
+            .for_each(|value| prepend(&mut value.name));
+    }
+}
+
+impl Node {
+    /// Returns the attribute with this name.
+    fn attribute(&self, name: &str) -> Option<&Attribute> {
+        self.attribute
+            .iter()
+            .find(|attribute| attribute.name == name)
+    }
+
+    /// Returns the integer in an attribute; 0 if there is none.
+    pub fn int(&self, name: &str) -> i64 {
+        self.attribute(name)
+            .and_then(|attribute| attribute.int)
+            .unwrap_or(0)
+    }
+
+    /// Returns the bytes in an attribute; none if it is missing.
+    pub fn bytes(&self, name: &str) -> &[u8] {
+        self.attribute(name)
+            .and_then(|attribute| attribute.string.as_deref())
+            .unwrap_or(&[])
+    }
 }
 
 impl Attribute {
@@ -168,9 +231,13 @@ impl Attribute {
     }
 
     pub fn of_string(name: &str, value: &str) -> Self {
+        Self::of_bytes(name, value.as_bytes().to_vec())
+    }
+
+    pub fn of_bytes(name: &str, value: Vec<u8>) -> Self {
         Self {
             name: name.to_owned(),
-            string: Some(value.as_bytes().to_vec()),
+            string: Some(value),
             kind: 3,
             ..Self::default()
         }

@@ -1,5 +1,6 @@
 //! An ONNX Runtime session that runs one subgraph.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use ort::session::Session;
@@ -20,6 +21,10 @@ pub(super) struct NpuProgram {
     pub processor: String,
     pub shapes: ProgramShapes,
     pub session: Session,
+    /// Keeps the context of the session's graph, if it shares one. Fields are dropped in their order: the session first.
+    _context: Option<Arc<Session>>,
+    /// Name of the graph's input.
+    input_name: String,
     /// Names of the graph's outputs.
     outputs: Vec<String>,
     /// The last step of each output, if the graph's outputs are rounded sums.
@@ -36,12 +41,20 @@ impl NpuProgram {
         processor: &str,
         shapes: ProgramShapes,
         epilogues: Option<Vec<Epilogue>>,
-        session: Session,
+        session: Graph,
         window: Reservation,
     ) -> Self {
+        let Graph {
+            session,
+            context,
+            prefix,
+        } = session;
+        let output = |index| prefix.clone() + &output(index);
         Self {
             epilogues,
             processor: processor.to_owned(),
+            _context: context,
+            input_name: prefix.clone() + INPUT,
             outputs: (0..shapes.outputs.len()).map(output).collect(),
             input: Input::zeros(&session, shapes.rows * shapes.in_features),
             shape: input_shape(&session),
@@ -49,6 +62,41 @@ impl NpuProgram {
             session,
             _window: window,
         }
+    }
+}
+
+/// The session of a graph.
+pub(super) struct Graph {
+    pub session: Session,
+    /// Keeps the context of the graph, if the session shares one. It must outlive the session.
+    pub context: Option<Arc<Session>>,
+    /// The beginning of the names of the input and outputs.
+    pub prefix: String,
+}
+
+impl From<Session> for Graph {
+    /// Returns the graph of a session with a context of its own.
+    fn from(session: Session) -> Self {
+        Self {
+            session,
+            context: None,
+            prefix: String::new(),
+        }
+    }
+}
+
+/// A program of a graph that was compiled ahead of time for another machine.
+pub(super) struct CompiledAhead {
+    pub processor: String,
+    pub _window: Reservation,
+}
+
+impl Program for CompiledAhead {
+    fn run(&mut self, _: QuantizedView, _: &mut [OutputMut]) -> Result<()> {
+        Err(Error::Run {
+            processor: self.processor.clone(),
+            reason: "its graphs are compiled ahead of time, and not run".to_owned(),
+        })
     }
 }
 
@@ -62,8 +110,11 @@ enum Input {
 impl Input {
     /// Returns zeros for the input of a session's graph.
     fn zeros(session: &Session, length: usize) -> Self {
-        let input = session.inputs().iter().find(|input| input.name() == INPUT);
-        match input.and_then(|input| input.dtype().tensor_type()) {
+        match session
+            .inputs()
+            .first()
+            .and_then(|input| input.dtype().tensor_type())
+        {
             Some(TensorElementType::Uint16) => Self::Words(vec![MIDDLE; length]),
             _ => Self::Bytes(vec![ZERO; length]),
         }
@@ -108,7 +159,7 @@ impl Input {
 
 /// Returns the shape of the input of a session's graph.
 fn input_shape(session: &Session) -> Shape {
-    let input = session.inputs().iter().find(|input| input.name() == INPUT);
+    let input = session.inputs().first();
     input
         .and_then(|input| input.dtype().tensor_shape())
         .cloned()
@@ -137,6 +188,7 @@ impl Program for NpuProgram {
             processor,
             shapes,
             session,
+            input_name,
             outputs: names,
             epilogues,
             shape,
@@ -160,7 +212,9 @@ impl Program for NpuProgram {
             }
         };
         let x = x.map_err(failed)?;
-        let values = session.run(ort::inputs![INPUT => x]).map_err(failed)?;
+        let values = session
+            .run(ort::inputs![input_name.as_str() => x])
+            .map_err(failed)?;
         for (index, (name, out)) in names.iter().zip(&mut *outputs).enumerate() {
             let value = &values[name.as_str()];
             let (length, features) = (rows * out.columns(), out.columns());

@@ -15,26 +15,28 @@ use crate::subgraph::DeviceSubgraph;
 /// Rows of numbers; other rows are zero.
 const ROWS: usize = 2;
 
-/// Compares a run of the graph of `session`, compiled for `rows` rows, with exact sums.
+/// Compares a run of the graph of `session`, compiled for `rows` rows, with exact sums. `prefix` precedes the names of its
+/// tensors.
 ///
 /// # Errors
 /// The first difference.
 pub(super) fn check(
     session: &mut Session,
     subgraph: &DeviceSubgraph,
-    rows: usize,
+    (rows, prefix): (usize, &str),
 ) -> Result<(), String> {
+    let name = prefix.to_owned() + INPUT;
     let in_features = subgraph.in_features();
     let shape = Shape::new([rows as i64, in_features as i64]);
     let is_input = session.inputs().iter().any(|input| {
         let dtype = input.dtype();
-        input.name() == INPUT
+        input.name() == name
             && dtype.tensor_type() == Some(TensorElementType::Uint16)
             && dtype.tensor_shape() == Some(&shape)
     });
     if !is_input {
         return Err(format!(
-            "expected an input {INPUT} of {rows} by {in_features} numbers in 16 bits"
+            "expected an input {name} of {rows} by {in_features} numbers in 16 bits"
         ));
     }
     let input = numbers(rows.min(ROWS) * in_features);
@@ -44,11 +46,11 @@ pub(super) fn check(
     }
     let x = TensorRef::from_array_view((shape, &codes[..])).map_err(|error| error.to_string())?;
     let values = session
-        .run(ort::inputs![INPUT => x])
+        .run(ort::inputs![name.as_str() => x])
         .map_err(|error| error.to_string())?;
-    for (index, (name, layer)) in subgraph.layers().enumerate() {
+    for (index, (layer_name, layer)) in subgraph.layers().enumerate() {
         let weight = layer.weight();
-        let output = output(index);
+        let output = prefix.to_owned() + &output(index);
         let value = values
             .get(&output)
             .ok_or_else(|| format!("it has no output {output}"))?;
@@ -57,7 +59,7 @@ pub(super) fn check(
             .map_err(|error| error.to_string())?;
         let mut row_major = vec![0; weight.out_features * weight.in_features];
         unpack(weight, &mut row_major);
-        let shifts = shifts(&name, weight).map_err(|error| error.to_string())?;
+        let shifts = shifts(&layer_name, weight).map_err(|error| error.to_string())?;
         compare(found, rows, &input, (&row_major, &shifts))
             .map_err(|difference| format!("output {output}{difference}"))?;
     }

@@ -13,9 +13,10 @@ use std::time::Instant;
 use anyhow::{Result, ensure};
 use serde::Serialize;
 use triad_engine::package::Package;
-use triad_engine::{Cancel, Error, Model, memory};
-use triad_evaluate::{Dataset, EvaluateOptions, Evaluation, Task, evaluate};
+use triad_engine::{Cancel, EngineOptions, Error, Model, SessionOptions, memory};
+use triad_evaluate::{Dataset, EvaluateOptions, Evaluation, ProcessorWork, Task, evaluate};
 use triad_frontend::machine;
+use triad_hetero::{HeteroEngine, HeteroOptions};
 use triad_prepare::Quantized;
 use triad_prepare::calibration::Calibration;
 
@@ -24,9 +25,10 @@ use outcome::Outcome;
 use table::Table;
 use tasks::TaskArguments;
 use triad_console::arguments::{self, CalibrationArguments, KvArgument, ModelArguments};
-use triad_console::device::{self, ActivationArgument};
+use triad_console::device::{ActivationArgument, DeviceArguments};
 use triad_console::failure::run_error;
 use triad_console::interrupt::{Interrupted, on_interrupt};
+use triad_console::processors::Processors;
 use triad_console::{output, progress};
 
 /// Measure the quality of a model on benchmarks, and the loss from quantization.
@@ -40,6 +42,7 @@ use triad_console::{output, progress};
   triad eval --task lambada --data lambada.jsonl
   triad eval -m model.gguf --task mmlu --data mmlu.jsonl --few-shot mmlu_fewshot.jsonl --limit 100
   triad eval --task perplexity --data wiki.txt --window 512 --json > perplexity.json
+  triad eval -m PACKAGE --task lambada --data lambada.jsonl --prefill-chunk 32 --processors cpu,npu --npu qnn
   triad eval --task all --data FOLDER --method float,w8a8,smoothquant,llm.int8,shadow --prune none,0.85,auto")]
 pub struct Arguments {
     #[command(flatten)]
@@ -50,8 +53,8 @@ pub struct Arguments {
     #[arg(long, value_name = "N", value_parser = arguments::repeats)]
     limit: Option<usize>,
     /// Tokens of a window for perplexity, at most the model's context [default: 1024]
-    #[arg(long, value_name = "N", value_parser = arguments::tokens)]
-    window: Option<usize>,
+    #[arg(long = "window", value_name = "N", value_parser = arguments::tokens)]
+    window_tokens: Option<usize>,
     #[command(flatten)]
     methods: MethodArguments,
     #[command(flatten)]
@@ -61,10 +64,12 @@ pub struct Arguments {
     chunk: usize,
     #[command(flatten)]
     kv: KvArgument,
-    /// Arithmetic between the products of feed-forwards: float, or fixed for fixed point, as with --ffn-precision
-    /// fixed of `triad run` on any processors; applies to blocks whose feed-forward keeps no shadow
-    #[arg(long = "ffn-precision", value_name = "ARITHMETIC", value_parser = device::npu_activation, default_value = "float")]
-    npu_activation: ActivationArgument,
+    /// Compute texts as prompts on several processors, as `triad run` does: cpu,npu takes one thread for each. A text that
+    /// they did not compute, since one failed, is an error
+    #[arg(long, value_name = "LIST")]
+    processors: Option<Processors>,
+    #[command(flatten)]
+    devices: DeviceArguments,
     /// Print one JSON object, with the outcome of every row
     #[arg(long)]
     json: bool,
@@ -72,6 +77,8 @@ pub struct Arguments {
 
 /// Tokens of a window for perplexity.
 const WINDOW: usize = 1024;
+/// Tokens that a question may have on several processors.
+const QUESTIONS: usize = 4096;
 
 /// The output of `eval --json`.
 #[derive(Serialize)]
@@ -85,10 +92,16 @@ struct Report<'a> {
 
 /// Runs `triad eval`.
 pub fn run(arguments: &Arguments) -> Result<()> {
+    let devices = DeviceArguments {
+        // Fixed point has the same bits on any processors.
+        npu_activation: ActivationArgument::Float,
+        ..arguments.devices.clone()
+    };
+    devices.check(arguments.processors.is_some())?;
     let datasets = arguments.tasks.read()?;
     let has = |task| datasets.iter().any(|data| data.task() == task);
     ensure!(
-        arguments.window.is_none() || has(Task::Perplexity),
+        arguments.window_tokens.is_none() || has(Task::Perplexity),
         "--window is for --task perplexity"
     );
     ensure!(
@@ -114,9 +127,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let options = arguments::exact(arguments.model.threads.chosen());
     let model = Arc::new(arguments::load(&path, name, &options)?);
     let context = arguments
-        .window
-        .unwrap_or(WINDOW)
-        .max(arguments.chunk)
+        .context(has(Task::Perplexity) && datasets.len() == 1)
         .min(model.description().context);
     let session = memory::of_session(
         model.description(),
@@ -176,9 +187,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
                 },
             evaluation,
         };
+        let engine = arguments.engine(&quantized.model, context)?;
         let mut outcomes = Vec::new();
         for dataset in &datasets {
-            match arguments.evaluate(variant, &quantized.model, dataset, &cancel) {
+            let model = (&quantized.model, engine.as_ref());
+            match arguments.evaluate(variant, model, dataset, &cancel) {
                 Err(error) if matches!(error.engine(), Some(Error::Cancelled)) => {
                     interrupted = true;
                     break;
@@ -228,27 +241,53 @@ fn quantize(
 }
 
 impl Arguments {
+    /// Returns the context that an evaluation may need: of windows alone, or of questions, whose length is not known yet.
+    fn context(&self, is_of_windows: bool) -> usize {
+        let window = self.window_tokens.unwrap_or(WINDOW).max(self.chunk);
+        if self.processors.is_some() && !is_of_windows {
+            window.max(QUESTIONS)
+        } else {
+            window
+        }
+    }
+
+    /// Returns the engine on the processors of the command line, if it has any.
+    fn engine(&self, model: &Arc<Model>, context: usize) -> Result<Option<HeteroEngine>> {
+        let Some(processors) = &self.processors else {
+            return Ok(None);
+        };
+        let session = SessionOptions {
+            context,
+            chunk: self.chunk.min(context),
+            kv_format: self.kv.format(),
+        };
+        let options = HeteroOptions {
+            engine: EngineOptions {
+                session,
+                ..EngineOptions::default()
+            },
+            ..HeteroOptions::default()
+        };
+        processors.engine(&self.devices, model, options).map(Some)
+    }
+
     fn evaluate(
         &self,
         variant: &Variant,
-        model: &Arc<Model>,
+        (model, engine): (&Arc<Model>, Option<&HeteroEngine>),
         dataset: &Dataset,
         cancel: &Cancel,
     ) -> triad_evaluate::Result<Evaluation> {
-        let Self {
-            limit,
-            window,
-            chunk,
-            ..
-        } = *self;
-        let window = window.unwrap_or(WINDOW);
-        let fixed_point = self.npu_activation == ActivationArgument::Fixed;
+        let Self { limit, chunk, .. } = *self;
+        let window = self.window_tokens.unwrap_or(WINDOW);
+        let fixed_point = self.devices.fixed_point();
         let options = EvaluateOptions {
             limit,
             window,
             chunk,
             kv_format: self.kv.format(),
             fixed_point,
+            engine: engine.cloned(),
         };
         let bar = progress::tokens(format!("{}: {}", variant.label, dataset.task().name()), 0);
         evaluate(model, dataset, &options, cancel, |done, total| {
@@ -266,6 +305,21 @@ fn figure(value: f64, standard_error: f64) -> String {
     }
 }
 
+/// Returns what processors multiplied as text.
+fn work(processors: &[ProcessorWork]) -> String {
+    let one = |work: &ProcessorWork| {
+        let ProcessorWork {
+            processor,
+            products,
+            share,
+        } = work;
+        let (products, share) = (output::count(*products), 100.0 * share);
+        format!("{processor} {products}, {share:.1} % of the operations")
+    };
+    let all: Vec<_> = processors.iter().map(one).collect();
+    all.join("; ")
+}
+
 fn print(evaluation: &Evaluation) -> Result<()> {
     let mut fields: Vec<_> = evaluation
         .metrics
@@ -277,6 +331,7 @@ fn print(evaluation: &Evaluation) -> Result<()> {
         tokens,
         seconds,
         tokens_per_second,
+        processors,
         notes,
         ..
     } = evaluation;
@@ -286,6 +341,9 @@ fn print(evaluation: &Evaluation) -> Result<()> {
         output::count(*tokens)
     );
     fields.push(("tokens", rate));
+    if !processors.is_empty() {
+        fields.push(("products", work(processors)));
+    }
     fields.extend(notes.iter().map(|note| ("note", note.clone())));
     output::fields(&fields)
 }

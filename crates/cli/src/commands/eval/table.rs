@@ -150,6 +150,7 @@ mod tests {
             tokens: 0,
             seconds: 0.0,
             tokens_per_second: 0.0,
+            processors: Vec::new(),
             notes,
             rows,
         };

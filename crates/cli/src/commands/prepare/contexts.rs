@@ -1,12 +1,14 @@
 //! `triad prepare --for`: compiles the graphs of a package ahead of time for the NPU of a chip.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use serde::Serialize;
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
 use triad_engine::package::Package;
 use triad_engine::{EngineOptions, LoadOptions, Model, SessionOptions, Threads};
 use triad_frontend::hashes;
@@ -54,8 +56,22 @@ struct Report {
     chip: String,
     chunk: usize,
     graphs: usize,
+    contexts_of_graphs: usize,
     bytes: u64,
     seconds: f64,
+}
+
+/// The index of a folder, as far as it is reported.
+#[derive(Deserialize)]
+struct Index {
+    contexts: Vec<CompiledContext>,
+    graphs: BTreeMap<String, IgnoredAny>,
+}
+
+/// A context of a folder.
+#[derive(Deserialize)]
+struct CompiledContext {
+    bytes: u64,
 }
 
 impl ContextArguments {
@@ -99,7 +115,12 @@ impl ContextArguments {
             ..HeteroOptions::default()
         };
         drop(processors.engine(&devices, &model, options)?);
-        let (graphs, bytes) = graphs(folder).with_context(|| folder.display().to_string())?;
+        let Index {
+            contexts: of_graphs,
+            graphs,
+        } = index(folder).with_context(|| folder.display().to_string())?;
+        let bytes = of_graphs.iter().map(|context| context.bytes).sum();
+        let (graphs, of_graphs) = (graphs.len(), of_graphs.len());
         let seconds = start.elapsed().as_secs_f64();
         let contexts = folder.display().to_string();
         if json {
@@ -109,6 +130,7 @@ impl ContextArguments {
                 chip: chip.to_string(),
                 chunk: self.chunk,
                 graphs,
+                contexts_of_graphs: of_graphs,
                 bytes,
                 seconds,
             })?;
@@ -120,8 +142,13 @@ impl ContextArguments {
             (
                 "graphs",
                 format!(
-                    "{graphs} for chunks of {} tokens, {}",
+                    "{graphs} for chunks of {} tokens, in {}, {}",
                     self.chunk,
+                    if of_graphs == 1 {
+                        "one context".to_owned()
+                    } else {
+                        format!("{of_graphs} contexts")
+                    },
                     output::bytes(bytes)
                 ),
             ),
@@ -138,14 +165,8 @@ impl ContextArguments {
     }
 }
 
-/// Returns the number of graphs in a folder, and their bytes.
-fn graphs(folder: &Path) -> std::io::Result<(usize, u64)> {
-    let (mut graphs, mut bytes) = (0, 0);
-    for entry in fs::read_dir(folder)? {
-        let entry = entry?;
-        if entry.path().extension() == Some("onnx".as_ref()) {
-            (graphs, bytes) = (graphs + 1, bytes + entry.metadata()?.len());
-        }
-    }
-    Ok((graphs, bytes))
+/// Returns the index of a folder.
+fn index(folder: &Path) -> Result<Index> {
+    let text = fs::read(folder.join("contexts.json"))?;
+    Ok(serde_json::from_slice(&text)?)
 }

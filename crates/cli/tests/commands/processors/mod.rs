@@ -24,7 +24,7 @@ const POLICIES: [&str; 6] = [
     "planned",
 ];
 
-fn packaged() -> Place {
+pub(crate) fn packaged() -> Place {
     let place = place();
     succeed(&place.triad(&[
         "prepare",

@@ -95,6 +95,9 @@ fn a_package_runs_by_graphs_that_were_compiled_ahead_for_a_phone_and_by_no_other
         serde_json::from_slice(&std::fs::read(place.path("phone/contexts.json")).unwrap()).unwrap();
     let graphs = index["graphs"].as_object().unwrap();
     assert_eq!(report["graphs"], graphs.len());
+    assert_eq!(report["contexts_of_graphs"], 1, "all are in one context");
+    let bytes = std::fs::metadata(place.path("phone/context0.bin")).unwrap();
+    assert_eq!(report["bytes"], bytes.len());
     let on = |chunk: &str| {
         let verify = [
             "verify",
