@@ -16,10 +16,12 @@ use triad_engine::{
 const TOLERANCE: f32 = 1e-5;
 
 /// Checkpoints, and whether there is an mmproj file with the same encoder.
-const CASES: [(&str, bool); 9] = [
+const CASES: [(&str, bool); 11] = [
     ("smolvlm", true),
     ("idefics3", false),
     ("gemma3", true),
+    ("gemma4", true),
+    ("gemma4-inputs", true),
     ("llava", true),
     ("qwen2_vl", true),
     ("qwen2_5_vl", true),

@@ -32,10 +32,12 @@ use triad_prepare::plan::PlanOptions;
 use triad_prepare::vision::{cosine, decide, mean_cosine};
 use triad_prepare::{PrepareOptions, Prune, Result};
 
-const FAMILIES: [&str; 9] = [
+const FAMILIES: [&str; 11] = [
     "smolvlm",
     "idefics3",
     "gemma3",
+    "gemma4",
+    "gemma4-inputs",
     "llava",
     "qwen2_vl",
     "qwen2_5_vl",
