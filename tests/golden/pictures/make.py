@@ -165,6 +165,9 @@ def randomize(model):
             less_one = has_offset and ("language_model" in name or "soft_emb" in name)
             one = norm and not less_one or "lambda" in name
             values = 0.3 * values + (1.0 if one else 0.0)
+            if is_gemma and not has_offset and ("q_norm" in name or "k_norm" in name):
+                # The scores of Gemma 4 have no other factor.
+                values *= parameter.shape[0] ** -0.25
         elif "embed_tokens" in name:
             values *= 1.0 / math.sqrt(parameter.shape[1]) if is_gemma else 1.0
         elif "position" in name or "pos_embed" in name or "cls_token" in name:
