@@ -53,7 +53,7 @@ GEMMA4_TEXT = TEXT | dict(
 )
 GEMMA4 = VISION | dict(
     model_type="gemma4_vision", num_key_value_heads=2, head_dim=12, patch_size=4, pooling_kernel_size=3,
-    position_embedding_size=16,
+    position_embedding_size=64,
 )
 QWEN = dict(depth=3, num_heads=2, patch_size=4, spatial_merge_size=2, temporal_patch_size=2)
 
