@@ -15,9 +15,9 @@ const ELEMENTS: usize = 1 << 14;
 /// The bounds of a linear layer, each the smallest and the largest value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bounds {
-    /// Those of the input.
+    /// Bounds of the input.
     pub input: [f32; 2],
-    /// Those of the output, with its bias.
+    /// Bounds of the output, with its bias.
     pub output: [f32; 2],
 }
 
