@@ -6,7 +6,7 @@ use crate::cancel::Cancel;
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::kv::PrefixSalt;
-use crate::pictures::{Picture, PictureId};
+use crate::pictures::{Picture, PictureId, Together};
 use crate::vision::Pixels;
 
 impl Engine {
@@ -42,7 +42,7 @@ impl Engine {
         let description = vision.description();
         let cells = description.cells(pixels.height, pixels.width)?;
         let row_len = description.width * (1 + description.deepstack.len());
-        pictures.add(key, (cells, row_len), values, description.together)
+        pictures.add(key, (cells, row_len), values, Together::new(description))
     }
 }
 

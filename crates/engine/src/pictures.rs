@@ -11,6 +11,8 @@ use std::sync::{
 };
 use std::time::Duration;
 
+use triad_model::vision::VisionDescription;
+
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
 use crate::kv::PrefixSalt;
@@ -27,6 +29,28 @@ const TURN: Duration = Duration::from_millis(2);
 /// Returns whether a token stands for a row of a picture.
 pub fn is_of_picture(token: u32) -> bool {
     token >= FIRST
+}
+
+/// Whether the rows of a picture read each other in attention, also later ones.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Together {
+    /// They read only earlier ones.
+    #[default]
+    No,
+    /// They do in all blocks, also beyond a sliding window.
+    Everywhere,
+    /// They do in blocks with a sliding window, earlier ones within it.
+    InWindows,
+}
+
+impl Together {
+    pub(crate) fn new(description: &VisionDescription) -> Self {
+        match (description.together, description.together_in_windows) {
+            (false, _) => Self::No,
+            (true, false) => Self::Everywhere,
+            (true, true) => Self::InWindows,
+        }
+    }
 }
 
 /// A picture, or a tile of one, that an engine has encoded. As long as it is held, by this handle or by a session, its
@@ -47,7 +71,7 @@ pub(crate) struct PictureRows {
     /// `[rows, row_len]`.
     values: Vec<f32>,
     /// Whether the rows read each other.
-    pub(crate) together: bool,
+    pub(crate) together: Together,
     /// The hash of the pixels.
     id: PictureId,
 }
@@ -153,7 +177,7 @@ impl Pictures {
         key: Key,
         (cells, row_len): ([usize; 2], usize),
         values: Vec<f32>,
-        together: bool,
+        together: Together,
     ) -> Result<Picture> {
         let mut known = self.write();
         known.now += 1;
@@ -251,6 +275,8 @@ pub(crate) struct Layout {
     pub(crate) axes: Vec<[usize; 3]>,
     /// Positions in the sequence of the rows that read each other, of each picture.
     pub(crate) together: Vec<Range<usize>>,
+    /// Whether they do so only in blocks with a sliding window, and within it.
+    pub(crate) in_windows: bool,
 }
 
 impl Held {
@@ -381,8 +407,9 @@ impl Held {
                 (at, next) = (at + count, next + positions);
                 continue;
             };
-            if rows.together && at + count > first {
+            if rows.together != Together::No && at + count > first {
                 layout.together.push(at..at + count);
+                layout.in_windows = rows.together == Together::InWindows;
             }
             if has_axes {
                 let wide = rows.cells[1];
@@ -401,7 +428,7 @@ mod tests {
     use super::*;
 
     /// Returns a session's pictures with one of 2 × 3 rows from `FIRST` on.
-    fn held(together: bool) -> Held {
+    fn held(together: Together) -> Held {
         let mut held = Held::default();
         held.add(&Picture(Arc::new(PictureRows {
             first: FIRST,
@@ -423,7 +450,7 @@ mod tests {
     #[test]
     fn steps_get_the_layout_of_one_request_and_read_no_token_twice() {
         let tokens = prompt();
-        let whole = held(true).layout(&[], &tokens, true);
+        let whole = held(Together::Everywhere).layout(&[], &tokens, true);
         assert_eq!(whole.axes.len(), tokens.len());
         assert_eq!(
             whole.axes[2..9],
@@ -438,7 +465,7 @@ mod tests {
             ]
         );
         for split in [2, 5, 8, 9] {
-            let mut held = held(true);
+            let mut held = held(Together::Everywhere);
             let mut axes = held.layout(&[], &tokens[..split], true).axes;
             let rest = held.layout(&tokens[..split], &tokens[split..], true);
             axes.extend(&rest.axes);
@@ -448,7 +475,7 @@ mod tests {
             let again = held.layout_again(&tokens[..split], &tokens[split..], true);
             assert_eq!(again, rest);
         }
-        let mut held = held(true);
+        let mut held = held(Together::Everywhere);
         for at in 8..tokens.len() {
             let step = held.layout(&tokens[..at], &tokens[at..=at], true);
             assert_eq!(step.axes, [whole.axes[at]]);
@@ -463,7 +490,7 @@ mod tests {
 
     #[test]
     fn a_session_drops_the_pictures_that_its_prompt_does_not_have() {
-        let mut held = held(false);
+        let mut held = held(Together::No);
         held.retain(&prompt());
         assert_eq!(held.known(&prompt()), prompt().len());
         held.retain(&[1, 2]);

@@ -16,10 +16,12 @@ use triad_engine::{
 const TOLERANCE: f32 = 1e-5;
 
 /// Checkpoints, and whether there is an mmproj file with the same encoder.
-const CASES: [(&str, bool); 9] = [
+const CASES: [(&str, bool); 11] = [
     ("smolvlm", true),
     ("idefics3", false),
     ("gemma3", true),
+    ("gemma4", true),
+    ("gemma4-inputs", true),
     ("llava", true),
     ("qwen2_vl", true),
     ("qwen2_5_vl", true),
@@ -386,4 +388,24 @@ fn an_encoder_of_another_model_is_refused_in_one_sentence() {
     assert!(error.contains("expected `clip`"), "{error}");
     let error = load("../families/qwen3").to_string();
     assert!(error.contains("reads text alone"), "{error}");
+}
+
+#[test]
+fn bounds_of_linear_layers_that_are_none_are_refused() {
+    let mut bytes = std::fs::read(folder().join("gemma4-inputs-mmproj.gguf")).unwrap();
+    let file = triad_model::gguf::read(&bytes).unwrap();
+    let place = file.tensors["v.blk.1.ffn_up.output_min"].bytes.clone();
+    let path = tempfile::NamedTempFile::new().unwrap();
+    for low in [9.0f32, f32::NAN] {
+        bytes[place.clone()].copy_from_slice(&low.to_le_bytes());
+        std::fs::write(path.path(), &bytes).unwrap();
+        let options = LoadOptions {
+            vision: Some(path.path().to_owned()),
+            ..options(None)
+        };
+        let error = Model::load(&folder().join("gemma4-inputs"), &options).expect_err("refused");
+        let error = error.to_string();
+        assert!(error.contains("layer Up of block 1"), "{error}");
+        assert!(error.contains("bounds"), "{error}");
+    }
 }

@@ -59,7 +59,7 @@ mod testing;
 pub mod timing;
 mod vectorize;
 
-pub use attention::{attention, attention_of_rows, attention_together};
+pub use attention::{Together, attention, attention_of_rows, attention_together};
 pub use cores::Cores;
 pub use dot::narrow_f16;
 pub use kernel::{

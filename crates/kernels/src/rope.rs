@@ -9,6 +9,8 @@ pub enum Pairing {
     Halves,
     /// `2i` and `2i + 1`.
     Adjacent,
+    /// [`Pairing::Halves`] of each half of the dimensions by itself; the first half has the first half of the angles.
+    HalvesOfHalves,
 }
 
 /// Cosines and sines for the position of every row: `[rows, dims / 2]` each.
@@ -102,27 +104,37 @@ pub fn rope(
 
 #[inline(always)]
 fn rotate(head: &mut [f32], cosines: &[f32], sines: &[f32], pairing: Pairing) {
-    let angles = cosines.iter().zip(sines);
-    let rotate_pair = |(a, b): (&mut f32, &mut f32), (cosine, sine): (&f32, &f32)| {
-        (*a, *b) = (*a * cosine - *b * sine, *b * cosine + *a * sine);
-    };
     match pairing {
-        Pairing::Halves => {
-            let (first, second) = head.split_at_mut(cosines.len());
-            first
-                .iter_mut()
-                .zip(second)
-                .zip(angles)
-                .for_each(|(pair, angle)| rotate_pair(pair, angle));
-        }
+        Pairing::Halves => rotate_halves(head, cosines, sines),
         Pairing::Adjacent => {
             let (pairs, _) = head.as_chunks_mut::<2>();
             pairs
                 .iter_mut()
-                .zip(angles)
+                .zip(cosines.iter().zip(sines))
                 .for_each(|([a, b], angle)| rotate_pair((a, b), angle));
         }
+        Pairing::HalvesOfHalves => {
+            let half = cosines.len() / 2;
+            let (first, second) = head.split_at_mut(2 * half);
+            rotate_halves(first, &cosines[..half], &sines[..half]);
+            rotate_halves(second, &cosines[half..], &sines[half..]);
+        }
     }
+}
+
+#[inline(always)]
+fn rotate_halves(x: &mut [f32], cosines: &[f32], sines: &[f32]) {
+    let (first, second) = x.split_at_mut(cosines.len());
+    first
+        .iter_mut()
+        .zip(second)
+        .zip(cosines.iter().zip(sines))
+        .for_each(|(pair, angle)| rotate_pair(pair, angle));
+}
+
+#[inline(always)]
+fn rotate_pair((a, b): (&mut f32, &mut f32), (cosine, sine): (&f32, &f32)) {
+    (*a, *b) = (*a * cosine - *b * sine, *b * cosine + *a * sine);
 }
 
 #[cfg(test)]
@@ -168,5 +180,23 @@ mod tests {
         let adjacent = rotated(&[1.0, 4.0, 2.0, 5.0, 3.0, 6.0], 7, Pairing::Adjacent);
         let permuted: Vec<f32> = [0, 2, 4, 1, 3, 5].map(|i| adjacent[i]).to_vec();
         assert_eq!(halves, permuted);
+    }
+
+    #[test]
+    fn halves_of_halves_rotate_each_half_by_its_own_angles() {
+        let x = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0];
+        let mut angles = Angles::default();
+        angles.fill_by_axis([[3, 5, 0]], &[1.0, 0.1, 1.0, 0.1], &[0, 0, 1, 1], 1.0);
+        let mut found = x;
+        rope(&mut found, 8, 1, &angles, 0, Pairing::HalvesOfHalves);
+        let half = |x: &[f32], position: usize| {
+            let mut angles = Angles::default();
+            angles.fill(position..position + 1, &[1.0, 0.1], 1.0);
+            let mut x = x.to_vec();
+            rope(&mut x, 4, 1, &angles, 0, Pairing::Halves);
+            x
+        };
+        assert_eq!(found[..4], half(&x[..4], 3));
+        assert_eq!(found[4..], half(&x[4..], 5));
     }
 }

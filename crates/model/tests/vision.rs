@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
+use triad_model::checkpoint::Checkpoint;
 use triad_model::gguf;
 use triad_model::testing::GgufBuilder;
 use triad_model::vision::VisionFile;
@@ -60,6 +61,8 @@ fn both_files_of_an_encoder_have_one_description() {
     let names = [
         "smolvlm",
         "gemma3",
+        "gemma4",
+        "gemma4-inputs",
         "llava",
         "qwen2_vl",
         "qwen2_5_vl",
@@ -70,7 +73,8 @@ fn both_files_of_an_encoder_have_one_description() {
     for name in names {
         let folder = VisionFile::open(&golden().join(name)).unwrap();
         let file = VisionFile::open(&golden().join(format!("{name}-mmproj.gguf"))).unwrap();
-        let mut described = file.description().clone();
+        let text = Checkpoint::open(golden().join(name)).unwrap();
+        let mut described = file.description_for(text.description());
         // Gemma's file has the whole factor, and others have query, key and value apart, or channels first.
         let expected = folder.description();
         described.joined = expected.joined;
@@ -86,7 +90,7 @@ fn both_files_of_an_encoder_have_one_description() {
 #[test]
 fn fields_that_change_the_computation_are_refused_by_name() {
     type Change = (&'static str, &'static str, Value, &'static str);
-    let changes: [Change; 22] = [
+    let changes: [Change; 29] = [
         (
             "smolvlm",
             "vision_config.hidden_act",
@@ -127,6 +131,38 @@ fn fields_that_change_the_computation_are_refused_by_name() {
             "vision_config.model_type",
             json!("other"),
             "siglip_vision_model",
+        ),
+        (
+            "gemma4",
+            "vision_config.num_key_value_heads",
+            json!(1),
+            "num_attention_heads",
+        ),
+        ("gemma4", "vision_config.head_dim", json!(16), "hidden_size"),
+        (
+            "gemma4",
+            "vision_config.model_type",
+            json!("gemma4_unified_vision"),
+            "expected gemma4_vision",
+        ),
+        (
+            "gemma4",
+            "text_config.use_bidirectional_attention",
+            json!("all"),
+            "expected vision",
+        ),
+        ("gemma4", "vision_config.standardize", json!(false), "role"),
+        (
+            "gemma4-inputs",
+            "text_config.pad_token_id",
+            json!(3),
+            "expected 0",
+        ),
+        (
+            "gemma4-inputs",
+            "vision_config.use_clipped_linears",
+            json!(false),
+            "has no role",
         ),
         (
             "llava",
@@ -263,6 +299,20 @@ fn an_mmproj_file_is_checked_field_by_field() {
             .to_string();
         assert!(error.contains(tensor), "{error}");
     }
+}
+
+#[test]
+fn an_encoder_of_sound_next_to_that_of_pictures_is_left_out() {
+    let name = "gemma4-inputs-mmproj.gguf";
+    let file = opened_gguf(name, &[], "").unwrap();
+    assert!(file.description().bounded);
+    let error = opened_gguf(name, &[], "v.blk.1.ffn_up.output_max").expect_err("refused");
+    assert!(error.to_string().contains("output_max"), "{error}");
+    let error = opened_gguf(name, &[], "v.position_embd.weight").expect_err("refused");
+    assert!(error.to_string().contains("missing"), "{error}");
+    let key = "clip.has_vision_encoder";
+    let error = opened_gguf(name, &[(key, gguf::Value::Bool(false))], "").expect_err("refused");
+    assert!(error.to_string().contains(key), "{error}");
 }
 
 #[test]

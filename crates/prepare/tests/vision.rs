@@ -32,10 +32,12 @@ use triad_prepare::plan::PlanOptions;
 use triad_prepare::vision::{cosine, decide, mean_cosine};
 use triad_prepare::{PrepareOptions, Prune, Result};
 
-const FAMILIES: [&str; 9] = [
+const FAMILIES: [&str; 11] = [
     "smolvlm",
     "idefics3",
     "gemma3",
+    "gemma4",
+    "gemma4-inputs",
     "llava",
     "qwen2_vl",
     "qwen2_5_vl",
@@ -413,7 +415,7 @@ fn prepared(recipe: &Recipe, destination: &Path) -> Result<Prepared> {
 fn rows_and_logits(model: &Arc<Model>, view: Pixels) -> (Vec<f32>, Vec<f32>) {
     let options = EngineOptions {
         session: SessionOptions {
-            context: 256,
+            context: 512,
             ..SessionOptions::default()
         },
         ..EngineOptions::default()
@@ -517,6 +519,44 @@ fn a_package_keeps_how_an_mmproj_file_prepares_pictures() {
     let model = Arc::new(model(&destination, 1));
     let view = pictures.views(&pictures.files[0]).unwrap().remove(0);
     rows_and_logits(&model, pixels(&view));
+}
+
+#[test]
+fn a_package_has_the_norms_and_the_bounds_of_gemma_4s_encoder() {
+    let screens = screens();
+    let cases = [
+        ("gemma4.gguf", "gemma4-inputs-mmproj.gguf"),
+        ("gemma4-one-layer.gguf", "gemma4-mmproj.gguf"),
+    ];
+    for (text, mmproj) in cases {
+        let folder = tempfile::tempdir().unwrap();
+        let destination = folder.path().join("package");
+        let mmproj = golden().join(mmproj);
+        let pictures = CalibrationPictures::of_folder(screens.path(), &mmproj).unwrap();
+        let view = pictures.views(&pictures.files[0]).unwrap().remove(0);
+        let text = golden().join("../families").join(text);
+        let recipe = Recipe {
+            checkpoint: Arc::new(Checkpoint::open(text).unwrap()),
+            ..recipe(Some(pictures))
+        };
+        let package = prepared(&recipe, &destination).unwrap().package;
+        package.verify().unwrap();
+        let found = Arc::new(model(&destination, 2));
+        let plan = package.manifest().vision.as_ref().unwrap();
+        let plan = plan.preparation.quantization().unwrap();
+        let exact = BlockArithmetic::Exact;
+        let float = VisionModel::load(&mmproj, found.description(), exact).unwrap();
+        assert_eq!(found.vision().unwrap().description(), float.description());
+        let has_inputs = found.description().token_inputs.is_some();
+        assert_eq!(float.description().together, !has_inputs);
+        let expected = found.install(|| {
+            float
+                .quantize(&plan, None)
+                .encode(pixels(&view), &Cancel::new())
+        });
+        let rows = rows_and_logits(&found, pixels(&view)).0;
+        assert_eq!(rows, expected.unwrap(), "{}", mmproj.display());
+    }
 }
 
 #[test]

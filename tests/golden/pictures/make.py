@@ -4,7 +4,7 @@
     pip install torch transformers==4.57.6 safetensors gguf
     python tests/golden/pictures/make.py [NAME ...]
 
-and again with transformers 5.24.0 for smolvlm and idefics3, whose positions version 4.57 moves by one.
+and again with transformers 5.24.0 for smolvlm and idefics3, whose positions version 4.57 moves by one, and for Gemma 4.
 
 For each name in CASES this writes, next to this script:
 
@@ -47,6 +47,14 @@ TEXT = dict(
     num_key_value_heads=2, max_position_embeddings=512, bos_token_id=1, eos_token_id=2, pad_token_id=0,
 )
 VISION = dict(hidden_size=24, intermediate_size=40, num_hidden_layers=2, num_attention_heads=2)
+GEMMA4_TEXT = TEXT | dict(
+    model_type="gemma4_text", head_dim=16, global_head_dim=24, sliding_window=8,
+    layer_types=["sliding_attention", "full_attention", "sliding_attention", "full_attention"], num_hidden_layers=4,
+)
+GEMMA4 = VISION | dict(
+    model_type="gemma4_vision", num_key_value_heads=2, head_dim=12, patch_size=4, pooling_kernel_size=3,
+    position_embedding_size=64,
+)
 QWEN = dict(depth=3, num_heads=2, patch_size=4, spatial_merge_size=2, temporal_patch_size=2)
 
 
@@ -83,6 +91,26 @@ CASES = {
         ),
         VISION | dict(model_type="siglip_vision_model", image_size=48, patch_size=4, vision_use_head=False),
         views=[(48, 48), (48, 48)], merge=3, others=dict(mm_tokens_per_image=16, tie_word_embeddings=True), projector="gemma3",
+    ),
+    # As the larger models: rows read each other in blocks with a window, and are standardized.
+    "gemma4": Case(
+        "gemma4", GEMMA4_TEXT | dict(hidden_size_per_layer_input=0, use_bidirectional_attention="vision"),
+        GEMMA4 | dict(standardize=True), views=[(36, 48), (24, 36)], merge=3, others=dict(tie_word_embeddings=True),
+        projector="gemma4v",
+    ),
+    # As the smaller models: the text model has an input by token in each block, linear layers of the encoder have bounds, and
+    # there is an encoder of sound.
+    "gemma4-inputs": Case(
+        "gemma4", GEMMA4_TEXT | dict(hidden_size_per_layer_input=8, vocab_size_per_layer_input=VOCAB, num_kv_shared_layers=1),
+        GEMMA4 | dict(use_clipped_linears=True), views=[(36, 48), (24, 36)], merge=3,
+        others=dict(
+            tie_word_embeddings=True,
+            audio_config=dict(
+                hidden_size=8, num_hidden_layers=1, num_attention_heads=2, subsampling_conv_channels=[4, 2],
+                output_proj_dims=8, conv_kernel_size=3,
+            ),
+        ),
+        projector="gemma4v",
     ),
     "llava": Case(
         "llava", TEXT | dict(model_type="llama"),
@@ -129,13 +157,17 @@ def randomize(model):
     """Weights, exact in bf16, that make every part matter: norms are not 1, biases not 0."""
     generator = torch.Generator().manual_seed(0)
     is_gemma = type(model).__name__.startswith("Gemma")
+    has_offset = is_gemma and not type(model).__name__.startswith("Gemma4")
     for name, parameter in sorted(model.named_parameters()):
         values = torch.randn(parameter.shape, generator=generator)
         if parameter.dim() == 1:
             norm = ("norm" in name or "ln_q" in name or "layrnorm" in name) and name.endswith("weight")
-            less_one = is_gemma and ("language_model" in name or "soft_emb" in name)
+            less_one = has_offset and ("language_model" in name or "soft_emb" in name)
             one = norm and not less_one or "lambda" in name
             values = 0.3 * values + (1.0 if one else 0.0)
+            if is_gemma and not has_offset and ("q_norm" in name or "k_norm" in name):
+                # The scores of Gemma 4 have no other factor.
+                values *= parameter.shape[0] ** -0.25
         elif "embed_tokens" in name:
             values *= 1.0 / math.sqrt(parameter.shape[1]) if is_gemma else 1.0
         elif "position" in name or "pos_embed" in name or "cls_token" in name:
@@ -145,6 +177,22 @@ def randomize(model):
             gain = 1.5 if any(part in name for part in ("q_proj", "k_proj", "qkv")) else 1.0
             values *= gain / math.sqrt(inputs)
         parameter.data.copy_(values.to(torch.bfloat16))
+    for name, buffer in sorted(model.named_buffers()):
+        # Those of Gemma 4: query and key have the same bounds of their input in some blocks, in others they have not.
+        if "vision_tower" in name and name.split(".")[-1] in BUFFERS:
+            end = name.split(".")[-1]
+            low, high = BUFFERS[end]
+            apart = 0.25 if ".layers.1." in name and "k_proj" in name else 0.0
+            buffer.copy_((low + (high - low) * torch.rand(buffer.shape, generator=generator) + apart).to(torch.bfloat16))
+        elif name.endswith("layer_scalar"):
+            buffer.fill_(0.75)
+
+
+# The ranges of buffers. Bounds cut some values off in each layer.
+BUFFERS = {
+    "std_bias": (-0.5, 0.5), "std_scale": (0.5, 1.5), "input_min": (-1.25, -1.25), "input_max": (1.5, 1.5),
+    "output_min": (-2.0, -1.0), "output_max": (1.0, 2.0),
+}
 
 
 def build(case):
@@ -160,7 +208,9 @@ def build(case):
 
 def pixels(case):
     generator = torch.Generator().manual_seed(2)
-    smooth = [torch.rand(3, h // 4 + 1, w // 4 + 1, generator=generator) * 2 - 1 for h, w in case.views]
+    # Gemma 4 reads numbers from 0 to 1.
+    low = 0 if case.model_type == "gemma4" else -1
+    smooth = [torch.rand(3, h // 4 + 1, w // 4 + 1, generator=generator) * (1 - low) + low for h, w in case.views]
     return [
         torch.nn.functional.interpolate(small[None], size=size, mode="bilinear")[0] for small, size in zip(smooth, case.views)
     ]
@@ -188,6 +238,16 @@ def padded_patches(case, view, most):
 
 
 def inputs(case, views):
+    if case.model_type == "gemma4":
+        most = max(view.shape[1] * view.shape[2] // case.vision["patch_size"] ** 2 for view in views)
+        cut = [padded_patches(case, view, most) for view in views]
+        places = []
+        for _, _, (high, wide) in cut:
+            of_view = torch.tensor([[x, y] for y in range(high) for x in range(wide)])
+            places.append(torch.nn.functional.pad(of_view, (0, 0, 0, most - high * wide), value=-1))
+        return dict(
+            pixel_values=torch.stack([one for one, _, _ in cut]).double(), image_position_ids=torch.stack(places),
+        )
     if case.model_type == "lfm2_vl":
         most = max(view.shape[1] * view.shape[2] // case.vision["patch_size"] ** 2 for view in views)
         cut = [padded_patches(case, view, most) for view in views]
@@ -236,6 +296,8 @@ def compute(case, model):
     extra = {}
     if case.model_type == "gemma3":
         extra["token_type_ids"] = (tokens == IMAGE).long()
+    if case.model_type == "gemma4":
+        extra["mm_token_type_ids"] = (tokens == IMAGE).long()
     logits = model(input_ids=tokens, attention_mask=torch.ones_like(tokens), use_cache=False, **given, **extra).logits[0]
     hook.remove()
     places = torch.tensor(ids) < 0
@@ -254,6 +316,11 @@ BLOCK_NAMES = {
     "mlp.down_proj": "ffn_down", "mlp.linear_fc1": "ffn_up", "mlp.linear_fc2": "ffn_down", "lambda_1": "ls1.weight",
     "lambda_2": "ls2.weight",
 }
+GEMMA4_NAMES = {
+    "input_layernorm": "ln1", "pre_feedforward_layernorm": "ln2", "post_attention_layernorm": "attn_post_norm",
+    "post_feedforward_layernorm": "ffn_post_norm", "self_attn.o_proj": "attn_out", "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+}
 NAMES = {
     "embeddings.patch_embedding": "v.patch_embd", "embeddings.position_embedding": "v.position_embd",
     "embeddings.class_embedding": "v.class_embd", "pre_layrnorm": "v.pre_ln", "post_layernorm": "v.post_ln",
@@ -261,6 +328,8 @@ NAMES = {
     "merger.norm": "v.post_ln", "merger.mlp.0": "mm.0", "merger.mlp.2": "mm.2", "merger.linear_fc1": "mm.0",
     "merger.linear_fc2": "mm.2", "modality_projection.proj": "mm.model.fc", "mm_soft_emb_norm": "mm.soft_emb_norm",
     "mm_input_projection_weight": "mm.input_projection.weight", "embeddings.cls_token": "v.class_embd",
+    "patch_embedder.input_proj": "v.patch_embd", "patch_embedder.position_embedding_table": "v.position_embd.weight",
+    "std_bias": "v.std_bias", "std_scale": "v.std_scale", "embedding_projection": "mm.input_projection",
     "embeddings.position_embeddings": "v.position_embd.weight", "embeddings.patch_embeddings.projection": "v.patch_embd",
 }
 PROJECTORS = {
@@ -272,17 +341,19 @@ PROJECTORS = {
 
 def renamed(case, name):
     """llama.cpp's name of a tensor of the encoder; None if the file does not have it."""
-    parts = ("vision_model.", "vision_tower.", "visual.", "connector.", "multi_modal_projector.")
+    parts = ("vision_model.", "vision_tower.", "visual.", "connector.", "multi_modal_projector.", "embed_vision.")
     if not any(part in name for part in parts):
         return None
     for part in ("model.", *parts, "vision_model."):
         name = name.split(part, 1)[1] if name.startswith(part) else name
-    stem, end = (name, "") if name.split(".")[-1] not in ("weight", "bias") else name.rsplit(".", 1)
+    ends = ("weight", "bias", "input_min", "input_max", "output_min", "output_max")
+    stem, end = (name, "") if name.split(".")[-1] not in ends else name.rsplit(".", 1)
     end = f".{end}" if end else ""
     for prefix in ("encoder.layers.", "encoder.layer.", "blocks."):
         if stem.startswith(prefix):
             number, layer = stem[len(prefix) :].split(".", 1)
-            return f"v.blk.{number}.{BLOCK_NAMES[layer]}{end}"
+            names = BLOCK_NAMES | (GEMMA4_NAMES if case.model_type == "gemma4" else {})
+            return f"v.blk.{number}.{names[layer.removesuffix('.linear')]}{end}"
     if stem.startswith("deepstack_merger_list."):
         number, layer = stem.split(".")[1:]
         block = case.vision["deepstack_visual_indexes"][int(number)]
@@ -300,7 +371,13 @@ def write_mmproj(path, case, model):
     inner = getattr(config, "intermediate_size", None) or hidden * config.mlp_ratio
     writer = gguf.GGUFWriter(path, "clip")
     writer.add_bool("clip.has_vision_encoder", True)
-    writer.add_string("clip.projector_type", case.projector)
+    has_sound = getattr(model.config, "audio_config", None) is not None
+    writer.add_string("clip.vision.projector_type" if has_sound else "clip.projector_type", case.projector)
+    if has_sound:
+        writer.add_bool("clip.has_audio_encoder", True)
+        writer.add_string("clip.audio.projector_type", "gemma4a")
+        writer.add_tensor("mm.a.input_projection.weight", np.zeros((4, 4), np.float32))
+        writer.add_tensor("a.blk.0.ln1.weight", np.zeros(4, np.float32))
     side = one(getattr(config, "image_size", 0)) or case.views[0][0]
     blocks = blocks - 1 if case.projector == "mlp" else blocks
     fields = dict(
@@ -312,10 +389,12 @@ def write_mmproj(path, case, model):
     heads = getattr(config, "num_attention_heads", None) or config.num_heads
     writer.add_uint32("clip.vision.attention.head_count", heads)
     writer.add_float32("clip.vision.attention.layer_norm_epsilon", getattr(config, "layer_norm_eps", 1e-6))
-    writer.add_array("clip.vision.image_mean", [0.5, 0.5, 0.5])
-    writer.add_array("clip.vision.image_std", [0.5, 0.5, 0.5])
-    writer.add_bool("clip.use_gelu", config.hidden_act.startswith("gelu"))
-    writer.add_bool("clip.use_silu", config.hidden_act == "silu")
+    is_gemma4 = case.projector == "gemma4v"
+    writer.add_array("clip.vision.image_mean", [0.0 if is_gemma4 else 0.5] * 3)
+    writer.add_array("clip.vision.image_std", [1.0 if is_gemma4 else 0.5] * 3)
+    if not is_gemma4:
+        writer.add_bool("clip.use_gelu", config.hidden_act.startswith("gelu"))
+        writer.add_bool("clip.use_silu", config.hidden_act == "silu")
     if case.projector in ("idefics3", "internvl", "gemma3", "lfm2"):
         writer.add_uint32("clip.vision.projector.scale_factor", case.merge)
     if case.projector.startswith("qwen"):
@@ -326,18 +405,21 @@ def write_mmproj(path, case, model):
     if case.projector == "qwen3vl_merger":
         deep = config.deepstack_visual_indexes
         writer.add_array("clip.vision.is_deepstack_layers", [block in deep for block in range(blocks)])
-    for name, parameter in sorted(model.named_parameters()):
+    buffers = [(name, buffer) for name, buffer in model.named_buffers() if name.split(".")[-1] in BUFFERS and "audio" not in name]
+    for name, parameter in sorted([*model.named_parameters(), *buffers]):
         target, values = renamed(case, name), parameter.detach().float().numpy()
         if target is None or target.startswith(f"v.blk.{blocks}.") or case.projector == "mlp" and "post_ln" in target:
             continue
         if target == "mm.soft_emb_norm.weight":
             values = values + 1
-        if target in ("v.class_embd", "v.position_embd.weight"):
+        if values.ndim == 0:
+            values = values.reshape(1)
+        if target in ("v.class_embd", "v.position_embd.weight") and not is_gemma4:
             values = values.reshape(-1, values.shape[-1]) if "position" in target else values.reshape(-1)
         if target == "v.patch_embd.weight" and values.ndim == 5:
             writer.add_tensor("v.patch_embd.weight.1", np.ascontiguousarray(values[:, :, 1]))
             values = np.ascontiguousarray(values[:, :, 0])
-        if case.projector == "lfm2" and target == "v.patch_embd.weight":
+        if case.projector in ("lfm2", "gemma4v") and target == "v.patch_embd.weight":
             side = config.patch_size
             values = np.ascontiguousarray(values.reshape(-1, side, side, 3).transpose(0, 3, 1, 2))
         if "attn_qkv" in target and case.projector != "qwen3vl_merger":
@@ -353,7 +435,7 @@ def write_mmproj(path, case, model):
 
 def main():
     version = int(transformers.__version__.split(".")[0])
-    newer = ("smolvlm", "idefics3")
+    newer = ("smolvlm", "idefics3", "gemma4", "gemma4-inputs")
     names = sys.argv[1:] or [name for name in CASES if (version >= 5) == (name in newer)]
     path = HERE / "golden.safetensors"
     golden = load_file(path) if path.exists() else {}

@@ -197,7 +197,9 @@ MODELS = {
                                            "patch_size": [14, 14]}, downsample_ratio=0.5), INTERNVL, {"image_seq_length": 256, "processor_class": "InternVLProcessor"}),
     "lfm2-vl": (config("lfm2_vl", 1024, {"hidden_size": 768, "model_type": "siglip2_vision_model", "num_patches": 256, "patch_size": 16}, downsample_factor=2),
                 LFM2, {"processor_class": "Lfm2VlProcessor"}),
-    "gemma4": ({"model_type": "gemma4"}, GEMMA4, {"nested": True, "image_seq_length": 280}),
+    "gemma4": (config("gemma4", 2560, {"head_dim": 64, "hidden_size": 768, "intermediate_size": 3072, "model_type": "gemma4_vision", "num_attention_heads": 12,
+                                       "num_hidden_layers": 16, "num_key_value_heads": 12, "patch_size": 16, "pooling_kernel_size": 3,
+                                       "position_embedding_size": 10240}), GEMMA4, {"nested": True, "image_seq_length": 280}),
     # The same with smaller sizes, and with other fields.
     "small-smolvlm": ({"model_type": "smolvlm", "scale_factor": 2, "vision_config": {"patch_size": 8}},
                       {**SMOLVLM, "max_image_size": {"longest_edge": 48}, "size": {"longest_edge": 160}, "image_processor_type": "SmolVLMImageProcessor"}, {"nested": True, "image_seq_len": 9}),

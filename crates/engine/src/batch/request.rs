@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use triad_kernels::{Phase, lock};
+use triad_kernels::{Phase, Together, lock};
 
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
@@ -217,7 +217,10 @@ impl Request {
     pub(crate) fn layout(&self, rows: std::ops::Range<usize>) -> RowLayout<'_> {
         RowLayout {
             axes: self.layout.axes.get(rows).unwrap_or_default(),
-            together: &self.layout.together,
+            together: Together {
+                ranges: &self.layout.together,
+                in_window: self.layout.in_windows,
+            },
         }
     }
 

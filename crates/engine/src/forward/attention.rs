@@ -4,11 +4,11 @@ use std::ops::Range;
 use std::sync::MutexGuard;
 
 use smallvec::SmallVec;
-use triad_kernels::Phase;
 use triad_kernels::attention::{Precision, Row, Shape};
 use triad_kernels::chunks::{chunks_mut, for_each_chunk};
 use triad_kernels::norm::rms_norm_in_place;
 use triad_kernels::rope::{Pairing, rope};
+use triad_kernels::{Phase, Together};
 use triad_model::description::{Attention, KeyValues, MixerWeight, RopePairing};
 
 use super::Segment;
@@ -153,7 +153,11 @@ impl ForwardContext<'_> {
                     let of_queries = rows.start * query..rows.end * query;
                     let (queries, attended) =
                         (&queries[of_queries.clone()], &mut attended[of_queries]);
-                    let reach = (*position, layout.together);
+                    let together = match shape.window {
+                        None if layout.together.in_window => Together::default(),
+                        _ => layout.together,
+                    };
+                    let reach = (*position, together);
                     triad_kernels::attention_together(queries, reach, &*cache, &shape, attended);
                     self.counters.end(begun, Operator::Attention, || {
                         let cached =

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use triad_kernels::Together;
+
 use crate::kv::KvCache;
 
 /// A segment of a chunk: rows that are consecutive tokens of one sequence, the first of them at `position`.
@@ -47,6 +49,6 @@ pub struct RowLayout<'a> {
     /// Positions of RoPE by axis, one for each row; empty: those in the sequence.
     pub(crate) axes: &'a [[usize; 3]],
     /// Positions in the sequence of rows that read each other, of each picture. They are in one segment as far as they are
-    /// not in the cache.
-    pub(crate) together: &'a [Range<usize>],
+    /// not in the cache. If they do so in a window, blocks without one do not have them.
+    pub(crate) together: Together<'a>,
 }

@@ -1,5 +1,7 @@
 //! The encoder of pictures in a package.
 
+use std::collections::BTreeMap;
+
 use triad_model::Result;
 use triad_model::description::Linear as LinearName;
 use triad_model::safetensors::Element;
@@ -9,10 +11,12 @@ use super::Package;
 use super::tensor_file::{TensorFile, changed};
 use super::tensors::{NormPlace, OUTPUT_NORM, linear_name, norm_name};
 use super::vision::{
-    CLASS, INPUT_NORM, PATCH, POSITIONS, PackagedVision, WEIGHTS, projector_names, scale_names,
+    CLASS, INPUT_NORM, PATCH, POSITIONS, PackagedVision, WEIGHTS, bounds_name, norm_places,
+    projector_names, scale_names, standard_names,
 };
 use crate::quantization::DecodeWeights;
-use crate::vision::{Dense, LayerScales, Projector, VisionModel, VisionWeights};
+use crate::vision::weights::{projector_norm_of_ones, value_norm};
+use crate::vision::{Bounds, Dense, LayerScales, Projector, Standard, VisionModel, VisionWeights};
 use crate::weights::{Block, Linear, WeightMatrix};
 
 impl Package {
@@ -58,9 +62,19 @@ fn read(described: &PackagedVision, file: &TensorFile) -> Result<VisionWeights> 
             };
             Ok::<(LinearName, Linear), triad_model::Error>((shape.linear, linear))
         });
+        let places = norm_places(model);
         let norm = |place| file.norm(&norm_name(index, place), &model.norm);
+        let optional = |place| {
+            let exists = places.iter().any(|(other, _)| *other == place);
+            exists.then(|| norm(place)).transpose()
+        };
         let norms = [norm(NormPlace::Attention)?, norm(NormPlace::FeedForward)?];
         Ok(Block {
+            attention_post_norm: optional(NormPlace::AttentionPost)?,
+            feed_forward_post_norm: optional(NormPlace::FeedForwardPost)?,
+            query_norm: optional(NormPlace::Query)?,
+            key_norm: optional(NormPlace::Key)?,
+            value_norm: value_norm(model),
             inputs: Some(inputs),
             ..Block::plain(norms, linears.collect::<Result<_>>()?)
         })
@@ -72,15 +86,32 @@ fn read(described: &PackagedVision, file: &TensorFile) -> Result<VisionWeights> 
             feed_forward: floats(&feed_forward, model.layer_scale)?,
         })
     });
+    let bounds = (0..model.blocks).map(|block| {
+        let name = bounds_name(block);
+        let numbers = floats(&name, model.bounded)?.unwrap_or_default();
+        let linears = model.linears().into_iter();
+        let bounds = linears.zip(numbers.as_chunks().0).map(|(shape, numbers)| {
+            let name = format!("tensor {name:?}, row of {:?},", shape.linear);
+            Ok((shape.linear, Bounds::new(*numbers, &name)?))
+        });
+        bounds.collect::<Result<BTreeMap<_, _>>>()
+    });
     let projector = |stage| {
         let [norm, first, last] = projector_names(stage);
         let shapes = model.projector_layers();
         let has_bias = model.projector.bias;
         let described = model.projector_norm(stage);
+        let [offset, factor] = standard_names(stage);
+        let offset = floats(&offset, model.projector.standardized)?;
+        let factor = floats(&factor, model.projector.standardized)?;
+        let standard = offset.zip(factor);
         Ok(Projector {
-            norm: described
-                .map(|described| file.norm(&norm, &described.norm))
-                .transpose()?,
+            standard: standard.map(|(offset, factor)| Standard { offset, factor }),
+            norm: match described {
+                Some(described) if described.weighted => Some(file.norm(&norm, &described.norm)?),
+                Some(described) => Some(projector_norm_of_ones(model, &described)),
+                None => None,
+            },
             first: match shapes[..] {
                 [shape, _] => Some(dense(&first, shape, element, has_bias)?),
                 _ => None,
@@ -95,6 +126,7 @@ fn read(described: &PackagedVision, file: &TensorFile) -> Result<VisionWeights> 
         input_norm: norm(INPUT_NORM, model.input_norm)?,
         blocks: blocks.collect::<Result<_>>()?,
         scales: scales.collect::<Result<_>>()?,
+        bounds: bounds.collect::<Result<_>>()?,
         output_norm: norm(OUTPUT_NORM, model.output_norm)?,
         projectors: (0..=model.deepstack.len())
             .map(projector)

@@ -97,6 +97,31 @@ pub fn scale_names(block: usize) -> [String; 2] {
     ["attention", "feed-forward"].map(|half| format!("blocks.{block}.{half}-scale"))
 }
 
+/// Returns the name of the bounds of a block's linear layers, four for each of them in the order in which they run.
+pub fn bounds_name(block: usize) -> String {
+    format!("blocks.{block}.bounds")
+}
+
+/// Returns the places of the norms of each block that have weights, and their features.
+pub fn norm_places(description: &VisionDescription) -> Vec<(NormPlace, usize)> {
+    let (hidden, head) = (description.hidden, description.head_dim());
+    let places = [
+        (true, NormPlace::Attention, hidden),
+        (description.post_norms, NormPlace::AttentionPost, hidden),
+        (true, NormPlace::FeedForward, hidden),
+        (description.post_norms, NormPlace::FeedForwardPost, hidden),
+        (description.head_norms, NormPlace::Query, head),
+        (description.head_norms, NormPlace::Key, head),
+    ];
+    let places = places.into_iter().filter(|(exists, ..)| *exists);
+    places.map(|(_, place, width)| (place, width)).collect()
+}
+
+/// Returns the names of the offset and the factor of averaged patches.
+pub fn standard_names(stage: usize) -> [String; 2] {
+    ["offset", "factor"].map(|part| format!("projectors.{stage}.{part}"))
+}
+
 /// Returns the prefixes of the names of the tensors of a projector: of its norm, its first layer and its last one.
 pub fn projector_names(stage: usize) -> [String; 3] {
     ["norm", "first", "last"].map(|layer| format!("projectors.{stage}.{layer}"))
@@ -119,15 +144,15 @@ pub fn entries(description: &VisionDescription, matrices: Element) -> Result<Vec
         table.add(CLASS.into(), Element::F32, &[hidden]);
     }
     if description.positions != Positions::None {
-        let side = description.positions.side();
-        table.add(POSITIONS.into(), Element::F32, &[side * side, hidden]);
+        let rows = description.positions.rows();
+        table.add(POSITIONS.into(), Element::F32, &[rows, hidden]);
     }
     if description.input_norm {
         table.norm(INPUT_NORM, &description.norm, hidden);
     }
     for block in 0..description.blocks {
-        for place in [NormPlace::Attention, NormPlace::FeedForward] {
-            table.norm(&norm_name(block, place), &description.norm, hidden);
+        for (place, width) in norm_places(description) {
+            table.norm(&norm_name(block, place), &description.norm, width);
         }
         for shape in description.linears() {
             let name = linear_name(block, shape.linear);
@@ -135,6 +160,10 @@ pub fn entries(description: &VisionDescription, matrices: Element) -> Result<Vec
             if shape.bias {
                 table.add(bias(&name), Element::F32, &[shape.out_features]);
             }
+        }
+        if description.bounded {
+            let linears = description.linears().len();
+            table.add(bounds_name(block), Element::F32, &[linears, 4]);
         }
         if description.layer_scale {
             for name in scale_names(block) {
@@ -148,7 +177,13 @@ pub fn entries(description: &VisionDescription, matrices: Element) -> Result<Vec
     for stage in 0..=description.deepstack.len() {
         let [norm, first, last] = projector_names(stage);
         let shapes = description.projector_layers();
-        if let Some(described) = description.projector_norm(stage) {
+        if description.projector.standardized {
+            for name in standard_names(stage) {
+                table.add(name, Element::F32, &[hidden]);
+            }
+        }
+        let described = description.projector_norm(stage);
+        if let Some(described) = described.filter(|norm| norm.weighted) {
             let merged = shapes[0][1];
             let width = if described.after_merge {
                 merged

@@ -9,14 +9,16 @@ use triad_kernels::activation::add;
 use triad_kernels::attention::{Precision, Shape, attention_within};
 use triad_kernels::chunks::{chunks_mut, for_each_chunk};
 use triad_kernels::int8::QuantizedRows;
+use triad_kernels::norm::rms_norm_in_place;
 use triad_kernels::rope::{Angles, Pairing, rope};
 use triad_kernels::{OutputMut, Phase};
 use triad_model::description::Linear;
 use triad_model::role::Role;
-use triad_model::vision::VisionDescription;
+use triad_model::vision::{VisionDescription, VisionPairs};
 
 use super::VisionModel;
 use super::activation::{activate_all, activate_row, gate_all, kernel};
+use super::bounds::{clamp_all, clamp_row, groups};
 use super::weights::VisionWeights;
 use crate::cancel::Cancel;
 use crate::error::Result;
@@ -85,10 +87,13 @@ impl<'a, 'o> BlockPass<'a, 'o> {
     ) -> Result<()> {
         let scales = &self.weights.scales[index];
         self.attention(index, reach, x)?;
+        let block = &self.weights.blocks[index];
+        self.norm_output(block.attention_post_norm.as_ref());
         add_scaled(x, &self.projected, scales.attention.as_deref());
         for x in x.chunks_mut(TILE_ROWS * self.description.hidden) {
             self.cancel.check()?;
             self.feed_forward(index, x)?;
+            self.norm_output(block.feed_forward_post_norm.as_ref());
             add_scaled(x, &self.projected, scales.feed_forward.as_deref());
         }
         Ok(())
@@ -105,26 +110,45 @@ impl<'a, 'o> BlockPass<'a, 'o> {
             .iter_mut()
             .for_each(|part| part.resize(x.len(), 0.0));
         let norm = block.attention_norm.as_ref();
-        self.norm((index, LinearInput::Attention), norm, x);
         let layers = [Linear::Query, Linear::Key, Linear::Value];
-        let outs = layers.into_iter().zip(&mut self.parts);
-        let outs = outs.map(|(linear, out)| output(linear, hidden, out));
-        let mut outs: SmallVec<[_; MAX_READERS]> = outs.collect();
-        product(
-            (index, block, Role::QueryKeyValue),
-            (&self.input, &self.normed, rows),
-            (&mut outs, self.backend, &self.counters),
-        )?;
-        drop(outs);
+        for (bounds, members) in groups(&layers, &self.weights.bounds[index]) {
+            self.norm((index, LinearInput::Attention), (norm, bounds), x);
+            let outs = layers.into_iter().zip(&mut self.parts);
+            let outs = outs.filter(|(linear, _)| members.contains(linear));
+            let outs = outs.map(|(linear, out)| output(linear, hidden, out));
+            let mut outs: SmallVec<[_; MAX_READERS]> = outs.collect();
+            product(
+                (index, block, Role::QueryKeyValue),
+                (&self.input, &self.normed, rows),
+                (&mut outs, self.backend, &self.counters),
+            )?;
+        }
         self.cancel.check()?;
+        for (linear, part) in layers.iter().zip(&mut self.parts) {
+            clamp_all(part, output_bounds(self.weights, index, *linear));
+        }
         let [queries, keys, values] = &mut self.parts;
-        if let Some(angles) = self.angles {
-            for x in [&mut *queries, &mut *keys] {
-                for_each_chunk(chunks_mut(x, TASK_ROWS * hidden), 1, |task, x| {
-                    let first = task * TASK_ROWS;
-                    rope(x, head_dim, heads, angles, first, Pairing::Halves);
-                });
+        let pairing = match self.description.rope_pairs {
+            VisionPairs::RowThenColumn => Pairing::Halves,
+            VisionPairs::ColumnHalfThenRowHalf => Pairing::HalvesOfHalves,
+        };
+        let task = TASK_ROWS * hidden;
+        for (x, norm, angles) in [
+            (&mut *queries, &block.query_norm, self.angles.as_ref()),
+            (&mut *keys, &block.key_norm, self.angles.as_ref()),
+            (&mut *values, &block.value_norm, None),
+        ] {
+            if norm.is_none() && angles.is_none() {
+                continue;
             }
+            for_each_chunk(chunks_mut(x, task), 1, |task, x| {
+                if let Some(norm) = norm {
+                    rms_norm_in_place(x, &norm.weight, norm.epsilon);
+                }
+                if let Some(angles) = angles {
+                    rope(x, head_dim, heads, angles, task * TASK_ROWS, pairing);
+                }
+            });
         }
         let is_float = |linear: &Linear| match &block.linears[linear].weight {
             Weight::Float(weight) => weight.is_float(),
@@ -134,7 +158,8 @@ impl<'a, 'o> BlockPass<'a, 'o> {
             heads,
             kv_heads: heads,
             head_dim,
-            scale: (head_dim as f32).sqrt().recip(),
+            scale: (self.description.attention_scale)
+                .unwrap_or_else(|| (head_dim as f32).sqrt().recip()),
             window: None,
             soft_cap: None,
             sinks: None,
@@ -157,6 +182,8 @@ impl<'a, 'o> BlockPass<'a, 'o> {
         );
         self.cancel.check()?;
         let place = (index, LinearInput::AttentionOutput);
+        let bounds = self.weights.bounds[index].get(&Linear::AttentionOutput);
+        clamp_all(&mut self.attended, bounds.map(|bounds| bounds.input));
         if let Some(observe) = &mut self.observer {
             observe(index, place.1, &self.attended);
         }
@@ -172,7 +199,18 @@ impl<'a, 'o> BlockPass<'a, 'o> {
             (index, block, Role::AttentionOutput),
             (&self.input, &self.attended, rows),
             (&mut [out], self.backend, &self.counters),
-        )
+        )?;
+        clamp_all(&mut self.projected, bounds.map(|bounds| bounds.output));
+        Ok(())
+    }
+
+    /// Computes the norm on the output of half a block, if there is one, in place of `projected`.
+    fn norm_output(&mut self, norm: Option<&Norm>) {
+        if let Some(norm) = norm {
+            self.normed.resize(self.projected.len(), 0.0);
+            norm.normalize(&self.projected, &mut self.normed);
+            std::mem::swap(&mut self.projected, &mut self.normed);
+        }
     }
 
     /// Computes the feed-forward of some rows of `x` into `projected`.
@@ -182,22 +220,37 @@ impl<'a, 'o> BlockPass<'a, 'o> {
         let block = &self.weights.blocks[index];
         self.projected.resize(x.len(), 0.0);
         let norm = block.feed_forward_norm.as_ref();
-        self.norm((index, LinearInput::FeedForward), norm, x);
         let is_gated = self.description.gated;
-        if !(is_gated && self.gated(index, rows)) {
+        let layers: &[Linear] = match is_gated {
+            true => &[Linear::Gate, Linear::Up],
+            false => &[Linear::Up],
+        };
+        let mut is_fused = false;
+        for (bounds, members) in groups(layers, &self.weights.bounds[index]) {
+            self.norm((index, LinearInput::FeedForward), (norm, bounds), x);
+            if is_gated && self.gated(index, rows) {
+                is_fused = true;
+                break;
+            }
             self.up.resize(rows * inner, 0.0);
             self.gate
                 .resize(if is_gated { rows * inner } else { 0 }, 0.0);
-            let up = output(Linear::Up, inner, &mut self.up);
-            let gate = is_gated.then(|| output(Linear::Gate, inner, &mut self.gate));
-            let mut outs: SmallVec<[_; MAX_READERS]> = gate.into_iter().chain([up]).collect();
+            let outs = [(Linear::Gate, &mut self.gate), (Linear::Up, &mut self.up)];
+            let outs = outs.into_iter();
+            let outs = outs.filter(|(linear, _)| members.contains(linear));
+            let outs = outs.map(|(linear, out)| output(linear, inner, out));
+            let mut outs: SmallVec<[_; MAX_READERS]> = outs.collect();
             product(
                 (index, block, Role::GateUp),
                 (&self.input, &self.normed, rows),
                 (&mut outs, self.backend, &self.counters),
             )?;
-            drop(outs);
+        }
+        if !is_fused {
+            let bounds = |linear| output_bounds(self.weights, index, linear);
+            clamp_all(&mut self.up, bounds(Linear::Up));
             if is_gated {
+                clamp_all(&mut self.gate, bounds(Linear::Gate));
                 gate_all(&mut self.gate, &self.up, activation);
                 std::mem::swap(&mut self.gate, &mut self.up);
             }
@@ -208,13 +261,17 @@ impl<'a, 'o> BlockPass<'a, 'o> {
             (index, block, Role::Down),
             (&self.input, &self.up, rows),
             (&mut [out], self.backend, &self.counters),
-        )
+        )?;
+        let bounds = output_bounds(self.weights, index, Linear::Down);
+        clamp_all(&mut self.projected, bounds);
+        Ok(())
     }
 
     /// Computes gate, up, the activation and quantizing as one operator. Returns whether that was done: only in INT8.
     fn gated(&mut self, index: usize, rows: usize) -> bool {
         let (activation, factor) = kernel(self.description.activation);
-        if factor != 1.0 || self.observer.is_some() {
+        let has_bounds = !self.weights.bounds[index].is_empty();
+        if factor != 1.0 || self.observer.is_some() || has_bounds {
             return false;
         }
         let (block, backend) = (&self.weights.blocks[index], &mut *self.backend);
@@ -227,6 +284,8 @@ impl<'a, 'o> BlockPass<'a, 'o> {
     fn down_input(&mut self, index: usize, rows: usize) {
         let (block, inner) = (&self.weights.blocks[index], self.description.inner);
         let activation = (!self.description.gated).then_some(self.description.activation);
+        let bounds = self.weights.bounds[index].get(&Linear::Down);
+        let bounds = bounds.map(|bounds| bounds.input);
         if self.observer.is_none() {
             let source = chunks_mut(&mut self.up, TASK_ROWS * inner);
             let make = |up: &mut &mut [f32], row: usize, out: &mut [f32]| {
@@ -234,6 +293,7 @@ impl<'a, 'o> BlockPass<'a, 'o> {
                 if let Some(activation) = activation {
                     activate_row(out, activation);
                 }
+                clamp_row(out, bounds);
             };
             let (input, shape) = (LinearInput::Down, (rows, inner));
             if self
@@ -246,6 +306,7 @@ impl<'a, 'o> BlockPass<'a, 'o> {
         if let Some(activation) = activation {
             activate_all(&mut self.up, activation);
         }
+        clamp_all(&mut self.up, bounds);
         if let Some(observe) = &mut self.observer {
             observe(index, LinearInput::Down, &self.up);
         }
@@ -258,11 +319,11 @@ impl<'a, 'o> BlockPass<'a, 'o> {
         );
     }
 
-    /// Computes the norm before half a block, in INT8 or into `normed`.
+    /// Computes the norm before half a block, within bounds if there are some, in INT8 or into `normed`.
     fn norm(
         &mut self,
         (index, input): (usize, LinearInput),
-        norm: Option<&'a Norm>,
+        (norm, bounds): (Option<&'a Norm>, Option<[f32; 2]>),
         x: &mut [f32],
     ) {
         let (block, hidden) = (&self.weights.blocks[index], self.description.hidden);
@@ -271,6 +332,7 @@ impl<'a, 'o> BlockPass<'a, 'o> {
             let source = chunks_mut(x, TASK_ROWS * hidden);
             let make = |x: &mut &mut [f32], row: usize, out: &mut [f32]| {
                 norm.normalize_rows(&x[row % TASK_ROWS * hidden..][..hidden], out);
+                clamp_row(out, bounds);
             };
             let shape = (rows, hidden);
             if self
@@ -282,6 +344,7 @@ impl<'a, 'o> BlockPass<'a, 'o> {
         }
         self.normed.resize(x.len(), 0.0);
         norm.normalize(x, &mut self.normed);
+        clamp_all(&mut self.normed, bounds);
         if let Some(observe) = &mut self.observer {
             observe(index, input, &self.normed);
         }
@@ -293,6 +356,12 @@ impl<'a, 'o> BlockPass<'a, 'o> {
             &self.counters,
         );
     }
+}
+
+/// Returns the bounds of the output of a layer, if it has some.
+fn output_bounds(weights: &VisionWeights, index: usize, linear: Linear) -> Option<[f32; 2]> {
+    let bounds = weights.bounds[index].get(&linear)?;
+    Some(bounds.output)
 }
 
 /// Returns all output features of a layer, in `out[rows, features]`.

@@ -3,12 +3,12 @@
 use triad_kernels::activation::add;
 use triad_kernels::rope::Angles;
 use triad_kernels::{OutputMut, Phase, matmul};
-use triad_model::vision::Positions;
+use triad_model::vision::{Positions, VisionPairs};
 
 use super::activation::activate_all;
 use super::block::BlockPass;
 use super::cells::Cells;
-use super::weights::Dense;
+use super::weights::{Dense, Standard};
 use super::{Pixels, VisionModel};
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
@@ -123,6 +123,9 @@ impl VisionModel {
                 out.copy_from_slice(&pixels.planes[first..first + side]);
             }
         }
+        if description.centered {
+            cut.iter_mut().for_each(|pixel| *pixel = 2.0 * *pixel - 1.0);
+        }
         let mut x = vec![0.0; count * hidden];
         multiply(&weights.patch, &cut, &mut x);
         drop(cut);
@@ -152,6 +155,10 @@ impl VisionModel {
                 let [down, across] = grid.map(|size| nearest(size, side));
                 rows.for_each(|([y, x], out)| add(out, row(down[y], across[x], side)));
             }
+            Positions::Axes { side } => rows.for_each(|([y, x], out)| {
+                add(out, row(0, x, side));
+                add(out, row(1, y, side));
+            }),
             Positions::Bilinear { side } | Positions::Resized { side } => {
                 let is_resized = matches!(self.description.positions, Positions::Resized { .. });
                 let [down, across] = grid.map(|size| {
@@ -186,7 +193,11 @@ impl VisionModel {
             .map(|pair| u8::from(pair >= quarter))
             .collect();
         let mut angles = Angles::default();
-        let positions = cells.patches().map(|[y, x]| [y, x, 0]);
+        let pairs = self.description.rope_pairs;
+        let positions = cells.patches().map(|[y, x]| match pairs {
+            VisionPairs::RowThenColumn => [y, x, 0],
+            VisionPairs::ColumnHalfThenRowHalf => [x, y, 0],
+        });
         angles.fill_by_axis(positions, &frequencies, &axes, 1.0);
         Some(angles)
     }
@@ -209,12 +220,17 @@ impl VisionModel {
         };
         let mut merged = if after_merge { x.to_vec() } else { normed(x) };
         if description.mean {
-            let factor = 1.0 / of_cell as f32;
+            let factor = description.factor.unwrap_or(1.0) / of_cell as f32;
             let mut means = vec![0.0; merged.len() / of_cell];
             let cells = merged.chunks_exact(of_cell * hidden);
             for (mean, cell) in means.chunks_exact_mut(hidden).zip(cells) {
                 cell.chunks_exact(hidden).for_each(|patch| add(mean, patch));
                 mean.iter_mut().for_each(|value| *value *= factor);
+                if let Some(Standard { offset, factor }) = &projector.standard {
+                    for ((value, offset), factor) in mean.iter_mut().zip(offset).zip(factor) {
+                        *value = (*value - offset) * factor;
+                    }
+                }
             }
             merged = means;
         }

@@ -2,9 +2,10 @@
 
 mod activation;
 mod block;
+mod bounds;
 mod cells;
 mod encode;
-mod weights;
+pub(crate) mod weights;
 
 use std::path::{Path, PathBuf};
 
@@ -18,7 +19,9 @@ use crate::error::{Error, Result};
 use crate::linear::Layers;
 use crate::quantization::Quantization;
 use crate::weights::quantize_blocks;
-pub use weights::{Dense, LayerScales, Projector, VisionWeights};
+pub use bounds::Bounds;
+use bounds::groups;
+pub use weights::{Dense, LayerScales, Projector, Standard, VisionWeights};
 
 /// The pixels of one view: a picture or a tile of it, resized and normalized for the encoder.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -51,10 +54,11 @@ impl VisionModel {
         block_arithmetic: BlockArithmetic,
     ) -> Result<Self> {
         let file = VisionFile::open(path)?;
-        let description = file.description().clone();
+        let description = file.description_for(text);
         check_text(&description, text).map_err(|error| error.at(path))?;
         Ok(Self {
-            weights: VisionWeights::load(&file, block_arithmetic)?,
+            weights: VisionWeights::load(&file, &description, block_arithmetic)
+                .map_err(|error| error.at(path))?,
             description,
             files: file.mapped_files().to_vec(),
             path: path.to_owned(),
@@ -133,6 +137,17 @@ impl VisionModel {
         of_role.iter().copied().collect()
     }
 
+    /// Returns whether the layers of a role in a block read different inputs, since they have different bounds. Their
+    /// products are then computed one by one.
+    pub fn divides(&self, block: usize, role: Role) -> bool {
+        let layers: Vec<_> = self
+            .layers(role)
+            .iter()
+            .map(|(linear, _)| *linear)
+            .collect();
+        groups(&layers, &self.weights.bounds[block]).len() > 1
+    }
+
     /// Returns the number of rows that a view of this size becomes.
     ///
     /// # Errors
@@ -184,7 +199,7 @@ pub(crate) fn check_text(
             text.blocks.len()
         ));
     }
-    let needs_axes = description.rope_base.is_some();
+    let needs_axes = description.needs_axes();
     if needs_axes != text.picture_rope.is_some() {
         return refuse(format!(
             "this encoder of pictures is of another model: {} needs a text model {} RoPE of three axes",
@@ -201,7 +216,7 @@ pub(crate) fn check_text(
             text.family
         ));
     }
-    if text.token_inputs.is_some() {
+    if text.token_inputs.is_some() && !description.has_token_inputs() {
         return refuse(
             "the model has an input of each token in each block, which Triad does not support with pictures".into(),
         );

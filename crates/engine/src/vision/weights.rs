@@ -6,11 +6,12 @@ use triad_kernels::BlockArithmetic;
 use triad_model::dequantize::dequantize;
 use triad_model::description::{self, Norm as NormDescription};
 use triad_model::vision::{
-    LayerShape, ProjectorLayer, Stored, VisionBlockLayer, VisionDescription, VisionFile,
-    VisionLayer,
+    LayerShape, ProjectorLayer, ProjectorNorm, Stored, VisionBlockLayer, VisionDescription,
+    VisionFile, VisionLayer,
 };
 use triad_model::{Error, ErrorKind, Result};
 
+use super::bounds::Bounds;
 use crate::weights::{Block, Linear, Norm, Weight, WeightMatrix};
 
 /// All weights of an encoder.
@@ -20,7 +21,8 @@ pub struct VisionWeights {
     pub patch: Dense,
     /// The row of no patch `[hidden]`, with its position.
     pub class: Option<Vec<f32>>,
-    /// `[rows, hidden]`, without that of the class token; empty if there is no table.
+    /// `[rows, hidden]`, without that of the class token; empty if there is no table. Of a table for each axis, that of
+    /// columns comes first.
     pub positions: Vec<f32>,
     /// Norm before the first block.
     pub input_norm: Option<Norm>,
@@ -28,6 +30,8 @@ pub struct VisionWeights {
     pub blocks: Vec<Block>,
     /// Factors on the outputs of both halves of each block.
     pub scales: Vec<LayerScales>,
+    /// The bounds of the linear layers of each block; empty if they have none.
+    pub bounds: Vec<BTreeMap<description::Linear, Bounds>>,
     /// Norm after the last block.
     pub output_norm: Option<Norm>,
     /// The projector after the last block, then those of deepstack.
@@ -52,9 +56,20 @@ pub struct LayerScales {
     pub feed_forward: Option<Vec<f32>>,
 }
 
+/// Offset and factor of averaged patches: the offset is subtracted, then the factor multiplies.
+#[derive(Clone)]
+pub struct Standard {
+    /// `[hidden]`.
+    pub offset: Vec<f32>,
+    /// `[hidden]`.
+    pub factor: Vec<f32>,
+}
+
 /// The weights of a projector.
 #[derive(Clone)]
 pub struct Projector {
+    /// Offset and factor of averaged patches.
+    pub standard: Option<Standard>,
     /// The norm.
     pub norm: Option<Norm>,
     /// The first of two layers.
@@ -72,8 +87,11 @@ struct Reader<'a> {
 
 impl VisionWeights {
     /// Reads all weights.
-    pub(super) fn load(file: &VisionFile, arithmetic: BlockArithmetic) -> Result<Self> {
-        let description = file.description();
+    pub(super) fn load(
+        file: &VisionFile,
+        description: &VisionDescription,
+        arithmetic: BlockArithmetic,
+    ) -> Result<Self> {
         let shapes = description.layers().into_iter();
         let reader = Reader {
             file,
@@ -99,8 +117,10 @@ impl VisionWeights {
             })
         });
         let scales = scales.collect::<Result<_>>()?;
+        let bounds = (0..description.blocks).map(|block| reader.bounds(block));
         Ok(Self {
             scales,
+            bounds: bounds.collect::<Result<_>>()?,
             patch: reader.patch()?,
             class,
             positions,
@@ -139,15 +159,7 @@ impl Reader<'_> {
             false => None,
         };
         let linears = self.description.linears().into_iter().map(|shape| {
-            let layer = match shape.linear {
-                description::Linear::Query => B::Query,
-                description::Linear::Key => B::Key,
-                description::Linear::Value => B::Value,
-                description::Linear::AttentionOutput => B::AttentionOutput,
-                description::Linear::Gate => B::Gate,
-                description::Linear::Up => B::Up,
-                _ => B::Down,
-            };
+            let layer = layer_of(shape.linear);
             let part = match layer {
                 B::Query | B::Key | B::Value => joined.as_mut().and_then(Iterator::next),
                 _ => None,
@@ -161,10 +173,35 @@ impl Reader<'_> {
             Ok((shape.linear, linear))
         });
         let linears = linears.collect::<Result<_>>()?;
-        Ok(Block::plain(
-            [norm(B::AttentionNorm)?, norm(B::FeedForwardNorm)?],
-            linears,
-        ))
+        let optional = |layer| self.norm(place(layer), &self.description.norm);
+        let norms = [norm(B::AttentionNorm)?, norm(B::FeedForwardNorm)?];
+        Ok(Block {
+            attention_post_norm: optional(B::AttentionPostNorm)?,
+            feed_forward_post_norm: optional(B::FeedForwardPostNorm)?,
+            query_norm: optional(B::QueryNorm)?,
+            key_norm: optional(B::KeyNorm)?,
+            value_norm: value_norm(self.description),
+            ..Block::plain(norms, linears)
+        })
+    }
+
+    /// Reads the bounds of a block's linear layers.
+    fn bounds(&self, block: usize) -> Result<BTreeMap<description::Linear, Bounds>> {
+        let linears = self.description.linears().into_iter();
+        let bounds = linears.filter_map(|shape| {
+            let place = VisionLayer::Block(block, layer_of(shape.linear));
+            let stored = self.file.bounds(place)?;
+            let read = || {
+                let mut numbers = [0.0; 4];
+                for (number, stored) in numbers.iter_mut().zip(&stored) {
+                    *number = widened(stored)?[0];
+                }
+                let name = format!("layer {:?} of block {block}", shape.linear);
+                Ok((shape.linear, Bounds::new(numbers, &name)?))
+            };
+            Some(read())
+        });
+        bounds.collect()
     }
 
     /// Reads query, key and value, which are stored as one matrix, as three.
@@ -186,10 +223,15 @@ impl Reader<'_> {
     fn projector(&self, stage: usize) -> Result<Projector> {
         let place = |layer| VisionLayer::Projector(stage, layer);
         let norm = match self.description.projector_norm(stage) {
+            Some(norm) if !norm.weighted => Some(projector_norm_of_ones(self.description, &norm)),
             Some(norm) => self.norm(place(ProjectorLayer::Norm), &norm.norm)?,
             None => None,
         };
+        let offset = self.vector(place(ProjectorLayer::Offset))?;
+        let factor = self.vector(place(ProjectorLayer::Factor))?;
+        let standard = offset.zip(factor);
         Ok(Projector {
+            standard: standard.map(|(offset, factor)| Standard { offset, factor }),
             norm,
             first: self.optional(place(ProjectorLayer::First))?,
             last: match self.description.projector.transposed {
@@ -316,6 +358,38 @@ impl Reader<'_> {
             .pop()
             .ok_or_else(|| Error::new(ErrorKind::Missing, format!("no tensor for {layer:?}")))
     }
+}
+
+/// Returns the layer of a file that a linear layer is, where query, key and value are apart.
+fn layer_of(linear: description::Linear) -> VisionBlockLayer {
+    use VisionBlockLayer as B;
+    match linear {
+        description::Linear::Query => B::Query,
+        description::Linear::Key => B::Key,
+        description::Linear::Value => B::Value,
+        description::Linear::AttentionOutput => B::AttentionOutput,
+        description::Linear::Gate => B::Gate,
+        description::Linear::Up => B::Up,
+        _ => B::Down,
+    }
+}
+
+/// Returns the norm of the heads of values, which has no weights in files.
+pub(crate) fn value_norm(description: &VisionDescription) -> Option<Norm> {
+    let ones = || Norm::of_ones(&description.norm, description.head_dim());
+    description.head_norms.then(ones)
+}
+
+/// Returns the norm of a projector that has no weights in files.
+pub(crate) fn projector_norm_of_ones(
+    description: &VisionDescription,
+    norm: &ProjectorNorm,
+) -> Norm {
+    let features = match norm.after_merge {
+        true => description.projector_layers()[0][1],
+        false => description.hidden,
+    };
+    Norm::of_ones(&norm.norm, features)
 }
 
 fn widened(stored: &Stored) -> Result<Vec<f32>> {

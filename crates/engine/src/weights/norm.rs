@@ -18,7 +18,7 @@ pub struct Norm {
 
 impl Norm {
     /// Returns a norm whose weights are 1.
-    pub(super) fn of_ones(norm: &description::Norm, features: usize) -> Self {
+    pub(crate) fn of_ones(norm: &description::Norm, features: usize) -> Self {
         Self {
             weight: vec![1.0; features],
             bias: (norm.kind != NormKind::Rms).then(|| vec![0.0; features]),

@@ -230,6 +230,10 @@ impl Encoder {
             let mut of_block = [None; PRODUCTS.len()];
             for (role, place) in PRODUCTS.into_iter().zip(&mut of_block) {
                 let layers = vision.layers(role);
+                if vision.divides(index, role) {
+                    // Programs have one input.
+                    continue;
+                }
                 let Some(device) = self.choose(block, &layers) else {
                     continue;
                 };

@@ -171,17 +171,26 @@ pub fn attention(
     shape: &Shape,
     out: &mut [f32],
 ) {
-    attention_together(queries, (first_position, &[]), cache, shape, out);
+    let together = Together::default();
+    attention_together(queries, (first_position, together), cache, shape, out);
 }
 
-/// Computes [`attention`], but rows at the positions of one range of `together` also read all positions of that range.
-/// The ranges are disjoint and ascend.
+/// Positions of rows that read each other.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Together<'a> {
+    /// The positions, which are disjoint and ascend.
+    pub ranges: &'a [Range<usize>],
+    /// Whether a row reads earlier positions of its range only within the window.
+    pub in_window: bool,
+}
+
+/// Computes [`attention`], but rows at the positions of one range of `together` also read the positions of that range.
 ///
 /// # Panics
 /// As [`attention`]; if a range with a row ends after the last row.
 pub fn attention_together(
     queries: &[f32],
-    (first_position, together): (usize, &[Range<usize>]),
+    (first_position, together): (usize, Together),
     cache: &dyn Cache,
     shape: &Shape,
     out: &mut [f32],
@@ -196,6 +205,7 @@ pub fn attention_together(
     let end = first_position + rows;
     assert!(
         together
+            .ranges
             .iter()
             .all(|it| it.end <= end || end <= it.start || it.end <= first_position),
         "rows that read each other must be computed together"
@@ -250,11 +260,10 @@ fn strip_rows(arithmetic: Arithmetic, group: usize) -> usize {
 /// The positions that rows read.
 #[derive(Clone, Copy)]
 enum Reach<'a> {
-    /// The positions up to the row's own; that of the first row is given. Rows at the positions of one of these ranges read
-    /// all of it.
+    /// The positions up to the row's own; that of the first row is given. Some rows read each other.
     Earlier {
         first_position: usize,
-        together: &'a [Range<usize>],
+        together: Together<'a>,
     },
     /// Every one of this many positions, of which row `r` has the position `r`.
     All { positions: usize },
@@ -404,8 +413,10 @@ impl Pass<'_> {
             } => {
                 let position = first_position + row;
                 let earlier = since(position + 1)..position + 1;
-                match together.iter().find(|range| range.contains(&position)) {
+                let mut ranges = together.ranges.iter();
+                match ranges.find(|range| range.contains(&position)) {
                     None => earlier,
+                    Some(range) if together.in_window => earlier.start..range.end,
                     Some(range) => earlier.start.min(range.start)..range.end,
                 }
             }

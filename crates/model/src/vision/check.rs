@@ -2,7 +2,7 @@
 
 use super::description::{Positions, VisionDescription};
 use super::limits;
-use crate::description::Norm;
+use crate::description::{Norm, NormKind};
 use crate::error::{Error, ErrorKind, Result};
 
 impl VisionDescription {
@@ -15,6 +15,10 @@ impl VisionDescription {
         let projector = &self.projector;
         let side = self.positions.side();
         let windows = self.windows.as_ref();
+        let most_positions = match self.positions {
+            Positions::Axes { .. } => limits::PATCHES,
+            _ => limits::PATCHES.isqrt(),
+        };
         let numbers = [
             ("patch", self.patch, limits::PATCH),
             ("frames", self.frames, limits::MERGE),
@@ -29,7 +33,7 @@ impl VisionDescription {
                 projector.inner.unwrap_or(1),
                 limits::WIDTH,
             ),
-            ("positions", side.max(1), limits::PATCHES.isqrt()),
+            ("positions", side.max(1), most_positions),
             (
                 "windows.side",
                 windows.map_or(1, |windows| windows.side),
@@ -63,11 +67,16 @@ impl VisionDescription {
                 "field `norm` of the encoder of pictures has an epsilon below 0".into(),
             );
         }
-        if self
-            .rope_base
-            .is_some_and(|base| !(base.is_finite() && base > 0.0))
-        {
-            return malformed("field `rope_base` of the encoder of pictures is not above 0".into());
+        for (name, number) in [
+            ("rope_base", self.rope_base),
+            ("attention_scale", self.attention_scale),
+            ("projector.factor", projector.factor),
+        ] {
+            if number.is_some_and(|number| !(number.is_finite() && number > 0.0)) {
+                return malformed(format!(
+                    "field `{name}` of the encoder of pictures is not above 0"
+                ));
+            }
         }
         self.checked()
     }
@@ -98,6 +107,21 @@ impl VisionDescription {
                 "has a class token and RoPE or windows, expected no place of the token in them"
                     .into(),
             );
+        }
+        if self.head_norms && self.norm.kind != NormKind::Rms {
+            return refuse("has norms of heads that subtract the mean, expected RMS norms".into());
+        }
+        if self.bounded && self.joined {
+            return refuse(
+                "has query, key and value as one layer with bounds, expected three layers".into(),
+            );
+        }
+        if !self.projector.mean && (self.projector.factor.is_some() || self.projector.standardized)
+        {
+            return refuse("has a factor or an offset of averages, and joins patches".into());
+        }
+        if self.projector.standardized && !self.deepstack.is_empty() {
+            return refuse("has averages with an offset and several projectors".into());
         }
         if let Positions::Fixed { side } = self.positions
             && !side.is_multiple_of(self.projector.merge)

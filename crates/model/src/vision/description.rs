@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::limits;
-use crate::description::{Linear, LinearShape, Norm, NormKind};
+use crate::description::Norm;
 use crate::error::{Error, ErrorKind, Result};
 
 /// A vision encoder: patches of a picture become rows of a transformer whose attention has no order, and a projector
@@ -23,6 +23,9 @@ pub struct VisionDescription {
     pub channels_last: bool,
     /// Whether the patch embedding has a bias.
     pub patch_bias: bool,
+    /// Whether the patch embedding reads 2 · x − 1 of pixels from 0 to 1.
+    #[serde(default)]
+    pub centered: bool,
     /// Width of the residual stream.
     pub hidden: usize,
     /// Heads of attention; divides `hidden`.
@@ -41,14 +44,32 @@ pub struct VisionDescription {
     pub joined: bool,
     /// Whether query, key and value have biases.
     pub qkv_bias: bool,
+    /// Whether the other linear layers of the blocks have biases.
+    #[serde(default = "yes")]
+    pub bias: bool,
+    /// Whether the linear layers of the blocks have [bounds](super::LayerShape::bounded) of their input and output.
+    #[serde(default)]
+    pub bounded: bool,
+    /// Whether each head of queries and keys has a norm, and that of values one without weights.
+    #[serde(default)]
+    pub head_norms: bool,
+    /// Whether the outputs of both halves of a block have a norm.
+    #[serde(default)]
+    pub post_norms: bool,
+    /// Factor on the scores of attention; `None`: 1 / √ of the width of a head.
+    #[serde(default)]
+    pub attention_scale: Option<f32>,
     /// Whether the outputs of both halves of a block have a factor per channel.
     pub layer_scale: bool,
     /// Whether there is a row that belongs to no patch.
     pub class_token: bool,
     /// Learned embeddings of positions.
     pub positions: Positions,
-    /// Base of RoPE's frequencies; the first half of a head's pairs rotates by the patch's row, the second by its column.
+    /// Base of RoPE's frequencies.
     pub rope_base: Option<f32>,
+    /// The pairs that RoPE rotates.
+    #[serde(default)]
+    pub rope_pairs: VisionPairs,
     /// Whether there is a norm before the first block.
     pub input_norm: bool,
     /// Whether there is a norm after the last block.
@@ -64,6 +85,26 @@ pub struct VisionDescription {
     pub width: usize,
     /// Whether the rows of one view read each other in the text model's attention, also later ones.
     pub together: bool,
+    /// Whether they do so only in blocks with a sliding window, and earlier ones within it.
+    #[serde(default)]
+    pub together_in_windows: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// The pairs of a head that RoPE rotates, and their axes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum VisionPairs {
+    /// A pair has one dimension in each half of the head. The first half of the pairs rotates by the patch's row, the second
+    /// by its column.
+    #[default]
+    RowThenColumn,
+    /// Each half of the head has pairs of its own, of its two quarters. The first half rotates by the patch's column, the
+    /// second by its row.
+    ColumnHalfThenRowHalf,
 }
 
 /// Activation of a vision encoder.
@@ -80,7 +121,7 @@ pub enum VisionActivation {
     Silu,
 }
 
-/// Learned embeddings of positions: a square table with a row for each patch.
+/// Learned embeddings of positions: a square table with a row for each patch, or a table for each axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Positions {
@@ -106,6 +147,11 @@ pub enum Positions {
         /// Rows and columns of the table.
         side: usize,
     },
+    /// The sum of a row for the patch's column and one for its row. The table has all columns, then all rows.
+    Axes {
+        /// Columns, and rows, that the table has.
+        side: usize,
+    },
 }
 
 impl Positions {
@@ -116,7 +162,16 @@ impl Positions {
             Self::Fixed { side }
             | Self::Nearest { side }
             | Self::Resized { side }
-            | Self::Bilinear { side } => side,
+            | Self::Bilinear { side }
+            | Self::Axes { side } => side,
+        }
+    }
+
+    /// Returns the number of the table's embeddings.
+    pub fn rows(self) -> usize {
+        match self {
+            Self::Axes { side } => 2 * side,
+            other => other.side() * other.side(),
         }
     }
 }
@@ -139,6 +194,12 @@ pub struct Projector {
     pub merge: usize,
     /// Whether the patches of a cell are averaged; otherwise they are joined.
     pub mean: bool,
+    /// Factor on averaged patches.
+    #[serde(default)]
+    pub factor: Option<f32>,
+    /// Whether averaged patches have an offset, which is subtracted, and a factor per channel.
+    #[serde(default)]
+    pub standardized: bool,
     /// The norm.
     pub norm: Option<ProjectorNorm>,
     /// Output width of the first of two linear layers; `None`: there is one.
@@ -156,6 +217,8 @@ impl Projector {
     pub(super) const PLAIN: Self = Self {
         merge: 1,
         mean: false,
+        factor: None,
+        standardized: false,
         norm: None,
         inner: None,
         activation: VisionActivation::Gelu,
@@ -170,65 +233,11 @@ impl Projector {
 pub struct ProjectorNorm {
     /// The norm.
     pub norm: Norm,
+    /// Whether it has weights.
+    #[serde(default = "yes")]
+    pub weighted: bool,
     /// Whether it is computed on joined or averaged patches, or on each patch before.
     pub after_merge: bool,
-}
-
-/// A layer of an encoder, which has weights and perhaps a bias.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum VisionLayer {
-    /// Patch embedding `[hidden, 3, frames, patch, patch]`, or `[hidden, patch · patch · 3]` with the channels last.
-    Patch,
-    /// The row of no patch `[hidden]`.
-    Class,
-    /// Positions `[rows, hidden]`; that of the class token is the first.
-    Positions,
-    /// Norm before the first block.
-    InputNorm,
-    /// Norm after the last block.
-    OutputNorm,
-    /// A layer of this block.
-    Block(usize, VisionBlockLayer),
-    /// A layer of the projector, or of one for deepstack: these are numbered from 1.
-    Projector(usize, ProjectorLayer),
-}
-
-/// A layer of a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[expect(missing_docs, reason = "the names say it")]
-pub enum VisionBlockLayer {
-    AttentionNorm,
-    QueryKeyValue,
-    Query,
-    Key,
-    Value,
-    AttentionOutput,
-    AttentionScale,
-    FeedForwardNorm,
-    Gate,
-    Up,
-    Down,
-    FeedForwardScale,
-}
-
-/// A layer of a projector.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[expect(missing_docs, reason = "the names say it")]
-pub enum ProjectorLayer {
-    Norm,
-    First,
-    Last,
-}
-
-/// A layer with its shape.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LayerShape {
-    /// The layer.
-    pub layer: VisionLayer,
-    /// Shape of the weights: `[out_features, in_features]` of a linear layer.
-    pub shape: Vec<usize>,
-    /// Whether it has a bias, as long as the first dimension.
-    pub bias: bool,
 }
 
 impl VisionDescription {
@@ -254,12 +263,13 @@ impl VisionDescription {
             match self.positions {
                 Positions::Fixed { side } => patches == side,
                 Positions::Nearest { .. } => patches.is_multiple_of(self.projector.merge),
+                Positions::Axes { side } if patches > side => false,
                 _ => is_whole && patches.is_multiple_of(self.projector.merge),
             }
         };
         let [high, wide] = [height, width].map(|size| size / self.patch);
-        let count = high.checked_mul(wide);
-        let is_within = count.is_some_and(|count| (1..=limits::PATCHES).contains(&count));
+        let (count, most) = (high.checked_mul(wide), self.most_patches());
+        let is_within = count.is_some_and(|count| (1..=most).contains(&count));
         if !(fits(height) && fits(width) && is_within) {
             let more = format!("up to {} pixels more", self.patch - 1);
             let expected = match self.positions {
@@ -268,10 +278,11 @@ impl VisionDescription {
                     format!("{pixels} × {pixels}, or {more}")
                 }
                 positions => {
-                    let (side, most) = (self.cell(), limits::PATCHES);
+                    let side = self.cell();
                     let multiples = format!("multiples of {side} with at most {most} patches");
                     match positions {
                         Positions::Nearest { .. } => format!("{multiples}, or {more}"),
+                        Positions::Axes { side } => format!("{multiples}, {side} per side"),
                         _ => multiples,
                     }
                 }
@@ -287,15 +298,36 @@ impl VisionDescription {
         Ok([high, wide].map(|patches| patches / self.projector.merge))
     }
 
+    /// Returns the maximum patches of a view.
+    fn most_patches(&self) -> usize {
+        match self.positions {
+            Positions::Axes { .. } if self.together => {
+                self.together_rows() * self.projector.merge * self.projector.merge
+            }
+            _ => limits::PATCHES,
+        }
+    }
+
     /// Returns the maximum rows of a view that read each other in the text model; 0 if they do not.
     pub fn together_rows(&self) -> usize {
-        match self.together {
-            true => {
-                let side = self.positions.side() / self.projector.merge;
+        match self.positions {
+            _ if !self.together => 0,
+            Positions::Axes { .. } => limits::TOGETHER,
+            positions => {
+                let side = positions.side() / self.projector.merge;
                 side * side
             }
-            false => 0,
         }
+    }
+
+    /// Returns whether the text model needs RoPE of three axes: those of encoders with such pairs (Qwen) have it.
+    pub fn needs_axes(&self) -> bool {
+        self.rope_base.is_some() && self.rope_pairs == VisionPairs::RowThenColumn
+    }
+
+    /// Returns whether the text model may have an input by token in each block. That of a row is then the one of token 0.
+    pub fn has_token_inputs(&self) -> bool {
+        self.family == "gemma4v"
     }
 
     /// Returns the [families](crate::description::ModelDescription::family) of text models that the encoder is made for;
@@ -303,136 +335,11 @@ impl VisionDescription {
     pub fn text_families(&self) -> Option<&'static [&'static str]> {
         match &self.family[..] {
             "gemma3" => Some(&["gemma3"]),
+            "gemma4v" => Some(&["gemma4"]),
             "lfm2" => Some(&["lfm2", "lfm2moe"]),
             "qwen2vl_merger" | "qwen2.5vl_merger" => Some(&["qwen2vl"]),
             "qwen3vl_merger" => Some(&["qwen3vl", "qwen3vlmoe"]),
             _ => None,
         }
-    }
-
-    /// Returns the linear layers of each block, in the order in which they run, as those of a text model. Query, key and
-    /// value are three layers however they are stored.
-    pub fn linears(&self) -> Vec<LinearShape> {
-        let (hidden, inner) = (self.hidden, self.inner);
-        let attention = [Linear::Query, Linear::Key, Linear::Value]
-            .map(|linear| (linear, hidden, hidden, self.qkv_bias));
-        let gate = self.gated.then_some((Linear::Gate, inner, hidden, true));
-        let layers = attention
-            .into_iter()
-            .chain([(Linear::AttentionOutput, hidden, hidden, true)])
-            .chain(gate)
-            .chain([(Linear::Up, inner, hidden, true)])
-            .chain([(Linear::Down, hidden, inner, true)]);
-        let shape = |(linear, out_features, in_features, bias)| LinearShape {
-            linear,
-            out_features,
-            in_features,
-            bias,
-        };
-        layers.map(shape).collect()
-    }
-
-    /// Returns the shape of the matrices of a projector, `[out_features, in_features]`, first to last; 0 is the one after
-    /// the last block.
-    pub fn projector_layers(&self) -> Vec<[usize; 2]> {
-        let projector = &self.projector;
-        let merged = match projector.mean {
-            true => self.hidden,
-            false => self.hidden * projector.merge * projector.merge,
-        };
-        let inputs = projector.inner.unwrap_or(merged);
-        let first = projector.inner.map(|inner| [inner, merged]);
-        first.into_iter().chain([[self.width, inputs]]).collect()
-    }
-
-    /// Returns all layers.
-    pub fn layers(&self) -> Vec<LayerShape> {
-        use {ProjectorLayer as P, VisionBlockLayer as B, VisionLayer as L};
-        let (hidden, inner) = (self.hidden, self.inner);
-        let mut layers = Vec::new();
-        let mut add = |layer: L, shape: &[usize], bias: bool| {
-            let shape = shape.to_vec();
-            layers.push(LayerShape { layer, shape, bias });
-        };
-        let with_bias = |norm: &Norm| norm.kind == NormKind::Layer;
-        let norm = with_bias(&self.norm);
-        let patch = [hidden, 3, self.frames, self.patch, self.patch];
-        match self.channels_last {
-            true => add(
-                L::Patch,
-                &[hidden, 3 * self.patch * self.patch],
-                self.patch_bias,
-            ),
-            false => add(L::Patch, &patch, self.patch_bias),
-        }
-        if self.class_token {
-            add(L::Class, &[hidden], false);
-        }
-        if self.positions != Positions::None {
-            let side = self.positions.side();
-            let rows = side * side + usize::from(self.class_token);
-            add(L::Positions, &[rows, hidden], false);
-        }
-        if self.input_norm {
-            add(L::InputNorm, &[hidden], norm);
-        }
-        for block in 0..self.blocks {
-            let mut add =
-                |layer: B, shape: &[usize], bias| add(L::Block(block, layer), shape, bias);
-            add(B::AttentionNorm, &[hidden], norm);
-            if self.joined {
-                add(B::QueryKeyValue, &[3 * hidden, hidden], self.qkv_bias);
-            } else {
-                for layer in [B::Query, B::Key, B::Value] {
-                    add(layer, &[hidden, hidden], self.qkv_bias);
-                }
-            }
-            add(B::AttentionOutput, &[hidden, hidden], true);
-            add(B::FeedForwardNorm, &[hidden], norm);
-            if self.gated {
-                add(B::Gate, &[inner, hidden], true);
-            }
-            add(B::Up, &[inner, hidden], true);
-            add(B::Down, &[hidden, inner], true);
-            if self.layer_scale {
-                add(B::AttentionScale, &[hidden], false);
-                add(B::FeedForwardScale, &[hidden], false);
-            }
-        }
-        if self.output_norm {
-            add(L::OutputNorm, &[hidden], norm);
-        }
-        let projector = &self.projector;
-        let [.., merged] = self.projector_layers()[0];
-        for stage in 0..=self.deepstack.len() {
-            let mut add = |layer: P, shape: &[usize], bias| {
-                add(L::Projector(stage, layer), shape, bias);
-            };
-            if let Some(norm) = self.projector_norm(stage) {
-                let width = if norm.after_merge { merged } else { hidden };
-                add(P::Norm, &[width], with_bias(&norm.norm));
-            }
-            let shapes = self.projector_layers();
-            if let [first, _] = &shapes[..] {
-                add(P::First, first, projector.bias);
-            }
-            let [outputs, inputs] = shapes[shapes.len() - 1];
-            let shape = match projector.transposed {
-                true => [inputs, outputs],
-                false => [outputs, inputs],
-            };
-            add(P::Last, &shape, projector.bias);
-        }
-        layers
-    }
-
-    /// Returns the norm of a projector: 0 is the one after the last block, others are those of deepstack, whose norm comes
-    /// after the merge.
-    pub fn projector_norm(&self, stage: usize) -> Option<ProjectorNorm> {
-        let norm = self.projector.norm?;
-        Some(ProjectorNorm {
-            after_merge: norm.after_merge || stage > 0,
-            ..norm
-        })
     }
 }

@@ -8,36 +8,25 @@ mod check;
 mod description;
 mod gguf;
 mod hugging_face;
+mod layers;
+pub(crate) mod limits;
 mod tensors;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 pub use description::{
-    LayerShape, Positions, Projector, ProjectorLayer, ProjectorNorm, VisionActivation,
-    VisionBlockLayer, VisionDescription, VisionLayer, Windows,
+    Positions, Projector, ProjectorNorm, VisionActivation, VisionDescription, VisionPairs, Windows,
 };
 pub use gguf::projector;
+pub use layers::{LayerShape, ProjectorLayer, VisionBlockLayer, VisionLayer};
 
 use crate::checkpoint::vision_folder;
+use crate::description::ModelDescription;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mapped::{MappedBytes, MappedFile};
 use crate::tensor::{Format, TensorInfo};
 use tensors::LayerTensors;
-
-/// Limits of untrusted numbers.
-pub(crate) mod limits {
-    /// Maximum patches of a view.
-    pub(crate) const PATCHES: usize = 1 << 16;
-    /// Maximum pixels per side of a patch.
-    pub(crate) const PATCH: usize = 256;
-    /// Maximum patches per side of a cell.
-    pub(crate) const MERGE: usize = 16;
-    /// Maximum width of anything.
-    pub(crate) const WIDTH: usize = 1 << 17;
-    /// Maximum number of blocks.
-    pub(crate) const BLOCKS: usize = 1 << 10;
-}
 
 /// Describes the encoder of a model with this `config.json`, without its weights.
 ///
@@ -74,6 +63,8 @@ pub struct VisionFile {
     layers: BTreeMap<VisionLayer, LayerTensors>,
     files: Vec<MappedFile>,
     tensors: BTreeMap<String, TensorInfo>,
+    /// Whether the files state if rows of a view read each other in the text model.
+    states_reach: bool,
 }
 
 /// A stored tensor.
@@ -124,6 +115,7 @@ impl VisionFile {
             layers,
             files,
             tensors,
+            states_reach: true,
         })
     }
 
@@ -139,12 +131,23 @@ impl VisionFile {
             layers,
             files: vec![file],
             tensors: head.tensors,
+            states_reach: false,
         })
     }
 
     /// Returns the description.
     pub fn description(&self) -> &VisionDescription {
         &self.description
+    }
+
+    /// Returns the description for the text model `text`, which may decide what the files do not state.
+    pub fn description_for(&self, text: &ModelDescription) -> VisionDescription {
+        let mut description = self.description.clone();
+        // In the published models of Gemma 4, rows read only earlier ones where blocks have an input by token.
+        if !self.states_reach && description.together_in_windows && text.token_inputs.is_some() {
+            description.together = false;
+        }
+        description
     }
 
     /// Returns the path that was opened.
@@ -172,16 +175,22 @@ impl VisionFile {
         Some(self.stored(bias))
     }
 
+    /// Returns the bounds of a layer, if it has some: of the input the smallest and the largest value, and those of the
+    /// output.
+    pub fn bounds(&self, layer: VisionLayer) -> Option<[Stored; 4]> {
+        let names = <&[String; 4]>::try_from(&self.layers.get(&layer)?.bounds[..]).ok()?;
+        Some(names.each_ref().map(|name| self.stored(name)))
+    }
+
     /// Returns the bytes of all weights and biases, as they are stored.
     pub fn bytes(&self) -> usize {
         let names = self.tensor_names();
         names.map(|name| self.tensors[name].bytes.len()).sum()
     }
 
-    /// Returns the names of all weights and biases in the files.
+    /// Returns the names of all tensors of the encoder in the files.
     pub fn tensor_names(&self) -> impl Iterator<Item = &str> {
-        let layers = self.layers.values();
-        let names = layers.flat_map(|layer| layer.weights.iter().chain(&layer.bias));
+        let names = self.layers.values().flat_map(LayerTensors::all);
         names.map(String::as_str)
     }
 

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::description::{VisionDescription, VisionLayer};
+use super::description::VisionDescription;
+use super::layers::VisionLayer;
 use crate::error::{Error, ErrorKind, Result};
 use crate::tensor::TensorInfo;
 
@@ -12,6 +13,8 @@ pub(super) struct LayerTensors {
     /// One tensor, or one for each frame.
     pub(super) weights: Vec<String>,
     pub(super) bias: Option<String>,
+    /// The bounds of the input, then those of the output, each the smaller one first; empty if there are none.
+    pub(super) bounds: Vec<String>,
 }
 
 impl LayerTensors {
@@ -20,6 +23,7 @@ impl LayerTensors {
         Self {
             weights: vec![format!("{stem}.weight")],
             bias: Some(format!("{stem}.bias")),
+            bounds: BOUNDS.map(|bound| format!("{stem}.{bound}")).to_vec(),
         }
     }
 
@@ -28,13 +32,22 @@ impl LayerTensors {
         Self {
             weights: vec![name.into()],
             bias: None,
+            bounds: Vec::new(),
         }
+    }
+
+    /// Returns the names of all tensors.
+    pub(super) fn all(&self) -> impl Iterator<Item = &String> {
+        self.weights.iter().chain(&self.bias).chain(&self.bounds)
     }
 }
 
+/// The ends of the names of a layer's bounds.
+const BOUNDS: [&str; 4] = ["input_min", "input_max", "output_min", "output_max"];
+
 /// The names of the tensors of an encoder.
 pub(super) struct Names {
-    /// Returns the names of a layer; the bias counts only if the layer has one.
+    /// Returns the names of a layer; bias and bounds count only if the layer has them.
     pub(super) find: Box<dyn Fn(VisionLayer) -> LayerTensors>,
     /// How the names of all its tensors begin.
     pub(super) prefixes: Vec<String>,
@@ -74,6 +87,12 @@ pub(super) fn layers(
             let message = format!("no name of a bias for {:?}", described.layer);
             return Err(Error::new(ErrorKind::Missing, message));
         }
+        if !described.bounded {
+            tensors.bounds.clear();
+        } else if tensors.bounds.is_empty() {
+            let message = format!("no names of bounds for {:?}", described.layer);
+            return Err(Error::new(ErrorKind::Missing, message));
+        }
         let mut shape = described.shape.clone();
         if described.layer == VisionLayer::Patch && shape.len() > 2 {
             // One frame is stored without its dimension, and so are those of separate tensors.
@@ -92,12 +111,12 @@ pub(super) fn layers(
         if let Some(bias) = &tensors.bias {
             check(find(bias)?, &described.shape[..1])?;
         }
+        for name in &tensors.bounds {
+            check(find(name)?, &[])?;
+        }
         layers.insert(described.layer, tensors);
     }
-    let used: BTreeSet<&String> = layers
-        .values()
-        .flat_map(|layer| layer.weights.iter().chain(&layer.bias))
-        .collect();
+    let used: BTreeSet<&String> = layers.values().flat_map(LayerTensors::all).collect();
     let left = stored
         .keys()
         .find(|name| names.is_of_encoder(name) && !used.contains(name));

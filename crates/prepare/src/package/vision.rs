@@ -7,7 +7,7 @@ use serde_json::json;
 use triad_engine::package::tensors::{NormPlace, OUTPUT_NORM, linear_name, norm_name};
 use triad_engine::package::vision::{
     self as packaged, CLASS, GGUF, INPUT_NORM, PATCH, POSITIONS, PackagedVision, SETTINGS,
-    projector_names, scale_names,
+    bounds_name, projector_names, scale_names, standard_names,
 };
 use triad_engine::package::{FileDigest, sha256};
 use triad_engine::quantization::{DecodeWeights, LinearFormat, Quantization};
@@ -217,6 +217,14 @@ fn weights(
             let name = linear_name(index, *name);
             file.linear(&name, &quantized, DecodeWeights::Int8)?;
         }
+        let bounds = &weights.bounds[index];
+        if !bounds.is_empty() {
+            let linears = vision.description().linears().into_iter();
+            let numbers: Vec<f32> = linears
+                .flat_map(|shape| bounds[&shape.linear].numbers())
+                .collect();
+            file.floats(&bounds_name(index), &numbers)?;
+        }
         let scales = [&scales.attention, &scales.feed_forward];
         for (name, scale) in scale_names(index).iter().zip(scales) {
             if let Some(scale) = scale {
@@ -226,7 +234,15 @@ fn weights(
     }
     for (stage, projector) in weights.projectors.iter().enumerate() {
         let [norm, first, last] = projector_names(stage);
-        if let Some(weights) = &projector.norm {
+        if let Some(standard) = &projector.standard {
+            let [offset, factor] = standard_names(stage);
+            file.floats(&offset, &standard.offset)?;
+            file.floats(&factor, &standard.factor)?;
+        }
+        let described = vision.description().projector_norm(stage);
+        if let Some(weights) = &projector.norm
+            && described.is_some_and(|norm| norm.weighted)
+        {
             file.norm(&norm, weights)?;
         }
         if let Some(layer) = &projector.first {

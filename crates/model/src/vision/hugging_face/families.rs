@@ -6,18 +6,20 @@ use super::fields::{
 use crate::description::{Norm, NormKind};
 use crate::error::{Error, Result};
 use crate::family::Config;
-use crate::vision::description::{Positions, Projector, ProjectorNorm, VisionDescription, Windows};
+use crate::vision::description::{
+    Positions, Projector, ProjectorNorm, VisionDescription, VisionPairs, Windows,
+};
 use crate::vision::limits;
 
 /// The fields that are the same in all encoders, with the defaults of their configuration.
-struct Common {
-    hidden: (&'static str, usize),
-    blocks: (&'static str, usize),
-    heads: (&'static str, usize),
-    channels: &'static str,
-    patch: usize,
-    activation: &'static str,
-    epsilon: Option<f32>,
+pub(super) struct Common {
+    pub(super) hidden: (&'static str, usize),
+    pub(super) blocks: (&'static str, usize),
+    pub(super) heads: (&'static str, usize),
+    pub(super) channels: &'static str,
+    pub(super) patch: usize,
+    pub(super) activation: &'static str,
+    pub(super) epsilon: Option<f32>,
 }
 
 /// Defaults of SigLIP, from which Idefics3 and Gemma 3 take theirs.
@@ -66,7 +68,7 @@ const INTERNVL: Common = Common {
 };
 
 /// Returns a description with what most encoders have in common: layer norms, no positions, no class token.
-fn common(
+pub(super) fn common(
     vision: &Config<'_>,
     defaults: &Common,
     inner: usize,
@@ -92,6 +94,7 @@ fn common(
         frames: 1,
         channels_last: false,
         patch_bias: true,
+        centered: false,
         hidden: size(defaults.hidden, limits::WIDTH)?,
         heads: size(defaults.heads, limits::WIDTH)?,
         blocks: size(defaults.blocks, limits::BLOCKS)?,
@@ -101,10 +104,16 @@ fn common(
         norm: layer_norm(epsilon),
         joined: false,
         qkv_bias: true,
+        bias: true,
+        bounded: false,
+        head_norms: false,
+        post_norms: false,
+        attention_scale: None,
         layer_scale: false,
         class_token: false,
         positions: Positions::None,
         rope_base: None,
+        rope_pairs: VisionPairs::RowThenColumn,
         input_norm: false,
         output_norm: true,
         windows: None,
@@ -112,6 +121,7 @@ fn common(
         deepstack: Vec::new(),
         width,
         together: false,
+        together_in_windows: false,
     })
 }
 
@@ -176,6 +186,7 @@ pub(super) fn gemma3(
                     epsilon,
                     weight_offset: 1.0,
                 },
+                weighted: true,
                 after_merge: true,
             }),
             transposed: true,
@@ -257,12 +268,13 @@ fn of_qwen(vision: &Config<'_>, shared: VisionDescription) -> Result<VisionDescr
     Ok(VisionDescription {
         frames,
         joined: true,
-        rope_base: Some(rope_base(vision)?),
+        rope_base: Some(rope_base(vision, 1e4)?),
         output_norm: false,
         projector: Projector {
             merge,
             norm: Some(ProjectorNorm {
                 norm: shared.norm,
+                weighted: true,
                 after_merge: false,
             }),
             inner: Some(hidden.saturating_mul(merge * merge)),
@@ -415,6 +427,7 @@ pub(super) fn internvl(
             merge: merge as usize,
             norm: Some(ProjectorNorm {
                 norm: layer_norm(1e-5),
+                weighted: true,
                 after_merge: true,
             }),
             inner: Some(width),
@@ -452,6 +465,7 @@ pub(super) fn lfm2_vl(
             merge: outer.size("downsample_factor", limits::MERGE)?.unwrap_or(2),
             norm: has_norm.then(|| ProjectorNorm {
                 norm: layer_norm(1e-5),
+                weighted: true,
                 after_merge: true,
             }),
             inner: Some(size_or(outer, "projector_hidden_size", 2560)?),

@@ -60,10 +60,10 @@ pub(super) fn out_width(vision: &Config<'_>, key: &str, width: usize) -> Result<
     }
 }
 
-pub(super) fn rope_base(vision: &Config<'_>) -> Result<f32> {
+pub(super) fn rope_base(vision: &Config<'_>, default: f32) -> Result<f32> {
     let parameters = vision.object("rope_parameters", "vision_config.rope_parameters.")?;
     let Some(parameters) = parameters else {
-        return Ok(1e4);
+        return Ok(default);
     };
     if let Some(kind) = parameters.string("rope_type")?
         && !["axial", "default"].contains(&kind)
@@ -72,7 +72,7 @@ pub(super) fn rope_base(vision: &Config<'_>) -> Result<f32> {
     }
     Ok(parameters
         .positive("rope_theta")?
-        .map_or(1e4, |it| it as f32))
+        .map_or(default, |it| it as f32))
 }
 
 pub(super) fn activation(

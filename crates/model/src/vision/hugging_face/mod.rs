@@ -2,13 +2,15 @@
 
 mod families;
 mod fields;
+mod gemma4;
 mod names;
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::description::{VisionDescription, VisionLayer as L};
+use super::description::VisionDescription;
+use super::layers::VisionLayer as L;
 use super::limits;
 use super::tensors::{LayerTensors, Names};
 use crate::error::{Error, ErrorKind, Result};
@@ -16,7 +18,9 @@ use crate::family::Config;
 use crate::tensor::TensorInfo;
 use families::{gemma3, idefics3, internvl, lfm2_vl, llava, qwen2_5_vl, qwen2_vl, qwen3_vl};
 pub(super) use fields::layer_norm;
-use names::{gemma3_names, internvl_names, qwen, qwen2_names, qwen3, siglip};
+use gemma4::gemma4;
+pub(super) use gemma4::{blocks as gemma4_blocks, projector as gemma4_projector};
+use names::{gemma3_names, gemma4_names, internvl_names, qwen, qwen2_names, qwen3, siglip};
 
 /// Reads the encoder of one family: `outer` is the whole configuration, `vision` that of the encoder.
 type Reader =
@@ -34,7 +38,7 @@ struct Family {
     patch: &'static str,
 }
 
-static FAMILIES: [Family; 8] = [
+static FAMILIES: [Family; 9] = [
     Family {
         model_types: &["smolvlm", "idefics3"],
         read: idefics3,
@@ -51,6 +55,16 @@ static FAMILIES: [Family; 8] = [
         names: gemma3_names,
         prefixes: TOWER,
         patch: SIGLIP_PATCH,
+    },
+    Family {
+        model_types: &["gemma4"],
+        read: gemma4,
+        names: gemma4_names,
+        prefixes: &[
+            ["model.vision_tower.", "model.embed_vision."],
+            ["vision_tower.", "embed_vision."],
+        ],
+        patch: GEMMA4_PATCH,
     },
     Family {
         model_types: &["llava"],
@@ -97,6 +111,7 @@ static FAMILIES: [Family; 8] = [
 ];
 
 const SIGLIP_PATCH: &str = "embeddings.patch_embedding.weight";
+const GEMMA4_PATCH: &str = "patch_embedder.input_proj.weight";
 const QWEN_PATCH: &str = "patch_embed.proj.weight";
 const TOWER: &[[&str; 2]] = &[
     [
@@ -153,7 +168,7 @@ pub(super) fn describe(
     let prefixes = prefixes.unwrap_or(&family.prefixes[0]).map(str::to_owned);
     let names = family.names;
     let block = match family.patch {
-        SIGLIP_PATCH => "encoder.layers.",
+        SIGLIP_PATCH | GEMMA4_PATCH => "encoder.layers.",
         QWEN_PATCH => "blocks.",
         _ => "encoder.layer.",
     };

@@ -1,6 +1,6 @@
 //! Names of an encoder's tensors, as `transformers` writes them.
 
-use crate::vision::description::{ProjectorLayer as P, VisionBlockLayer as B, VisionLayer as L};
+use crate::vision::layers::{ProjectorLayer as P, VisionBlockLayer as B, VisionLayer as L};
 use crate::vision::tensors::LayerTensors;
 
 pub(super) fn siglip([encoder, projector]: [String; 2], layer: L) -> LayerTensors {
@@ -25,12 +25,16 @@ pub(super) fn siglip([encoder, projector]: [String; 2], layer: L) -> LayerTensor
                 B::Up => "mlp.fc1",
                 B::Down => "mlp.fc2",
                 B::FeedForwardScale => "layer_scale2",
+                B::QueryNorm | B::KeyNorm | B::AttentionPostNorm | B::FeedForwardPostNorm => {
+                    return LayerTensors::default();
+                }
             };
             stem(&format!("encoder.layers.{block}.{name}"))
         }
         L::Projector(_, layer) => {
             let is_idefics = projector.ends_with("connector.");
             match layer {
+                P::Offset | P::Factor => LayerTensors::default(),
                 P::Norm => LayerTensors::stem(&format!("{projector}layer_norm")),
                 P::First => LayerTensors::stem(&format!("{projector}linear_1")),
                 P::Last if is_idefics => {
@@ -49,6 +53,47 @@ pub(super) fn gemma3_names(prefixes: [String; 2], layer: L) -> LayerTensors {
             LayerTensors::bare(format!("{}mm_input_projection_weight", prefixes[1]))
         }
         _ => siglip(prefixes, layer),
+    }
+}
+
+pub(super) fn gemma4_names([encoder, projector]: [String; 2], layer: L) -> LayerTensors {
+    let bare = |name: &str| LayerTensors::bare(format!("{encoder}{name}"));
+    match layer {
+        L::Patch => bare("patch_embedder.input_proj.weight"),
+        L::Positions => bare("patch_embedder.position_embedding_table"),
+        L::Block(block, layer) => {
+            let (name, is_linear) = match layer {
+                B::AttentionNorm => ("input_layernorm", false),
+                B::Query => ("self_attn.q_proj", true),
+                B::Key => ("self_attn.k_proj", true),
+                B::Value => ("self_attn.v_proj", true),
+                B::QueryNorm => ("self_attn.q_norm", false),
+                B::KeyNorm => ("self_attn.k_norm", false),
+                B::AttentionOutput => ("self_attn.o_proj", true),
+                B::AttentionPostNorm => ("post_attention_layernorm", false),
+                B::FeedForwardNorm => ("pre_feedforward_layernorm", false),
+                B::Gate => ("mlp.gate_proj", true),
+                B::Up => ("mlp.up_proj", true),
+                B::Down => ("mlp.down_proj", true),
+                B::FeedForwardPostNorm => ("post_feedforward_layernorm", false),
+                B::QueryKeyValue | B::AttentionScale | B::FeedForwardScale => {
+                    return LayerTensors::default();
+                }
+            };
+            let stem = format!("{encoder}encoder.layers.{block}.{name}");
+            let mut tensors = LayerTensors::stem(&stem);
+            if is_linear {
+                // Bounds are next to the matrix, not in its module.
+                tensors.weights = vec![format!("{stem}.linear.weight")];
+            }
+            tensors
+        }
+        L::Projector(_, P::Offset) => bare("std_bias"),
+        L::Projector(_, P::Factor) => bare("std_scale"),
+        L::Projector(_, P::Last) => {
+            LayerTensors::bare(format!("{projector}embedding_projection.weight"))
+        }
+        L::Projector(..) | L::Class | L::InputNorm | L::OutputNorm => LayerTensors::default(),
     }
 }
 
@@ -74,10 +119,14 @@ pub(super) fn qwen([encoder, _]: [String; 2], layer: L) -> LayerTensors {
                 B::Up => "mlp.up_proj",
                 B::Down => "mlp.down_proj",
                 B::FeedForwardScale => "scale2",
+                B::QueryNorm | B::KeyNorm | B::AttentionPostNorm | B::FeedForwardPostNorm => {
+                    return LayerTensors::default();
+                }
             };
             stem(&format!("blocks.{block}.{name}"))
         }
         L::Projector(_, layer) => stem(match layer {
+            P::Offset | P::Factor => return LayerTensors::default(),
             P::Norm => "merger.ln_q",
             P::First => "merger.mlp.0",
             P::Last => "merger.mlp.2",
@@ -104,6 +153,7 @@ pub(super) fn qwen3(prefixes: [String; 2], layer: L) -> LayerTensors {
                 _ => format!("deepstack_merger_list.{}", stage - 1),
             };
             let layer = match layer {
+                P::Offset | P::Factor => return LayerTensors::default(),
                 P::Norm => "norm",
                 P::First => "linear_fc1",
                 P::Last => "linear_fc2",
@@ -142,11 +192,15 @@ pub(super) fn internvl_names([encoder, projector]: [String; 2], layer: L) -> Lay
                 B::FeedForwardScale => {
                     return bare(&format!("encoder.layer.{block}.lambda_2"));
                 }
+                B::QueryNorm | B::KeyNorm | B::AttentionPostNorm | B::FeedForwardPostNorm => {
+                    return LayerTensors::default();
+                }
             };
             stem(&format!("encoder.layer.{block}.{name}"))
         }
         L::Projector(_, layer) => {
             let name = match layer {
+                P::Offset | P::Factor => return LayerTensors::default(),
                 P::Norm => "layer_norm",
                 P::First => "linear_1",
                 P::Last => "linear_2",

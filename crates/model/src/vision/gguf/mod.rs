@@ -1,23 +1,26 @@
 //! Encoders of llama.cpp's mmproj files: metadata fields and names of tensors.
 
+mod names;
+
 use std::collections::BTreeMap;
 
 use super::description::{
-    Positions, Projector, ProjectorLayer as P, ProjectorNorm, VisionActivation,
-    VisionBlockLayer as B, VisionDescription, VisionLayer as L, Windows,
+    Positions, Projector, ProjectorNorm, VisionActivation, VisionDescription, VisionPairs, Windows,
 };
-use super::hugging_face::layer_norm;
+use super::hugging_face::{gemma4_blocks, gemma4_projector, layer_norm};
 use super::limits;
-use super::tensors::{LayerTensors, Names};
+use super::tensors::Names;
 use crate::description::{Norm, NormKind};
 use crate::error::{Error, ErrorKind, Result};
 use crate::gguf::{Metadata, Value};
 use crate::tensor::TensorInfo;
+use names::names;
 
 /// Projectors that Triad computes, by llama.cpp's names.
-const PROJECTORS: [&str; 8] = [
+const PROJECTORS: [&str; 9] = [
     "idefics3",
     "gemma3",
+    "gemma4v",
     "mlp",
     "qwen2vl_merger",
     "qwen2.5vl_merger",
@@ -111,13 +114,14 @@ pub(super) fn describe(
     let description = match *family {
         "idefics3" => idefics3(&fields),
         "gemma3" => gemma3(&fields),
+        "gemma4v" => gemma4(&fields),
         "mlp" => llava(&fields),
         "internvl" => internvl(&fields),
         "lfm2" => lfm2(&fields),
         family => qwen(family, &fields),
     }?;
     let description = description.checked()?;
-    let names = names(&description, &fields);
+    let names = names(&description, tensors);
     Ok((description, names))
 }
 
@@ -149,6 +153,7 @@ fn common(family: &str, width: usize, fields: &Fields<'_>) -> Result<VisionDescr
         frames: 1,
         channels_last: false,
         patch_bias: fields.has("v.patch_embd.bias"),
+        centered: false,
         hidden,
         heads: fields.required("attention.head_count", limits::WIDTH)?,
         blocks: fields.required("block_count", limits::BLOCKS)?,
@@ -158,10 +163,16 @@ fn common(family: &str, width: usize, fields: &Fields<'_>) -> Result<VisionDescr
         norm: layer_norm(epsilon),
         joined,
         qkv_bias: fields.has(&format!("v.blk.0.{query}.bias")),
+        bias: true,
+        bounded: false,
+        head_norms: false,
+        post_norms: false,
+        attention_scale: None,
         layer_scale: fields.has("v.blk.0.ls1.weight"),
         class_token: fields.has("v.class_embd"),
         positions: Positions::None,
         rope_base: None,
+        rope_pairs: VisionPairs::RowThenColumn,
         input_norm: fields.has("v.pre_ln.weight"),
         output_norm: fields.has("v.post_ln.weight"),
         windows: None,
@@ -169,6 +180,7 @@ fn common(family: &str, width: usize, fields: &Fields<'_>) -> Result<VisionDescr
         deepstack: Vec::new(),
         width,
         together: false,
+        together_in_windows: false,
     })
 }
 
@@ -244,12 +256,56 @@ fn gemma3(fields: &Fields<'_>) -> Result<VisionDescription> {
                     kind: NormKind::Rms,
                     ..shared.norm
                 },
+                weighted: true,
                 after_merge: true,
             }),
             transposed: true,
             ..shared.projector
         },
         ..shared
+    })
+}
+
+fn gemma4(fields: &Fields<'_>) -> Result<VisionDescription> {
+    let width = fields.first_dimension("mm.input_projection.weight")?;
+    let shared = common("gemma4v", width, fields)?;
+    let norm = Norm {
+        kind: NormKind::Rms,
+        ..shared.norm
+    };
+    let positions = super::tensors::find(fields.tensors, "v.position_embd.weight")?;
+    let side = match positions.shape[..] {
+        [2, side, _] if (1..=limits::PATCHES).contains(&side) => side,
+        ref shape => {
+            let message = format!(
+                "tensor \"v.position_embd.weight\" has the shape {shape:?}, expected [2, {}, {}]",
+                limits::PATCHES,
+                shared.hidden
+            );
+            return Err(Error::new(ErrorKind::Malformed, message));
+        }
+    };
+    let activation = match shared.activation {
+        // The converter states none for this encoder.
+        VisionActivation::QuickGelu => VisionActivation::GeluTanh,
+        other => other,
+    };
+    let merge = fields.size("projector.scale_factor", limits::MERGE)?;
+    Ok(VisionDescription {
+        centered: true,
+        activation,
+        norm,
+        bounded: fields.has("v.blk.0.attn_q.input_max"),
+        positions: Positions::Axes { side },
+        rope_base: Some(100.0),
+        // The file does not state it: the text model decides.
+        together: true,
+        projector: Projector {
+            merge: merge.unwrap_or(3),
+            standardized: fields.has("v.std_bias"),
+            ..gemma4_projector(shared.hidden, norm)
+        },
+        ..gemma4_blocks(shared)
     })
 }
 
@@ -296,6 +352,7 @@ fn internvl(fields: &Fields<'_>) -> Result<VisionDescription> {
             merge: fields.required("projector.scale_factor", limits::MERGE)?,
             norm: Some(ProjectorNorm {
                 norm: layer_norm(1e-5),
+                weighted: true,
                 after_merge: true,
             }),
             inner: Some(fields.first_dimension("mm.model.mlp.1.weight")?),
@@ -316,6 +373,7 @@ fn lfm2(fields: &Fields<'_>) -> Result<VisionDescription> {
             merge: fields.required("projector.scale_factor", limits::MERGE)?,
             norm: fields.has("mm.input_norm.weight").then(|| ProjectorNorm {
                 norm: layer_norm(1e-5),
+                weighted: true,
                 after_merge: true,
             }),
             inner: Some(fields.first_dimension("mm.1.weight")?),
@@ -395,6 +453,7 @@ fn qwen(family: &str, fields: &Fields<'_>) -> Result<VisionDescription> {
             merge,
             norm: Some(ProjectorNorm {
                 norm,
+                weighted: true,
                 after_merge: false,
             }),
             inner: Some(fields.first_dimension("mm.0.weight")?),
@@ -403,81 +462,6 @@ fn qwen(family: &str, fields: &Fields<'_>) -> Result<VisionDescription> {
         },
         ..shared
     })
-}
-
-/// Returns the names of a file's tensors.
-fn names(description: &VisionDescription, fields: &Fields<'_>) -> Names {
-    let family = description.family.clone();
-    let frames = description.frames;
-    let deepstack = description.deepstack.clone();
-    // Older files have the two matrices of the feed-forward under each other's name.
-    let shape = |name: &str| Some(fields.tensors.get(name)?.shape.clone());
-    let (hidden, inner) = (description.hidden, description.inner);
-    let is_swapped = hidden != inner && shape("v.blk.0.ffn_up.weight") == Some(vec![hidden, inner]);
-    let [up, down] = match is_swapped {
-        true => ["ffn_down", "ffn_up"],
-        false => ["ffn_up", "ffn_down"],
-    };
-    let find = move |layer: L| match layer {
-        L::Patch => LayerTensors {
-            weights: match frames {
-                1 => vec!["v.patch_embd.weight".to_owned()],
-                _ => ["v.patch_embd.weight", "v.patch_embd.weight.1"]
-                    .map(str::to_owned)
-                    .to_vec(),
-            },
-            bias: Some("v.patch_embd.bias".to_owned()),
-        },
-        L::Class => LayerTensors::bare("v.class_embd"),
-        L::Positions => LayerTensors::bare("v.position_embd.weight"),
-        L::InputNorm => LayerTensors::stem("v.pre_ln"),
-        L::OutputNorm => LayerTensors::stem("v.post_ln"),
-        L::Block(block, layer) => {
-            let name = match layer {
-                B::AttentionNorm => "ln1",
-                B::QueryKeyValue => "attn_qkv",
-                B::Query => "attn_q",
-                B::Key => "attn_k",
-                B::Value => "attn_v",
-                B::AttentionOutput => "attn_out",
-                B::AttentionScale => "ls1",
-                B::FeedForwardNorm => "ln2",
-                B::Gate => "ffn_gate",
-                B::Up => up,
-                B::Down => down,
-                B::FeedForwardScale => "ls2",
-            };
-            LayerTensors::stem(&format!("v.blk.{block}.{name}"))
-        }
-        L::Projector(stage, layer) if stage > 0 => {
-            let name = match layer {
-                P::Norm => "norm",
-                P::First => "fc1",
-                P::Last => "fc2",
-            };
-            let block = deepstack[stage - 1];
-            LayerTensors::stem(&format!("v.deepstack.{block}.{name}"))
-        }
-        L::Projector(_, layer) => match (family.as_str(), layer) {
-            ("idefics3", _) => LayerTensors::stem("mm.model.fc"),
-            ("gemma3", P::Norm) => LayerTensors::stem("mm.soft_emb_norm"),
-            ("gemma3", _) => LayerTensors::bare("mm.input_projection.weight"),
-            ("lfm2", P::Norm) => LayerTensors::stem("mm.input_norm"),
-            ("lfm2", P::First) => LayerTensors::stem("mm.1"),
-            ("internvl", P::Norm) => LayerTensors::stem("mm.model.mlp.0"),
-            ("internvl", P::First) => LayerTensors::stem("mm.model.mlp.1"),
-            ("internvl", P::Last) => LayerTensors::stem("mm.model.mlp.3"),
-            (_, P::Norm) => LayerTensors::stem("v.post_ln"),
-            (_, P::First) => LayerTensors::stem("mm.0"),
-            (_, P::Last) => LayerTensors::stem("mm.2"),
-        },
-    };
-    Names {
-        find: Box::new(find),
-        prefixes: vec!["v.".to_owned(), "mm.".to_owned()],
-        ignored: Vec::new(),
-        blocks: ("v.blk.".to_owned(), description.blocks),
-    }
 }
 
 fn wrong(key: &str, value: impl std::fmt::Display, expected: &str) -> Error {
