@@ -2,7 +2,6 @@
 
 use serde_json::json;
 
-use super::support::gguf::Value;
 use super::support::{Place, checkpoint};
 use super::{Case, case};
 

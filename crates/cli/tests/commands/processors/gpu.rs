@@ -2,7 +2,7 @@
 
 use super::{CUTS, packaged};
 use crate::support::stderr;
-use crate::{json, place, succeed};
+use crate::{json, succeed};
 
 /// Returns the arguments for a CPU and the GPU that the environment names, or `None` where it names none.
 fn with_gpu() -> Option<[&'static str; 2]> {

@@ -1,8 +1,8 @@
 //! The Hexagon device under an emulator.
 
 use super::{CUTS, packaged};
+use crate::succeed;
 use crate::support::stderr;
-use crate::{place, succeed};
 
 #[test]
 fn a_package_is_verified_with_hexagon_bit_for_bit() {

@@ -4,7 +4,7 @@ use serde_json::Value as Json;
 
 use super::{POLICIES, PROCESSORS, packaged};
 use crate::support::stderr;
-use crate::{json, place, succeed};
+use crate::{json, succeed};
 
 #[test]
 fn bench_measures_every_policy_and_reports_how_long_processors_waited() {

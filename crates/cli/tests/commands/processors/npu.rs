@@ -4,7 +4,7 @@ use serde_json::Value as Json;
 
 use super::{CUTS, packaged};
 use crate::support::{Place, stderr};
-use crate::{json, place, succeed};
+use crate::{json, succeed};
 
 /// Returns the arguments for ONNX Runtime's CPU provider as NPU, or `None` where the environment names no library.
 fn onnx_runtime() -> Option<[&'static str; 4]> {
