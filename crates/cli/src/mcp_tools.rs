@@ -103,7 +103,8 @@ fn named(servers: &Servers) -> (Vec<Tool>, Vec<RemoteTool>) {
                 remote.push(tool.clone());
             }
             Err(error) => output::note(&format!(
-                "note: the tool {name} of the MCP server {server} is left out: {error}"
+                "note: the tool {} of the MCP server {server} is left out: {error}",
+                name.escape_debug()
             )),
         }
     }

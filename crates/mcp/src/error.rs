@@ -96,8 +96,8 @@ pub enum Error {
         /// The time until then.
         wait: Duration,
     },
-    /// A server that answers a request with an error.
-    #[error("the MCP server {server}: {message}")]
+    /// A server that answers a request with an error. For people, it is one line.
+    #[error("the MCP server {server}: {}", message.split_whitespace().collect::<Vec<_>>().join(" "))]
     Refused {
         /// The server's name.
         server: String,

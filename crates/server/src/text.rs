@@ -210,7 +210,7 @@ pub(crate) struct Text {
     content: String,
 }
 
-/// Returns the text of tokens. Control tokens have no text.
+/// Returns the text of tokens. That of a control token is its name.
 #[utoipa::path(
     post, path = "/detokenize", tag = "text", request_body = DetokenizeRequest,
     responses((status = 200, body = Text), (status = 400, body = ErrorBody))

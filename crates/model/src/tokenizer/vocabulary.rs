@@ -10,6 +10,9 @@ use crate::error::{Error, ErrorKind, Result};
 /// More tokens than any model has; a larger vocabulary is refused before any allocation.
 const MAX_TOKENS: usize = 1 << 22;
 
+/// More bytes than any token has that a model was trained with. Grammars need the bound, and texts of tokens take memory.
+const MAX_PIECE: usize = 1024;
+
 /// The field of GGUF with the kinds of tokens.
 pub(super) const TOKEN_TYPE: &str = "tokenizer.ggml.token_type";
 
@@ -97,7 +100,14 @@ impl Vocabulary {
             index: HashTable::with_capacity(count),
             hasher: DefaultHashBuilder::default(),
         };
-        for piece in pieces {
+        for (id, piece) in pieces.enumerate() {
+            if piece.len() > MAX_PIECE {
+                let message = format!(
+                    "{field}[{id}] has {} bytes, expected at most {MAX_PIECE}",
+                    piece.len()
+                );
+                return Err(malformed(message));
+            }
             vocabulary.text.push_str(piece);
             let end = u32::try_from(vocabulary.text.len())
                 .map_err(|_| malformed(format!("{field} has more than 4 GiB of text")))?;
@@ -247,6 +257,15 @@ mod tests {
     fn a_piece_that_occurs_twice_is_an_error_that_names_both_tokens() {
         let error = vocabulary(&["a", "b", "a"]).err().unwrap().to_string();
         assert_eq!(error, "`tokens` has \"a\" twice, as tokens 0 and 2");
+    }
+
+    #[test]
+    fn a_token_that_no_model_was_trained_with_is_refused_by_its_length() {
+        let pieces = |bytes: usize| ["a".to_owned(), "b".repeat(bytes)];
+        let read = |pieces: [String; 2]| vocabulary(&[&pieces[0], &pieces[1]]).map(drop);
+        read(pieces(MAX_PIECE)).unwrap();
+        let error = read(pieces(MAX_PIECE + 1)).unwrap_err().to_string();
+        assert_eq!(error, "`tokens`[1] has 1025 bytes, expected at most 1024");
     }
 
     #[test]

@@ -113,7 +113,8 @@ impl<'de> Visitor<'de> for Checked<'_> {
                 None => {
                     // A null value is the same as a missing field.
                     if map.next_value::<Option<IgnoredAny>>()?.is_some() {
-                        let message = "unknown field: neither this server nor the APIs that it implements have it";
+                        let message =
+                            "unknown field: neither this endpoint nor its originals have it";
                         return Err(self.refuse(&name, "unknown_parameter", message));
                     }
                 }

@@ -269,6 +269,10 @@ fn capabilities(model: &ServedModel, template: Option<&str>) -> ApiResult<Vec<&'
     if model.reads_pictures() {
         capabilities.push("vision");
     }
+    // Files of a model for vectors say how to pool.
+    if model.model().embedding_defaults().pooling.is_some() {
+        capabilities.push("embedding");
+    }
     if Reasoning::of_model(template, model.model().tokenizer()?).is_some() {
         capabilities.push("thinking");
     }
