@@ -1,6 +1,6 @@
 //! The start and the end of a command: logging, Ctrl-C, choice of the fastest kernels, exit code.
 
-use std::io;
+use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -23,6 +23,7 @@ pub fn run(settings: &Settings, command: impl FnOnce() -> Result<()>) -> ExitCod
     if settings.log != LevelFilter::OFF {
         let log = tracing_subscriber::fmt()
             .with_writer(io::stderr)
+            .with_ansi(has_colors())
             .log_internal_errors(false);
         log.with_max_level(settings.log).init();
     }
@@ -39,6 +40,12 @@ pub fn run(settings: &Settings, command: impl FnOnce() -> Result<()>) -> ExitCod
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => failure(&error),
     }
+}
+
+/// Returns whether standard error is a terminal whose user wants colors.
+fn has_colors() -> bool {
+    let wants = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    wants && io::stderr().is_terminal()
 }
 
 /// Prints the error in one line, and returns the exit code.

@@ -48,8 +48,11 @@ pub(super) fn score(
     let mut scores = Vec::with_capacity(branches.len());
     let mut done = 0;
     let ranges = ranges_to_run(engine.model().description(), branches);
-    for (branch, range) in branches.iter().zip(ranges) {
+    for branch in branches {
         branch.check()?;
+        session.check_vocabulary(&branch.tokens)?;
+    }
+    for (branch, range) in branches.iter().zip(ranges) {
         let mut score = Score::new();
         session.truncate(range.start);
         for prompt in prompts(branch, &range, &session) {

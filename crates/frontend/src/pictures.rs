@@ -18,6 +18,7 @@ use triad_model::vision::{VisionFile, mmproj_next_to};
 use triad_pictures::{Piece, Prepared, Processor, View};
 
 use crate::error::{Error, Result};
+use crate::plain_messages::{has_shown_result, is_picture, with_pictures_after_results};
 use crate::tool_calls;
 
 /// The pictures of a conversation.
@@ -66,10 +67,6 @@ pub fn count(messages: &[Value]) -> usize {
     parts.filter(|part| is_picture(part)).count()
 }
 
-pub(crate) fn is_picture(part: &Value) -> bool {
-    part["type"] == "image"
-}
-
 /// Puts text in place of the pictures in `messages`, if the `template` writes none. If it writes none in results of calls,
 /// these pictures follow the last result, as the user's.
 ///
@@ -100,41 +97,6 @@ pub fn mark(
             .for_each(|part| *part = text.clone());
     }
     Ok(())
-}
-
-/// Returns whether a message is the result of a call, with a picture.
-fn has_shown_result(message: &Value) -> bool {
-    let parts = message["content"].as_array();
-    message["role"] == "tool" && parts.is_some_and(|parts| parts.iter().any(is_picture))
-}
-
-/// Moves the pictures of results into the user's message after the last result.
-fn with_pictures_after_results(messages: Vec<Value>) -> Vec<Value> {
-    let (mut moved, mut shown) = (Vec::with_capacity(messages.len() + 1), Vec::new());
-    let user = |parts: Vec<Value>| json!({"role": "user", "content": parts});
-    for mut message in messages {
-        if message["role"] == "tool" {
-            if let Some(parts) = message["content"].as_array_mut() {
-                shown.extend(parts.extract_if(.., |part| is_picture(part)));
-            }
-        } else if !shown.is_empty() {
-            let mut parts = std::mem::take(&mut shown);
-            if message["role"] == "user" {
-                match message["content"].take() {
-                    Value::Array(said) => parts.extend(said),
-                    text => parts.push(json!({"type": "text", "text": text})),
-                }
-                message = user(parts);
-            } else {
-                moved.push(user(parts));
-            }
-        }
-        moved.push(message);
-    }
-    if !shown.is_empty() {
-        moved.push(user(shown));
-    }
-    moved
 }
 
 /// Checks that a rendered conversation has a place for each of its pictures, whose number is `pictures`.

@@ -3,7 +3,6 @@
 use serde_json::{Value, json};
 
 use crate::error::{Error, Result};
-use crate::pictures;
 use crate::tool_calls::{self, Tool};
 
 /// Returns messages for a template that does not list functions: calls and results are text. The instructions are in
@@ -76,7 +75,7 @@ pub(crate) fn plain_messages(
             }
             None => match plain.iter_mut().find(|message| message["role"] == "user") {
                 Some(first) => match &mut first["content"] {
-                    Value::Array(parts) if parts.iter().any(pictures::is_picture) => {
+                    Value::Array(parts) if parts.iter().any(is_picture) => {
                         let text = format!("{instructions}\n\n");
                         parts.insert(0, json!({ "type": "text", "text": text }));
                     }
@@ -96,7 +95,7 @@ fn add_result(parts: &mut Vec<Value>, content: &Value) {
     };
     let mut is_text = false;
     for part in given {
-        if pictures::is_picture(part) {
+        if is_picture(part) {
             parts.push(part.clone());
             is_text = false;
         } else if let Some(text) = part["text"].as_str() {
@@ -109,7 +108,7 @@ fn add_result(parts: &mut Vec<Value>, content: &Value) {
 
 /// Adds a text to the last part if that is a text, and as a part otherwise.
 fn add_text(parts: &mut Vec<Value>, text: &str) {
-    match parts.last_mut().map(|part| &mut part["text"]) {
+    match parts.last_mut().and_then(|part| part.get_mut("text")) {
         Some(Value::String(last)) => last.push_str(text),
         _ => parts.push(json!({ "type": "text", "text": text })),
     }
@@ -156,4 +155,46 @@ pub(crate) fn content(message: &Value) -> String {
             .join("\n"),
         content => content.as_str().unwrap_or_default().to_owned(),
     }
+}
+
+/// Returns whether a message is the result of a call, with a picture.
+pub(crate) fn has_shown_result(message: &Value) -> bool {
+    let parts = message["content"].as_array();
+    message["role"] == "tool" && parts.is_some_and(|parts| parts.iter().any(is_picture))
+}
+
+/// Moves the pictures of results into the user's message after the last result.
+pub(crate) fn with_pictures_after_results(messages: Vec<Value>) -> Vec<Value> {
+    let (mut moved, mut shown) = (Vec::with_capacity(messages.len() + 1), Vec::new());
+    let user = |parts: Vec<Value>| json!({"role": "user", "content": parts});
+    for mut message in messages {
+        if message["role"] == "tool" {
+            if let Some(parts) = message["content"].as_array_mut() {
+                shown.extend(parts.extract_if(.., |part| is_picture(part)));
+                // A template that knows no pictures in results may print a list as it is.
+                message["content"] = content(&message).into();
+            }
+        } else if !shown.is_empty() {
+            let mut parts = std::mem::take(&mut shown);
+            if message["role"] == "user" {
+                match message["content"].take() {
+                    Value::Array(said) => parts.extend(said),
+                    text => parts.push(json!({"type": "text", "text": text})),
+                }
+                message = user(parts);
+            } else {
+                moved.push(user(parts));
+            }
+        }
+        moved.push(message);
+    }
+    if !shown.is_empty() {
+        moved.push(user(shown));
+    }
+    moved
+}
+
+/// Returns whether a part of a content is a picture.
+pub(crate) fn is_picture(part: &Value) -> bool {
+    part["type"] == "image"
 }

@@ -131,7 +131,7 @@ fn a_server_that_hangs_has_its_time_and_the_user_may_end_it_sooner() {
     let tool = &servers.tools()[0];
     let error = servers.call(tool, Map::new(), &is_cancelled).unwrap_err();
     assert_eq!(error.to_string(), "interrupted");
-    assert!(start.elapsed() < Duration::from_secs(10));
+    assert!(start.elapsed() < Duration::from_secs(60));
 }
 
 #[cfg(target_os = "linux")]
@@ -175,7 +175,7 @@ fn programs_that_a_server_started_end_with_it() {
     drop(servers);
     let start = Instant::now();
     while runs() {
-        assert!(start.elapsed() < Duration::from_secs(10), "it still runs");
+        assert!(start.elapsed() < Duration::from_secs(60), "it still runs");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -234,7 +234,7 @@ fn an_answer_that_cannot_be_read_is_an_error_at_once_and_ends_nothing() {
                 && error.contains("its answer cannot be read: "),
             "{error}"
         );
-        assert!(start.elapsed() < Duration::from_secs(10), "{mode}");
+        assert!(start.elapsed() < Duration::from_secs(60), "{mode}");
         assert_eq!(add(&servers).unwrap(), "5", "{mode}");
     }
 }
@@ -339,7 +339,7 @@ fn the_wait_for_a_server_that_is_started_again_can_be_cancelled() {
     let error = servers.call(&servers.tools()[0], Map::new(), &is_gone);
     assert_eq!(error.unwrap_err().to_string(), "interrupted");
     drop(servers);
-    assert!(start.elapsed() < Duration::from_secs(10));
+    assert!(start.elapsed() < Duration::from_secs(60));
 }
 
 #[test]
@@ -477,7 +477,7 @@ fn an_address_that_answers_another_request_or_none_is_an_error_at_once() {
         let start = Instant::now();
         let error = add(&servers).unwrap_err().to_string();
         assert!(error.contains(words), "{error}");
-        assert!(start.elapsed() < Duration::from_secs(10));
+        assert!(start.elapsed() < Duration::from_secs(60));
     }
 }
 

@@ -8,9 +8,10 @@ use crate::error::{Error, ErrorKind, Result};
 /// Returns `TRIAD_CACHE`, or `triad` in the platform's cache folder.
 pub(crate) fn folder() -> Result<PathBuf> {
     folder_from(|name| {
-        env::var_os(name)
-            .filter(|value| !value.is_empty())
-            .map(PathBuf::from)
+        let value = env::var_os(name).filter(|value| !value.is_empty());
+        let value = value.map(PathBuf::from);
+        // A service may lack the variable, and its user has a home.
+        value.or_else(|| env::home_dir().filter(|_| name == "HOME"))
     })
 }
 

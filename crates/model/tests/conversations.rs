@@ -257,7 +257,7 @@ fn trial_renderings_of_a_conversation_share_its_clock_and_its_stop() {
     assert!(rendered.unwrap_err().to_string().contains("cancelled"));
     assert!(template.reads_system(stop()).is_err());
     assert!(
-        start.elapsed() < Duration::from_secs(4),
+        start.elapsed() < Duration::from_secs(60),
         "{:?}",
         start.elapsed()
     );

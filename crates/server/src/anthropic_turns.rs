@@ -150,7 +150,7 @@ fn failed(result: Value) -> Value {
     const ERROR: &str = "Error: ";
     match result {
         Value::Array(mut parts) => {
-            match parts.first_mut().map(|part| &mut part["text"]) {
+            match parts.first_mut().and_then(|part| part.get_mut("text")) {
                 Some(Value::String(text)) => text.insert_str(0, ERROR),
                 _ => parts.insert(0, json!({"type": "text", "text": ERROR.trim_end()})),
             }

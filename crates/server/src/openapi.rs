@@ -67,7 +67,7 @@ use crate::{
         ollama::pull::pull,
         ollama::pull::delete
     ),
-    modifiers(&Aliases, &Refusals)
+    modifiers(&Aliases, &OperationIds, &Refusals)
 )]
 struct Api;
 
@@ -93,16 +93,34 @@ impl Modify for Aliases {
     fn modify(&self, document: &mut Document) {
         let paths = &mut document.paths.paths;
         for (path, alias) in ALIASES {
-            let Some(mut item) = paths.get(path).cloned() else {
+            let Some(item) = paths.get(path).cloned() else {
                 continue;
             };
-            for operation in [&mut item.get, &mut item.post].into_iter().flatten() {
-                operation.operation_id = Some(match alias.trim_start_matches('/') {
-                    "" => "root".to_owned(),
-                    name => name.replace('/', "_"),
-                });
-            }
             paths.insert(alias.to_owned(), item);
+        }
+    }
+}
+
+/// Names operations by their method and path, since several have the same function's name.
+struct OperationIds;
+
+impl Modify for OperationIds {
+    fn modify(&self, document: &mut Document) {
+        for (path, item) in &mut document.paths.paths {
+            let operations = [
+                ("get", &mut item.get),
+                ("post", &mut item.post),
+                ("put", &mut item.put),
+                ("delete", &mut item.delete),
+            ];
+            let words = path.split(|letter: char| !letter.is_ascii_alphanumeric());
+            let words: Vec<_> = words.filter(|word| !word.is_empty()).collect();
+            for (method, operation) in operations {
+                if let Some(operation) = operation {
+                    let words = [&[method], &words[..]].concat();
+                    operation.operation_id = Some(words.join("_"));
+                }
+            }
         }
     }
 }
@@ -156,4 +174,24 @@ static DOCUMENT: LazyLock<Document> = LazyLock::new(Api::openapi);
 /// Returns the document.
 pub(crate) async fn document() -> Json<&'static Document> {
     Json(&*DOCUMENT)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn operations_have_names_of_their_own() {
+        let items = DOCUMENT.paths.paths.values();
+        let operations = items.flat_map(|item| [&item.get, &item.post, &item.put, &item.delete]);
+        let ids: Vec<_> = operations
+            .flatten()
+            .map(|operation| operation.operation_id.clone().unwrap())
+            .collect();
+        let different: BTreeSet<_> = ids.iter().collect();
+        assert!(!ids.is_empty());
+        assert_eq!(different.len(), ids.len());
+    }
 }

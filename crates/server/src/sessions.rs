@@ -218,11 +218,19 @@ pub(crate) async fn save(
         session.share();
         session.save_own(&path)?;
         drop((session, permit));
+        let bytes = path.metadata().map_err(|error| match error.kind() {
+            ErrorKind::NotFound => ApiError::refused(
+                StatusCode::CONFLICT,
+                "session_deleted",
+                "another request deleted the session at the same time",
+            ),
+            _ => failed(&error),
+        })?;
         make_room(&folder, &name, (MAX_SESSIONS, most))?;
         Ok(Saved {
             name,
             tokens: tokens.len(),
-            bytes: size(&path)?,
+            bytes: bytes.len(),
         })
     });
     Ok(Json(saved.await?))
@@ -418,10 +426,6 @@ fn unread(name: &str, error: &std::io::Error) -> ApiError {
     let message = format!("there is no session called {name}");
     tracing::debug!("{message}");
     ApiError::refused(StatusCode::NOT_FOUND, "no_session", message)
-}
-
-fn size(path: &Path) -> ApiResult<u64> {
-    Ok(path.metadata().map_err(|error| failed(&error))?.len())
 }
 
 fn failed(error: &std::io::Error) -> ApiError {

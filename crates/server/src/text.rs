@@ -241,14 +241,8 @@ pub(crate) async fn detokenize(
     let work = Work::Text(tokens.len());
     let decode = move |model: &ServedModel, _: &Cancel| {
         let tokenizer = model.model().tokenizer()?;
-        let is_control = |token: &u32| tokenizer.token_kind(*token) == TokenKind::Control;
-        // Control tokens are their names, so that a text that was cut by tokens keeps its marks.
-        let text = |tokens: &[u32]| match tokens {
-            [token] if is_control(token) => tokenizer.piece(*token).unwrap_or_default().to_owned(),
-            tokens => tokenizer.decode(tokens),
-        };
-        let runs = tokens.chunk_by(|one, other| !is_control(one) && !is_control(other));
-        Ok(runs.map(text).collect::<String>())
+        // A text that was cut by tokens keeps its marks.
+        Ok(tokenizer.decode_with_names(&tokens))
     };
     Ok(Json(Text {
         content: model

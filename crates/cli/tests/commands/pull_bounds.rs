@@ -176,6 +176,7 @@ fn a_pull_of_a_client_has_the_owner_s_token_only_where_it_is_allowed() {
 }
 
 #[test]
+#[cfg(unix)]
 fn what_the_disk_has_no_room_for_is_refused_with_the_missing_bytes() {
     let place = fetched();
     let hub = Hub::start(Gguf::tiny().bytes());

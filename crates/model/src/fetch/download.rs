@@ -175,10 +175,12 @@ impl Download<'_> {
                 .into());
             }
         }
-        let total = self
-            .expected
-            .bytes
-            .or_else(|| Some(part.length() + response.body().content_length()?));
+        let total = self.expected.bytes.or_else(|| {
+            Some(
+                part.length()
+                    .saturating_add(response.body().content_length()?),
+            )
+        });
         let stated = response.body().content_length();
         let blocks = blocks(response.into_body())?;
         let (mut start, mut came) = (Instant::now(), 0);

@@ -299,6 +299,13 @@ impl Tokenizer {
         stream.finish()
     }
 
+    /// Returns the text of `tokens` with the names of control tokens.
+    pub fn decode_with_names(&self, tokens: &[u32]) -> String {
+        let mut stream = self.stream(&[]).spelling_all();
+        tokens.iter().for_each(|&token| stream.append(token));
+        stream.finish()
+    }
+
     /// Returns a decoder for tokens that follow `prompt`, one at a time. If the prompt is empty or ends in a control
     /// token, a text starts, and the space that SentencePiece puts there is dropped; elsewhere it is a space between
     /// words.

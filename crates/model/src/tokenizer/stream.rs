@@ -12,6 +12,8 @@ pub struct DecodeStream<'a> {
     drops_space: bool,
     /// Control tokens whose names are a part of the text.
     spelled: &'a [u32],
+    /// Whether the names of all control tokens are a part of the text.
+    spells_all: bool,
 }
 
 impl<'a> DecodeStream<'a> {
@@ -21,6 +23,16 @@ impl<'a> DecodeStream<'a> {
             pending: Vec::new(),
             drops_space,
             spelled: &[],
+            spells_all: false,
+        }
+    }
+
+    /// Makes the names of all control tokens a part of the text.
+    #[must_use]
+    pub(super) fn spelling_all(self) -> Self {
+        Self {
+            spells_all: true,
+            ..self
         }
     }
 
@@ -53,7 +65,8 @@ impl<'a> DecodeStream<'a> {
     /// Adds `token` without looking for characters, for callers that decode everything at once.
     pub(super) fn append(&mut self, token: u32) {
         let start = self.pending.len();
-        if self.spelled.contains(&token) && self.tokenizer.token_kind(token) == TokenKind::Control {
+        let is_spelled = self.spells_all || self.spelled.contains(&token);
+        if is_spelled && self.tokenizer.token_kind(token) == TokenKind::Control {
             let name = self.tokenizer.piece(token).unwrap_or_default();
             self.pending.extend_from_slice(name.as_bytes());
             return;

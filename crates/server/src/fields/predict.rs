@@ -19,6 +19,7 @@ pub(super) const FIELDS: &[Field] = &[
         "T",
         "false tokenizes names of control tokens as plain text",
     ),
+    refused("parameters", "T", &["{}"], "expected raw_scores"),
     refused("truncate", "T", &["false"], "texts are never truncated"),
     ignored("truncation_direction", "T", "texts are never truncated"),
 ];

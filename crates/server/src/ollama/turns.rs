@@ -240,7 +240,7 @@ mod tests {
             let asked = (place % 2 == 0).then_some(&*id);
             assert_eq!(open.take(asked, Some(&name)).as_deref(), Some(&*id));
         }
-        assert!(start.elapsed().as_secs() < 5, "{:?}", start.elapsed());
+        assert!(start.elapsed().as_secs() < 60, "{:?}", start.elapsed());
     }
 
     #[test]

@@ -110,7 +110,10 @@ fn a_server_that_ends_refuses_connections_while_it_waits_for_requests() {
     server.begin_end();
     let start = Instant::now();
     while std::net::TcpStream::connect(server.address).is_ok() {
-        assert!(start.elapsed() < Duration::from_secs(5), "it still listens");
+        assert!(
+            start.elapsed() < Duration::from_secs(60),
+            "it still listens"
+        );
         std::thread::sleep(Duration::from_millis(10));
     }
     stream.write_all(rest.as_bytes()).unwrap();
