@@ -339,7 +339,10 @@ impl Session {
     }
 
     /// Checks that all of `tokens` are in the vocabulary.
-    pub(crate) fn check_vocabulary(&self, tokens: &[u32]) -> Result<()> {
+    ///
+    /// # Errors
+    /// [`Error::TokenOutOfVocabulary`] for the first that is not.
+    pub fn check_vocabulary(&self, tokens: &[u32]) -> Result<()> {
         let vocab = self.model().description().vocab;
         match tokens.iter().find(|token| **token as usize >= vocab) {
             Some(token) => Err(Error::TokenOutOfVocabulary {
