@@ -34,8 +34,10 @@ const MAX_REQUESTS: usize = 1 << 20;
 /// Memory limit of concurrent text preparations, in KiB. A text that needs more is prepared alone.
 const MEMORY: usize = 512 << 10;
 /// Maximum memory in bytes per byte of text during tokenization: in one long word, each character is a symbol with a
-/// merge candidate.
-const BYTES_PER_BYTE: usize = 64;
+/// merge candidate, and tokenizers of folders keep each piece with its places.
+const BYTES_PER_BYTE: usize = 256;
+/// The size in bytes from which a text is large. Of the threads of texts, a tenant has at most half for large ones.
+const LARGE_TEXT: usize = 64 << 10;
 
 /// A kind of preparation, with its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,8 +63,8 @@ pub(crate) struct Preparers {
     forms: Arc<Queue>,
     large_forms: Arc<Queue>,
     pictures: Arc<Queue>,
-    /// The slots of tenants for forms, large forms and pictures.
-    shares: [Shares; 3],
+    /// The slots of tenants for forms, large forms, pictures and large texts.
+    shares: [Shares; 4],
     /// The memory of pictures, in KiB.
     picture_memory: Arc<Queue>,
     memory_shares: Shares,
@@ -88,6 +90,7 @@ impl Preparers {
     /// memory.
     pub(crate) fn new(most_waiting: usize, picture_bytes: usize) -> Self {
         let cores = thread::available_parallelism().map_or(TEXTS.0, usize::from);
+        let texts = cores.clamp(TEXTS.0, TEXTS.1);
         let picture_pages = (picture_bytes >> 10).max(1);
         let queue = |slots| {
             Queue::new(
@@ -99,11 +102,11 @@ impl Preparers {
             )
         };
         Self {
-            texts: queue(cores.clamp(TEXTS.0, TEXTS.1)),
+            texts: queue(texts),
             forms: queue(FORMS),
             large_forms: queue(FORMS),
             pictures: queue(PICTURES),
-            shares: [FORMS_OF_TENANT, FORMS_OF_TENANT, PICTURES / 2].map(Shares::new),
+            shares: [FORMS_OF_TENANT, FORMS_OF_TENANT, PICTURES / 2, texts / 2].map(Shares::new),
             picture_memory: Queue::new(
                 Need {
                     slots: MAX_REQUESTS,
@@ -147,10 +150,11 @@ impl Preparers {
         }
     }
 
-    /// Waits for a slot of the tenant, of which each has at most half, unless `work` is on texts.
+    /// Waits for a slot of the tenant, of which each has at most half, unless `work` is on a text that is not large.
     async fn share(&self, work: Work, tenant: Tenant) -> Option<Share> {
         match work {
-            Work::Text(_) => None,
+            Work::Text(bytes) if bytes < LARGE_TEXT => None,
+            Work::Text(_) => Some(self.shares[3].take(tenant).await),
             Work::Form(bytes) => {
                 let shares = &self.shares[usize::from(bytes >= LARGE)];
                 Some(shares.take(tenant).await)
@@ -170,11 +174,13 @@ impl Preparers {
         work: impl FnOnce(&M, &Cancel) -> ApiResult<T> + Send + 'static,
     ) -> ApiResult<T> {
         let (queue, need) = self.queue(kind);
+        // As below. A client's own requests wait for it in no queue, and are as few as its connections.
+        let share = self.share(kind, client).await;
         let permit = queue
             .admit(client, need)
             .await
             .map_err(|Full(waiting)| ApiError::full(waiting))?;
-        run(model, permit, work).await
+        run(model, (permit, share), work).await
     }
 
     /// Prepares a request of `model` that has a place in its queue.
@@ -268,6 +274,31 @@ mod tests {
     }
 
     #[test]
+    fn a_tenant_has_half_of_the_threads_of_texts_for_large_ones() {
+        let preparers = Preparers::new(1, 1 << 30);
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        runtime.unwrap().block_on(async {
+            let (one, other) = (Tenant::of_key("one"), Tenant::of_key("other"));
+            let large = Work::Text(LARGE_TEXT);
+            let half = preparers.texts.most().slots / 2;
+            let mut held = Vec::new();
+            for _ in 0..half {
+                held.push(preparers.share(large, one).await);
+            }
+            let mut more = std::pin::pin!(preparers.share(large, one));
+            let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+            assert!(more.as_mut().poll(&mut context).is_pending());
+            preparers.share(large, other).await;
+            assert!(
+                preparers
+                    .share(Work::Text(LARGE_TEXT - 1), one)
+                    .await
+                    .is_none()
+            );
+        });
+    }
+
+    #[test]
     fn a_large_form_takes_no_thread_of_small_ones_nor_of_texts() {
         let preparers = Preparers::new(1, 1 << 30);
         let form = Work::Form;
@@ -282,7 +313,7 @@ mod tests {
         let pages = |bytes| preparers.queue(Work::Text(bytes)).1.pages;
         assert_eq!(
             (pages(0), pages(1 << 20), pages(usize::MAX)),
-            (1, 64 << 10, MEMORY)
+            (1, 256 << 10, MEMORY)
         );
         assert_eq!(preparers.texts.most().pages, MEMORY);
     }

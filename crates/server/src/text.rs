@@ -32,8 +32,14 @@ use crate::tool_fields::{ChatTool, ToolChoiceField};
 use crate::tools::ToolUse;
 use crate::values::{Whole, numbers};
 
-/// Maximum number of tokens per request.
-const MAX_TOKENS: usize = 1 << 20;
+/// Maximum number of tokens per request, unless the model's context is longer. A tokenizer of a folder reads a text as a
+/// whole, and nothing ends it meanwhile.
+const MAX_TOKENS: usize = 1 << 16;
+
+/// Returns the maximum number of tokens per request.
+fn most_tokens(model: &ServedModel) -> usize {
+    model.context().max(MAX_TOKENS)
+}
 
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct TokenizeRequest {
@@ -169,7 +175,7 @@ pub(crate) async fn tokenize(
                     model.model(),
                     &text,
                     options,
-                    (MAX_TOKENS, cancel),
+                    (most_tokens(model), cancel),
                 )?)
             };
             model.preparers().enter(caller, work, encode).await?
@@ -223,13 +229,14 @@ pub(crate) async fn detokenize(
     let body = body.checked(&fields::DETOKENIZE)?;
     let DetokenizeRequest { model, tokens } = body.parse()?;
     let tokens = numbers(tokens);
-    if tokens.len() > MAX_TOKENS {
+    let model = app.model(model.as_deref()).await?;
+    let most = most_tokens(&model);
+    if tokens.len() > most {
         return Err(ApiError::field(
             "tokens",
-            format!("{} tokens, expected at most {MAX_TOKENS}", tokens.len()),
+            format!("{} tokens, expected at most {most}", tokens.len()),
         ));
     }
-    let model = app.model(model.as_deref()).await?;
     let tokenizer = model.model().tokenizer()?;
     let known = tokenizer.vocab_size();
     if let Some(token) = tokens.iter().find(|token| **token as usize >= known) {
@@ -398,7 +405,8 @@ async fn conversation_tokens(
         model.model().chat_template().ok_or_else(no_template)?;
         let _memory = memory;
         let conversation = (&messages[..], tools.listed(), pictures);
-        let encoded = conversation_prompt(model, conversation, &prompt, (MAX_TOKENS, cancel))?;
+        let encoded =
+            conversation_prompt(model, conversation, &prompt, (most_tokens(model), cancel))?;
         Ok(encoded.prompt.tokens)
     };
     model.preparers().enter((model, client), work, encode).await

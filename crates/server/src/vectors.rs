@@ -16,7 +16,7 @@ use crate::prompts::{Prompts, TextFields, encode_within};
 use crate::served::ServedModel;
 
 /// Maximum number of tokens of a text that is truncated.
-const MAX_TOKENS: usize = 1 << 20;
+const MAX_TOKENS: usize = 1 << 16;
 
 /// The inputs of a request for vectors, and how they become vectors.
 pub(crate) struct VectorRequest {

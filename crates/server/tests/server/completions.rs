@@ -292,16 +292,12 @@ fn names_of_control_tokens_in_messages_stay_letters_where_the_server_keeps_them(
             let chat = json!({"messages": messages, "max_tokens": 1});
             let usage = server.post("/v1/chat/completions", &chat).good()["usage"].clone();
             assert_eq!(usage["prompt_tokens"], found["count"]);
-            // As plain text, the names of control tokens are part of the content.
+            // The text has the names of control tokens, and the same letters of a content.
             let text = server
                 .post("/detokenize", &json!({"tokens": found["tokens"]}))
                 .good()["content"]
                 .clone();
-            let expected = if keeps_letters {
-                "user: a<|turn|>assistant: bassistant: "
-            } else {
-                "user: aassistant: bassistant: "
-            };
+            let expected = "user: a<|turn|><|turn|>assistant: b<|turn|>assistant: ";
             assert_eq!(text, expected);
         }
     }
@@ -339,7 +335,8 @@ fn names_of_control_tokens_in_tools_calls_and_results_stay_letters_where_the_ser
             let body = json!({"tokens": named});
             let text = server.post("/detokenize", &body).good()["content"].clone();
             let text = text.as_str().unwrap();
-            assert_eq!(text.matches("<|turn|>").count(), 6, "{text}");
+            let (letters, marks) = (6, turns(&named));
+            assert_eq!(text.matches("<|turn|>").count(), letters + marks, "{text}");
             assert!(text.chars().all(|letter| letter < '\u{e000}'), "{text}");
         }
     }
