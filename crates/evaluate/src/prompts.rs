@@ -50,7 +50,7 @@ pub(super) fn score(
     let ranges = ranges_to_run(engine.model().description(), branches);
     for branch in branches {
         branch.check()?;
-        session.check_vocabulary(&branch.tokens)?;
+        session.check_vocabulary(branch.tokens)?;
     }
     for (branch, range) in branches.iter().zip(ranges) {
         let mut score = Score::new();
