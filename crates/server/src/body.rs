@@ -54,8 +54,8 @@ impl JsonBody {
     ///
     /// # Errors
     /// If an object has a name twice.
-    fn new(bytes: Bytes, share: Share) -> ApiResult<Self> {
-        let bytes = bytes.slice_ref(files::without_mark(&bytes));
+    fn new(bytes: &Bytes, share: Share) -> ApiResult<Self> {
+        let bytes = bytes.slice_ref(files::without_mark(bytes));
         refuse_repeated(&bytes)?;
         let share = Arc::new(share);
         Ok(Self { bytes, share })
@@ -119,7 +119,7 @@ pub(crate) async fn read(State(app): State<Arc<App>>, request: Request, next: Ne
     let share = app.bodies().share(caller.address);
     let read = collect(&app, &parts.headers, body, share).await;
     if !read.as_ref().is_ok_and(|(bytes, _)| bytes.len() >= LARGE) {
-        let read = read.and_then(|(bytes, share)| JsonBody::new(bytes, share));
+        let read = read.and_then(|(bytes, share)| JsonBody::new(&bytes, share));
         parts.extensions.insert(read);
         return next.run(Request::from_parts(parts, Body::empty())).await;
     }
@@ -127,7 +127,7 @@ pub(crate) async fn read(State(app): State<Arc<App>>, request: Request, next: Ne
     let answer = async move {
         let read = read.and_then(|(bytes, mut share)| {
             share.grow(parsed_bytes(&bytes)?)?;
-            JsonBody::new(bytes, share)
+            JsonBody::new(&bytes, share)
         });
         parts.extensions.insert(read);
         next.run(Request::from_parts(parts, Body::empty())).await
