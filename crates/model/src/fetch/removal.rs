@@ -273,7 +273,7 @@ mod tests {
             "hf:owner/files:sub/new.gguf.part",
             "hf:o/parts:pulled.json",
         ] {
-            remove(here, name).err().expect(name);
+            remove(here, name).expect_err(name);
         }
         for (name, bytes) in &names[..1] {
             assert_eq!(remove(here, name).unwrap(), *bytes);

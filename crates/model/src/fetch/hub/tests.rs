@@ -67,7 +67,7 @@ fn hub_of(server: &Server) -> Hub {
 }
 
 fn pull(server: &Server, cache: &Path) -> Result<PathBuf> {
-    hub_of(&server).pull(cache, &repository(None), &())
+    hub_of(server).pull(cache, &repository(None), &())
 }
 
 /// Returns the files in the repository's folder except the lock.

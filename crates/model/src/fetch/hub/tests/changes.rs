@@ -7,10 +7,15 @@ use std::time::Instant;
 use super::super::super::disk::{Disk, Space};
 use super::*;
 
+/// Names and contents of files.
+type Files = Vec<(String, Vec<u8>)>;
+/// The responses of a hub to requests of a file.
+type Serve = Box<dyn Fn(&Request) -> Response + Send>;
+
 /// A hub with the repository o/n, whose GGUF files have these names and contents.
 struct Repo {
     server: Server,
-    files: Arc<Mutex<Vec<(String, Vec<u8>)>>>,
+    files: Arc<Mutex<Files>>,
 }
 
 impl Repo {
@@ -264,7 +269,7 @@ fn a_fault_of_the_hub_is_told_apart_from_a_wrong_name() {
         let cache = tempfile::tempdir().unwrap();
         pull(server, cache.path()).unwrap_err().kind()
     };
-    let hubs: [Box<dyn Fn(&Request) -> Response + Send>; 4] = [
+    let hubs: [Serve; 4] = [
         Box::new(move |_| Response::ok(wrong.clone())),
         Box::new(|_| Response::status(503)),
         Box::new(|request| Response::ranged(request, &[7; 9], Some(3))),
