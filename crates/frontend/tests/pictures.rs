@@ -235,7 +235,7 @@ fn pictures_of_results_are_where_the_template_writes_them() {
             "[tool]a[tool]b[user]<image><image>c[tool][user]<image>",
         ),
     ] {
-        let template = ChatTemplate::new(&source(results), None, None).unwrap();
+        let template = ChatTemplate::new(source(results), None, None).unwrap();
         let mut messages = messages.clone();
         pictures::mark(&processor, &template, &mut messages).unwrap();
         let conversation = Conversation {

@@ -231,7 +231,7 @@ fn ps_shows_what_a_server_has_in_memory() {
 #[test]
 fn clients_delete_models_of_the_cache_where_allowed_but_not_what_the_server_was_started_with() {
     let place = cached();
-    place.write("cache/hf/owner/free/c.gguf", &Gguf::tiny().bytes());
+    place.write("cache/hf/owner/free/c.gguf", Gguf::tiny().bytes());
     let given = "hf:owner/name:a.gguf";
     let serve = [
         "--allow-pull",

@@ -90,7 +90,7 @@ fn a_second_encoder_takes_the_pictures_from_no_model() {
 fn a_deletion_removes_no_package_of_a_file_of_the_user() {
     let place = fetched();
     let other = Gguf::tiny().with("general.name", Value::Text("given".into()));
-    place.write("given.gguf", &other.bytes());
+    place.write("given.gguf", other.bytes());
     // The user has prepared a file with the content of the fetched one.
     succeed(&place.triad(&["run", "-m", "model.gguf", "-p", "Hi", "-n", "2"]));
     let packages = || std::fs::read_dir(place.path("cache/packages")).map_or(0, Iterator::count);
@@ -250,7 +250,7 @@ fn a_full_disk_ends_a_pull_by_name_and_the_next_one_goes_on() {
 #[test]
 fn an_unfinished_download_is_removed_by_its_name() {
     let place = fetched();
-    place.write("cache/hf/owner/name/n.gguf.part", &[7; 9]);
+    place.write("cache/hf/owner/name/n.gguf.part", [7; 9]);
     let name = "hf:owner/name:n.gguf";
     let removed = stderr(&place.triad(&["remove", name]));
     assert!(

@@ -175,12 +175,12 @@ fn a_token_that_texts_name_has_a_bounded_length_as_have_all_of_them() {
     };
     for file in ["bpe.gguf", "spm.gguf"] {
         for kind in [3, 4] {
-            let (error, count) = read(file, &["<unk>".repeat(12_000)], kind);
+            let (error, count) = read(file, &["<unk>".repeat(120)], kind);
             let expected = format!(
-                "`{TOKENS}`[{}] has 60000 bytes, expected at most 512",
+                "`{TOKENS}`[{}] has 600 bytes, expected at most 512",
                 count - 1
             );
-            let error = error.expect("a token of 60 KB is refused");
+            let error = error.expect("a token of 600 bytes is refused");
             assert!(error.contains(&expected), "{error}");
             let longest = "<unk>".repeat(102);
             assert_eq!(read(file, &[longest], kind).0, None);
@@ -188,9 +188,14 @@ fn a_token_that_texts_name_has_a_bounded_length_as_have_all_of_them() {
         let many: Vec<String> = (0..9000).map(|number| format!("{number:0500}")).collect();
         let (error, _) = read(file, &many, 3);
         assert!(error.unwrap().contains("exceeds the 4194304 bytes"));
-        // A piece of text alone may be long.
+        // A piece of text alone may be longer.
         if file == "bpe.gguf" {
-            assert_eq!(read(file, &["a".repeat(60_000)], 1).0, None);
+            assert_eq!(read(file, &["a".repeat(1024)], 1).0, None);
+            let error = read(file, &["a".repeat(1025)], 1).0.unwrap();
+            assert!(
+                error.contains("has 1025 bytes, expected at most 1024"),
+                "{error}"
+            );
         }
     }
 }

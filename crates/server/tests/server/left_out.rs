@@ -8,7 +8,7 @@ use crate::support::{Reply, Server, add};
 const HEADER: &str = "x-triad-schemas-left-out: ";
 const CHAT: &str = "/v1/chat/completions";
 
-fn schema(name: &str, of_one: Value) -> Value {
+fn schema(name: &str, of_one: &Value) -> Value {
     json!({"type": "object", "properties": {name: of_one}, "required": [name]})
 }
 
@@ -16,8 +16,11 @@ fn schema(name: &str, of_one: Value) -> Value {
 fn chat(of_one: Value, more: Value) -> Value {
     let function = |name: &str, schema: Value| json!({"type": "function", "function": {"name": name, "parameters": schema}});
     let tools = [
-        function("weather", schema("city", json!({"enum": ["Oslo", "Rome"]}))),
-        function("go", schema("to", of_one)),
+        function(
+            "weather",
+            schema("city", &json!({"enum": ["Oslo", "Rome"]})),
+        ),
+        function("go", schema("to", &of_one)),
     ];
     let mut body = json!({
         "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 120, "temperature": 0, "tools": tools,
@@ -74,19 +77,19 @@ fn a_schema_that_is_not_supported_is_named_and_does_not_free_the_other_functions
         (
             "/v1/messages",
             json!({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4, "tools": [
-                {"name": "go", "input_schema": schema("to", unsupported.clone())},
+                {"name": "go", "input_schema": schema("to", &unsupported)},
             ]}),
         ),
         (
             "/v1/responses",
             json!({"input": "Hi", "max_output_tokens": 4, "tools": [
-                {"type": "function", "name": "go", "parameters": schema("to", unsupported.clone())},
+                {"type": "function", "name": "go", "parameters": schema("to", &unsupported)},
             ]}),
         ),
         (
             "/api/chat",
             json!({"messages": [{"role": "user", "content": "Hi"}], "options": {"num_predict": 4}, "stream": false,
-                   "tools": [{"type": "function", "function": {"name": "go", "parameters": schema("to", unsupported.clone())}}]}),
+                   "tools": [{"type": "function", "function": {"name": "go", "parameters": schema("to", &unsupported)}}]}),
         ),
     ] {
         let reply = server.post(path, &body);
