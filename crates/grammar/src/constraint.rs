@@ -12,7 +12,7 @@ use crate::kind::Kind;
 use crate::source::GrammarSource;
 use crate::watch::{self, Watched};
 
-/// A compiled grammar. It can constrain any number of completions, [as an option](triad_engine::GenerateOptions::form)
+/// A compiled grammar. It can constrain any number of completions, [as an option](triad_engine::GenerateOptions::constraint)
 /// of each.
 pub struct Grammar {
     source: GrammarSource,
