@@ -78,7 +78,7 @@ pub enum Event<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Finish {
-    /// The model generated an end token, or the answer has its [form](GenerateOptions::form) and nothing may follow.
+    /// The model generated an end token, or the answer has its [form](GenerateOptions::constraint) and nothing may follow.
     EndToken,
     /// The answer contained a stop string.
     StopString,

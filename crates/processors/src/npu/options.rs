@@ -30,7 +30,7 @@ pub struct NpuOptions {
     pub threads: usize,
     /// Maximum number of bytes that all programs may take together, if there is a limit.
     pub window: Option<usize>,
-    /// Folder for compiled graphs, if they are kept. If they can't be kept there, [`Npu::not_kept`] returns the reason.
+    /// Folder for compiled graphs, if they are kept. If they can't be kept there, [`Npu::not_kept`](super::Npu::not_kept) returns the reason.
     pub cache: Option<PathBuf>,
     /// Maximum number of bytes of the graphs in that folder. Beyond it, the least recently used graphs are removed,
     /// except those that this process uses.
