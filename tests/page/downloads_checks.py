@@ -83,6 +83,9 @@ def a_download_that_fails_says_why_in_a_sentence(browser):
         expect(status).to_contain_text("there is no model here/none")
         download(page, "/etc/passwd")
         expect(status).to_contain_text("expected hf:owner/name")
+        # The browser notes the status of what is refused before a download begins.
+        assert all("404" in each for each in one.problems), one.problems
+        one.problems.clear()
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
         one.picture("download-failed-dark-phone")
         one.close()

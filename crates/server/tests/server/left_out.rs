@@ -13,14 +13,14 @@ fn schema(name: &str, of_one: &Value) -> Value {
 }
 
 /// Returns a request whose function `go` has this schema of its argument, next to a supported one.
-fn chat(of_one: Value, more: Value) -> Value {
+fn chat(of_one: &Value, more: Value) -> Value {
     let function = |name: &str, schema: Value| json!({"type": "function", "function": {"name": name, "parameters": schema}});
     let tools = [
         function(
             "weather",
             schema("city", &json!({"enum": ["Oslo", "Rome"]})),
         ),
-        function("go", schema("to", &of_one)),
+        function("go", schema("to", of_one)),
     ];
     let mut body = json!({
         "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 120, "temperature": 0, "tools": tools,
@@ -61,7 +61,7 @@ fn a_schema_that_is_not_supported_is_named_and_does_not_free_the_other_functions
         (json!({"type": "integer"}), None),
         (unsupported.clone(), Some("go")),
     ] {
-        let reply = server.post(CHAT, &chat(of_one, json!({})));
+        let reply = server.post(CHAT, &chat(&of_one, json!({})));
         let answer = reply.good();
         let call = &answer["choices"][0]["message"]["tool_calls"][0]["function"];
         let arguments = call["arguments"]
@@ -97,9 +97,9 @@ fn a_schema_that_is_not_supported_is_named_and_does_not_free_the_other_functions
         assert_eq!(left_out(&reply), Some("go"), "{path}: {}", reply.headers);
     }
     // Where a call or its schema is demanded, it is an error.
-    let mut strict = chat(unsupported.clone(), json!({}));
+    let mut strict = chat(&unsupported, json!({}));
     strict["tools"][1]["function"]["strict"] = true.into();
-    let required = chat(unsupported, json!({"tool_choice": "required"}));
+    let required = chat(&unsupported, json!({"tool_choice": "required"}));
     for body in [strict, required] {
         let error = server.post(CHAT, &body).error(400);
         assert_eq!(error["param"], "tools[1].function.parameters", "{error}");
