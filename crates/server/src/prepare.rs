@@ -174,7 +174,7 @@ impl Preparers {
         work: impl FnOnce(&M, &Cancel) -> ApiResult<T> + Send + 'static,
     ) -> ApiResult<T> {
         let (queue, need) = self.queue(kind);
-        // As below. A client's own requests wait for it in no queue, and are as few as its connections.
+        // As below. A client's requests that wait for it are in no queue, and are as few as its connections.
         let share = self.share(kind, client).await;
         let permit = queue
             .admit(client, need)

@@ -32,13 +32,19 @@ use crate::tool_fields::{ChatTool, ToolChoiceField};
 use crate::tools::ToolUse;
 use crate::values::{Whole, numbers};
 
-/// Maximum number of tokens per request, unless the model's context is longer. A tokenizer of a folder reads a text as a
-/// whole, and nothing ends it meanwhile.
-const MAX_TOKENS: usize = 1 << 16;
+/// Maximum number of tokens per request.
+const MAX_TOKENS: usize = 1 << 20;
+/// The same for a tokenizer that reads a text in one call, which nothing ends, unless the model's context is longer.
+const MAX_TOKENS_OF_A_CALL: usize = 1 << 16;
+/// Maximum bytes of the text of tokens.
+const MAX_TEXT: usize = 64 << 20;
 
 /// Returns the maximum number of tokens per request.
-fn most_tokens(model: &ServedModel) -> usize {
-    model.context().max(MAX_TOKENS)
+pub(crate) fn most_tokens(model: &ServedModel) -> ApiResult<usize> {
+    Ok(match model.model().tokenizer()?.reads_whole() {
+        true => model.context().max(MAX_TOKENS_OF_A_CALL),
+        false => MAX_TOKENS,
+    })
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -175,7 +181,7 @@ pub(crate) async fn tokenize(
                     model.model(),
                     &text,
                     options,
-                    (most_tokens(model), cancel),
+                    (most_tokens(model)?, cancel),
                 )?)
             };
             model.preparers().enter(caller, work, encode).await?
@@ -229,14 +235,13 @@ pub(crate) async fn detokenize(
     let body = body.checked(&fields::DETOKENIZE)?;
     let DetokenizeRequest { model, tokens } = body.parse()?;
     let tokens = numbers(tokens);
-    let model = app.model(model.as_deref()).await?;
-    let most = most_tokens(&model);
-    if tokens.len() > most {
+    if tokens.len() > MAX_TOKENS {
         return Err(ApiError::field(
             "tokens",
-            format!("{} tokens, expected at most {most}", tokens.len()),
+            format!("{} tokens, expected at most {MAX_TOKENS}", tokens.len()),
         ));
     }
+    let model = app.model(model.as_deref()).await?;
     let tokenizer = model.model().tokenizer()?;
     let known = tokenizer.vocab_size();
     if let Some(token) = tokens.iter().find(|token| **token as usize >= known) {
@@ -244,6 +249,12 @@ pub(crate) async fn detokenize(
             "tokens",
             format!("token {token} is outside the vocabulary of {known}"),
         ));
+    }
+    let pieces = tokens.iter().filter_map(|token| tokenizer.piece(*token));
+    let bytes: usize = pieces.map(str::len).sum();
+    if bytes > MAX_TEXT {
+        let message = format!("a text of {bytes} bytes, expected at most {MAX_TEXT}");
+        return Err(ApiError::field("tokens", message));
     }
     let work = Work::Text(tokens.len());
     let decode = move |model: &ServedModel, _: &Cancel| {
@@ -406,7 +417,7 @@ async fn conversation_tokens(
         let _memory = memory;
         let conversation = (&messages[..], tools.listed(), pictures);
         let encoded =
-            conversation_prompt(model, conversation, &prompt, (most_tokens(model), cancel))?;
+            conversation_prompt(model, conversation, &prompt, (most_tokens(model)?, cancel))?;
         Ok(encoded.prompt.tokens)
     };
     model.preparers().enter((model, client), work, encode).await

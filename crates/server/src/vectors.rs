@@ -14,9 +14,7 @@ use crate::error::{ApiError, ApiResult};
 use crate::guard::Caller;
 use crate::prompts::{Prompts, TextFields, encode_within};
 use crate::served::ServedModel;
-
-/// Maximum number of tokens of a text that is truncated.
-const MAX_TOKENS: usize = 1 << 16;
+use crate::text::most_tokens;
 
 /// The inputs of a request for vectors, and how they become vectors.
 pub(crate) struct VectorRequest {
@@ -112,7 +110,11 @@ impl VectorRequest {
         }
         let options = text.options(model);
         let context = embedding::max_tokens(model.model(), model.context());
-        let most = if truncates { MAX_TOKENS } else { context };
+        let most = if truncates {
+            most_tokens(&model)?
+        } else {
+            context
+        };
         let mut texts = encode_within((model, &place), (field, input), options, most).await?;
         if truncates {
             let tokenizer = model.model().tokenizer()?;

@@ -299,6 +299,11 @@ impl Tokenizer {
         stream.finish()
     }
 
+    /// Returns whether texts are read in one call, which is not stopped meanwhile: by the library for tokenizers of folders.
+    pub fn reads_whole(&self) -> bool {
+        matches!(self.encoder, Encoder::HuggingFace(_))
+    }
+
     /// Returns the text of `tokens` with the names of control tokens.
     pub fn decode_with_names(&self, tokens: &[u32]) -> String {
         let mut stream = self.stream(&[]).spelling_all();

@@ -208,7 +208,7 @@ fn a_request_that_is_refused_loads_no_model() {
         ("/tokenize", &json!({"messages": []}), json!({})),
         (
             "/detokenize",
-            &json!({"tokens": vec![1; (1 << 16) + 1]}),
+            &json!({"tokens": vec![1; (1 << 20) + 1]}),
             json!({}),
         ),
         ("/apply-template", &chat, json!({"messages": []})),
