@@ -111,7 +111,7 @@ impl VectorRequest {
         let options = text.options(model);
         let context = embedding::max_tokens(model.model(), model.context());
         let most = if truncates {
-            most_tokens(&model)?
+            most_tokens(model)?
         } else {
             context
         };
